@@ -1,0 +1,120 @@
+"""What every world is: E copies of N agents in arrays.
+
+Shape letters: E copies, N agents, O observation, A action, K entities.
+Agents of unequal sizes are padded with zeros at the tail; the true sizes are in the spec.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class EnvSpec:
+    """The fixed facts of a world that learning needs."""
+
+    name: str
+    agent_names: tuple[str, ...]
+    observation_sizes: tuple[int, ...]
+    """True length of each agent's observation."""
+    action_sizes: tuple[int, ...]
+    """True length of each agent's action vector (number of choices where `discrete`)."""
+    discrete: bool
+    """Actions are choices, given as one-hot (or soft) vectors; else boxes, given in the world's own units."""
+    soft_actions: bool = False
+    """A discrete world that takes soft vectors as they are (particle worlds: they are forces)."""
+    action_low: NDArray[np.float32] | None = None
+    """(N, A) lower ends of the box, 0 in the padding; None where `discrete`."""
+    action_high: NDArray[np.float32] | None = None
+    team: int = 0
+    """How many leading agents the reported return is of (predators); 0 means all. The rest is the other side."""
+    episode_length: int | None = None
+    """Steps after which a copy is truncated; None where only the world itself ends episodes."""
+    fixed_length: bool = False
+    """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
+
+    @property
+    def agents(self) -> int:
+        """N."""
+        return len(self.agent_names)
+
+    @property
+    def observation_size(self) -> int:
+        """O, the longest observation."""
+        return max(self.observation_sizes)
+
+    @property
+    def action_size(self) -> int:
+        """A, the longest action vector."""
+        return max(self.action_sizes)
+
+    @cached_property
+    def action_mask(self) -> Bools:
+        """(N, A): True where the action entry is real, False where it is padding."""
+        return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
+
+    @property
+    def padded(self) -> bool:
+        """Whether any agent has padded actions."""
+        return len(set(self.action_sizes)) > 1
+
+
+class Step(NamedTuple):
+    """What one step of all copies gave.
+
+    A copy whose episode ended is reset at once: `observation` is then the first of the next episode
+    and `final_observation` the last of the old one. For other copies the two are equal.
+    """
+
+    observation: Array  # (E, N, O)
+    reward: Array  # (E, N)
+    terminated: Bools  # (E, N)  the agent reached a true end: nothing to bootstrap from
+    truncated: Bools  # (E,)    the time limit cut the copy's episode: bootstrap from final_observation
+    alive: Bools  # (E, N)  the agent took part in this step; False once it has left the episode
+    ended: Bools  # (E,)    the copy's episode is over, for whichever reason
+    final_observation: Array  # (E, N, O)
+
+
+class VectorEnv(Protocol):
+    """E copies of one world, stepped together."""
+
+    spec: EnvSpec
+    copies: int
+
+    @property
+    def episode_step(self) -> NDArray[np.int64]:
+        """(E,) steps each copy has behind it in its episode; after a staggered reset not all zero."""
+        ...
+
+    def reset(self) -> Array:
+        """Start a new episode in every copy and return the observations (E, N, O)."""
+        ...
+
+    def step(self, actions: NDArray[np.floating]) -> Step:
+        """Play one step in every copy: actions (E, N, A)."""
+        ...
+
+    def state(self) -> dict[str, NDArray]:
+        """All that decides the future of the copies, as arrays."""
+        ...
+
+    def load_state(self, state: dict[str, NDArray]) -> None:
+        """Continue exactly from what `state` returned."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the copies hold."""
+        ...
+
+
+def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64]:
+    """(E,) steps that copies pretend to have behind them, spread evenly so that they do not end together."""
+    if episode_length is None:
+        return np.zeros(copies, np.int64)
+    return np.arange(copies, dtype=np.int64) * episode_length // copies % episode_length
