@@ -1,0 +1,162 @@
+"""Worlds of many agents by name."""
+
+import difflib
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from shoal.envs.base import VectorEnv
+from shoal.errors import UserError, check_choice, check_range
+
+WORLDS = ("cooperative-navigation", "predator-prey")
+RULES = ("mpe2", "openai")
+PREY = ("scripted", "facmac", "learned", "random")
+MOST = 1024  # agents, and everything else that a copy has many of
+
+__all__ = ["make_env"]
+
+
+def make_env(
+    name: str,
+    agents: int | None = None,
+    copies: int = 1,
+    rules: str = "mpe2",
+    seed: int = 0,
+    episode_length: int | None = None,
+    stagger: bool = True,
+    landmarks: int | None = None,
+    prey: str = "scripted",
+    prey_count: int | None = None,
+    obstacles: int | None = None,
+    prey_scale: float | None = None,
+    options: dict[str, Any] | None = None,
+) -> VectorEnv:
+    """Copies of the world called `name`.
+
+    Args:
+        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>` or `gym:<id>`.
+        agents: trained agents (predators in predator-prey), 3 by default; an adapter has its environment's own.
+        copies: how many copies are stepped together.
+        rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
+        seed: decides every random draw of every copy.
+        episode_length: steps of an episode, 25 by default; an adapter has its environment's own.
+        stagger: copies start at different steps of their first episode, so that they do not end together.
+        landmarks: cooperative navigation: how many; as many as agents by default.
+        prey: predator-prey: who moves the prey: `scripted`, `facmac`, `learned` or `random`.
+        prey_count: predator-prey: how many prey; max(1, agents // 3) by default.
+        obstacles: predator-prey: how many obstacles; max(2, agents // 3) by default.
+        prey_scale: predator-prey with facmac prey: its push, 1 (the default) or 4 times its chosen offset.
+        options: an adapter's keywords for the environment's constructor.
+
+    """
+    copies, seed = _whole("copies", copies, 1), _whole("seed", seed, 0)
+    agents = None if agents is None else _whole("agents", agents, 1, MOST)
+    episode_length = None if episode_length is None else _whole("episode_length", episode_length, 1)
+    check_choice("rules", rules, RULES)
+    check_choice("prey", prey, PREY)
+    of_navigation = {"landmarks": landmarks is not None}
+    of_pursuit = {
+        "prey": prey != "scripted",
+        "prey_count": prey_count is not None,
+        "obstacles": obstacles is not None,
+        "prey_scale": prey_scale is not None,
+    }
+    of_adapters = {"options": options is not None}
+
+    if str(name).startswith(("pettingzoo:", "gym:")):
+        _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
+        return _adapter(name, agents, copies, seed, episode_length, stagger, options)
+    _check_world(name)
+    agents = agents or 3
+    common: dict[str, Any] = {
+        "rules": rules,
+        "episode_length": episode_length or 25,
+        "copies": copies,
+        "seed": seed,
+        "stagger": stagger,
+    }
+    if name == "cooperative-navigation":
+        _refuse(name, of_pursuit | of_adapters)
+        return _navigation(agents, landmarks, common)
+    _refuse(name, of_navigation | of_adapters)
+    return _pursuit(agents, prey, prey_count, obstacles, prey_scale, common)
+
+
+def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> VectorEnv:
+    from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
+
+    landmarks = agents if landmarks is None else _whole("landmarks", landmarks, 1, MOST)
+    return _in_memory(common["copies"], lambda: cooperative_navigation(agents, landmarks, **common))
+
+
+def _pursuit(
+    agents: int,
+    prey: str,
+    prey_count: int | None,
+    obstacles: int | None,
+    prey_scale: float | None,
+    common: dict[str, Any],
+) -> VectorEnv:
+    from shoal.envs.particle import predator_prey
+
+    prey_count = max(1, agents // 3) if prey_count is None else _whole("prey_count", prey_count, 1, MOST)
+    obstacles = max(2, agents // 3) if obstacles is None else _whole("obstacles", obstacles, 0, MOST)
+    if prey_scale is not None and prey != "facmac":
+        raise UserError(f"prey_scale is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
+    if prey_scale not in (None, 1, 4):
+        raise UserError(f"prey_scale is {prey_scale}, but must be 1 or 4.")
+    scale = float(prey_scale or 1)
+    return _in_memory(common["copies"], lambda: predator_prey(agents, prey, prey_count, scale, obstacles, **common))
+
+
+def _adapter(
+    name: str,
+    agents: int | None,
+    copies: int,
+    seed: int,
+    episode_length: int | None,
+    stagger: bool,
+    options: dict[str, Any] | None,
+) -> VectorEnv:
+    from shoal.envs import adapters
+
+    make = adapters.make_gymnasium if name.startswith("gym:") else adapters.make_pettingzoo
+    env = make(name, copies, seed, episode_length, stagger, options)
+    if agents not in (None, env.spec.agents):
+        env.close()
+        raise UserError(f"agents is {agents}, but {name} has {env.spec.agents}; leave it out or change its options.")
+    return env
+
+
+def _in_memory(copies: int, make: Callable[[], VectorEnv]) -> VectorEnv:
+    try:
+        return make()
+    except MemoryError:
+        raise UserError(f"copies is {copies}, but so many do not fit into memory; use fewer.") from None
+
+
+def _refuse(name: str, given: dict[str, bool]) -> None:
+    """Raise a `UserError` for the first setting that was given though this world does not have it."""
+    for setting, is_given in given.items():
+        if is_given:
+            raise UserError(f"{setting} is not a setting of {name}; leave it out.")
+
+
+def _check_world(name: str) -> None:
+    if name not in WORLDS:
+        close = difflib.get_close_matches(str(name), WORLDS, n=1)
+        guess = f" (perhaps {close[0]} was meant)" if close else ""
+        known = ", ".join(WORLDS)
+        raise UserError(f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module> and gym:<id>.")
+
+
+def _whole(what: str, value: int, low: int, high: int | None = None) -> int:
+    """`value` as an int, or a `UserError` if it is not a whole number from low to high."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{what} is {value!r}, but must be a whole number.") from None
+    if isinstance(value, bool):
+        raise UserError(f"{what} is {value!r}, but must be a whole number.")
+    check_range(what, number, low, high)
+    return number

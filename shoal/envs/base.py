@@ -65,6 +65,13 @@ class EnvSpec:
         return len(set(self.action_sizes)) > 1
 
 
+class Entity(NamedTuple):
+    """One body of a particle world, for pictures."""
+
+    kind: str  # agent, predator, prey, landmark or obstacle
+    radius: float
+
+
 class Step(NamedTuple):
     """What one step of all copies gave.
 

@@ -1,0 +1,76 @@
+"""MADDPG (Lowe et al. 2017): one actor and one centralised critic an agent; DDPG where there is one agent.
+
+An update of all agents, in the papers' words: mini-batch sampling, target Q, Q loss, P loss, target update.
+Choices are soft Gumbel samples at temperature 1 in rollouts, targets and the actors' loss; boxes are a squashed
+mean, with Gaussian noise in rollouts only. Differences from openai/maddpg are in docs/algorithms.md.
+Shape letters: N agents, B batch rows, A action.
+"""
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.descent import move_targets
+from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
+from shoal.algorithms.team import Phase, Team, q_loss
+from shoal.envs.base import EnvSpec
+from shoal.networks import own_observations
+from shoal.seeding import stream_seed
+
+
+class MADDPG(Team):
+    """Stacked MADDPG: all agents' critics step, then all actors, then all targets move once."""
+
+    def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
+        super().__init__(spec, config, seed, device)
+        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
+        self.actors = self.new_actors("categorical" if spec.discrete else "deterministic", generator)
+        self.critics = self.new_critics(1, generator)
+        self.target_actors = deepcopy(self.actors).requires_grad_(False)
+        self.target_critics = deepcopy(self.critics).requires_grad_(False)
+        self.networks = {
+            "actors": self.actors,
+            "critics": self.critics,
+            "target_actors": self.target_actors,
+            "target_critics": self.target_critics,
+        }
+        self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
+
+    def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
+        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
+        target = self.target_q(batch, phase)
+
+        phase("Q loss")
+        q = q_loss(self.critics, batch, target)
+        self.descents["critics"].step(q.sum())
+
+        phase("P loss")
+        p = self.p_loss(batch)
+        self.descents["actors"].step(p.sum())
+
+        phase("target update")
+        move_targets(self.target_critics, self.critics, self.config.tau)
+        move_targets(self.target_actors, self.actors, self.config.tau)
+        return {"q": q.detach(), "p": p.detach()}
+
+    @torch.no_grad()
+    def target_q(self, batch: Minibatch, phase: Phase) -> Tensor:
+        """(N, B): r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
+        phase("target Q: next action")
+        head = self.target_actors(every_observation(batch.next_joint, self.spec))
+        put_actions(batch.next_joint, self.target_actors.sample(head, self.noise), batch.next_alive)
+        phase("target Q: target Q next")
+        next_q = self.target_critics(batch.next_joint)[:, 0]  # (N, B)
+        phase("target Q: target Q")
+        return batch.reward + batch.bootstrap * next_q
+
+    def p_loss(self, batch: Minibatch) -> Tensor:
+        """(N,): each agent climbs its own, already updated critic; its action is fresh, the others' as played."""
+        if self.config.others == "current":
+            self.redraw_actions(batch)
+        head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
+        own = self.actors.sample(head, self.noise)  # (N, B, A)
+        q = self.critics.of_own_action(batch.joint, own, self.config.first_layer == "dense")[:, 0]  # (N, B)
+        return batch.mean(self.config.logit_penalty * self.actors.penalty(head) - q)

@@ -1,0 +1,121 @@
+"""MASAC: soft actor-critic with centralised twin critics; SAC where there is one agent.
+
+Choices are soft Gumbel samples with the exact entropy of the categorical policy; boxes are squashed Gaussians whose
+entropy is estimated by minus the log-probability of the sample. The temperature is fixed or learned, one an agent.
+`variant="tf2"` follows the public TF2 code that the papers' settings match (docs/algorithms.md).
+Shape letters: N agents, B batch rows, A action.
+"""
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.descent import Descent, move_targets
+from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
+from shoal.algorithms.team import Phase, Team, q_loss
+from shoal.envs.base import EnvSpec
+from shoal.networks import Actors, own_observations
+from shoal.seeding import stream_seed
+
+
+class Temperature(nn.Module):
+    """Each agent's weight of the entropy, as its logarithm."""
+
+    def __init__(self, agents: int, value: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.full((agents, 1), math.log(max(value, 1e-8))))
+
+
+class MASAC(Team):
+    """Stacked MASAC: all agents' critics step, then all actors, then all targets move once."""
+
+    def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
+        super().__init__(spec, config, seed, device)
+        self.tf2 = config.variant == "tf2"
+        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
+        self.actors = self.new_actors("categorical" if spec.discrete else "gaussian", generator)
+        self.critics = self.new_critics(2, generator)
+        self.target_critics = deepcopy(self.critics).requires_grad_(False)
+        self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
+        self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
+        if self.tf2:
+            self.target_actors = deepcopy(self.actors).requires_grad_(False)
+            self.networks["target_actors"] = self.target_actors
+        if config.learn_entropy:
+            self.temperature = Temperature(spec.agents, config.entropy).to(device)
+            self.networks["temperature"] = self.temperature
+            self.descents["temperature"] = Descent([(self.temperature.log, 0)], config.learning_rate, 0, "variable")
+            self.target_entropy = torch.tensor([self._target_entropy(size) for size in spec.action_sizes])[:, None]
+            self.target_entropy = self.target_entropy.to(device)
+
+    @property
+    def rollout_actors(self) -> Actors:
+        """The policies that play while training: the targets in the TF2 variant."""
+        return self.target_actors if self.tf2 else self.actors
+
+    def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
+        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
+        target = self.target_q(batch, phase)
+
+        phase("Q loss")
+        q = q_loss(self.critics, batch, target)
+        self.descents["critics"].step(q.sum())
+
+        phase("P loss")
+        p, entropy = self.p_loss(batch)
+        self.descents["actors"].step(p.sum())
+        if self.config.learn_entropy:
+            self.descents["temperature"].step((self.temperature.log * (entropy.detach() - self.target_entropy)).sum())
+
+        phase("target update")
+        move_targets(self.target_critics, self.critics, self.config.tau)
+        if self.tf2:
+            move_targets(self.target_actors, self.actors, self.config.tau)
+        return {"q": q.detach(), "p": p.detach(), "entropy": entropy.detach().squeeze(-1)}
+
+    @torch.no_grad()
+    def target_q(self, batch: Minibatch, phase: Phase) -> Tensor:
+        """(N, B): r + gamma (min of both Q'(o', a') + temperature * entropy of the agent's own policy at o')."""
+        phase("target Q: next action")
+        observations = every_observation(batch.next_joint, self.spec)
+        actors = self.rollout_actors
+        actions, entropy = actors.sample_with_entropy(actors(observations), self.noise)
+        put_actions(batch.next_joint, actions, batch.next_alive)
+        entropy = self._own_rows(entropy, batch)  # (N, B)
+        if self.tf2:  # the online policy's entropy, and by a broadcast slip its mean over the batch
+            own = own_observations(batch.next_joint, self.spec.agents, self.spec.observation_size)
+            entropy = self._online_entropy(own).mean(-1, keepdim=True)
+        phase("target Q: target Q next")
+        next_q = self.target_critics(batch.next_joint).amin(1)  # (N, B)
+        phase("target Q: target Q")
+        return batch.reward + batch.bootstrap * (next_q + self._alpha() * entropy)
+
+    def p_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """(N,) losses and (N, 1) mean entropies: each agent climbs its own critics and keeps its entropy up."""
+        if self.config.others == "current":
+            self.redraw_actions(batch)
+        head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
+        own, entropy = self.actors.sample_with_entropy(head, self.noise)  # (N, B, A), (N, B)
+        q = self.critics.of_own_action(batch.joint, own, self.config.first_layer == "dense")  # (N, 2, B)
+        q = q[:, 0] if self.tf2 else q.amin(1)
+        return batch.mean(-q - self._alpha() * entropy), batch.mean(entropy)[:, None]
+
+    def _alpha(self) -> Tensor | float:
+        return self.temperature.log.detach().exp() if self.config.learn_entropy else self.config.entropy
+
+    def _online_entropy(self, observation: Tensor) -> Tensor:
+        return self.actors.sample_with_entropy(self.actors(observation), self.noise)[1]
+
+    def _own_rows(self, values: Tensor, batch: Minibatch) -> Tensor:
+        """(N, B) of values (N, M*B): agent i's in the shared mini-batch or in its own."""
+        if batch.joint.dim() == 2:
+            return values
+        return values.unflatten(1, batch.joint.shape[:2]).diagonal(dim1=0, dim2=1).T
+
+    def _target_entropy(self, size: int) -> float:
+        if self.config.target_entropy is not None:
+            return self.config.target_entropy
+        return 0.5 * math.log(size) if self.spec.discrete else -float(size)

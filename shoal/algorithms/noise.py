@@ -1,0 +1,19 @@
+"""A seeded source of the noise that policies need, on any device."""
+
+import torch
+from torch import Tensor
+
+
+class Noise:
+    """Called with a kind and a shape; every draw moves the one generator on."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard Gumbel ("gumbel") or standard normal ("normal") noise."""
+        empty = torch.empty(shape, device=self.device)
+        if kind == "gumbel":
+            return empty.exponential_(generator=self.generator).log_().neg_()
+        return empty.normal_(generator=self.generator)

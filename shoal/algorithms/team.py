@@ -1,0 +1,150 @@
+"""What MADDPG and MASAC have in common: the stacked networks of a team, acting, and their state on disk."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.descent import Descent
+from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions, sample_minibatch
+from shoal.algorithms.noise import Noise
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
+from shoal.networks import Actors, JointCritics, NoiseSource
+from shoal.networks.actors import Kind
+from shoal.replay import Ring, Sampler
+from shoal.seeding import stream_seed
+
+Phase = Callable[[str], None]
+"""Told the name of the phase that begins now."""
+
+
+class Team:
+    """Actors, critics and their targets for all agents of a world; an algorithm says how they `learn`."""
+
+    actors: Actors
+    critics: JointCritics
+
+    def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
+        self.spec, self.config, self.device = spec, config, device
+        self.noise: NoiseSource = Noise(stream_seed(seed, "update"), device)
+        self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
+        self.networks: dict[str, nn.Module] = {}
+        self.descents: dict[str, Descent] = {}
+        low, high = spec.action_low, spec.action_high
+        self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
+
+    def new_actors(self, kind: Kind, generator: torch.Generator) -> Actors:
+        """Actors of this kind for the world's choices or boxes."""
+        gumbel = self.config.gumbel
+        hard = gumbel == "straight-through" or (gumbel == "auto" and not self.spec.soft_actions)
+        return Actors(self.spec, self.config.hidden, kind, generator, hard).to(self.device)
+
+    def new_critics(self, heads: int, generator: torch.Generator) -> JointCritics:
+        """Critics over the joint observations and actions."""
+        return JointCritics(self.spec, self.config.hidden, heads, generator).to(self.device)
+
+    def descent(self, network: Actors | JointCritics) -> Descent:
+        """An optimizer for one stack of networks."""
+        return Descent(network.stacked_parameters(), self.config.learning_rate, self.config.clip, self.config.clip_by)
+
+    def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
+        """The transitions that this update learns from."""
+        minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
+        return sample_minibatch(
+            ring, sampler, self.spec, self.config.batch, minibatches, rng, self.config.discount, self.device
+        )
+
+    def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
+        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
+        raise NotImplementedError
+
+    def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
+        """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
+        phase("mini-batch sampling")
+        return self.learn(self.sample_minibatch(ring, sampler, rng), phase)
+
+    @torch.no_grad()
+    def redraw_actions(self, batch: Minibatch) -> None:
+        """Replace the played actions by the current policies': in place, nothing after the P loss reads them."""
+        head = self.actors(every_observation(batch.joint, self.spec))
+        put_actions(batch.joint, self.actors.sample(head, self.noise), batch.alive)
+
+    @property
+    def rollout_actors(self) -> Actors:
+        """The policies that play while training."""
+        return self.actors
+
+    @torch.no_grad()
+    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
+        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        actors = self.rollout_actors if explore else self.actors
+        head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
+        if explore:
+            actions = actors.explore(head, self.rollout_noise, self.config.exploration_noise)
+        else:
+            actions = actors.greedy(head)
+        return actions.transpose(0, 1).contiguous().cpu().numpy()
+
+    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Actions as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
+        if self._box is None:
+            return actions
+        middle, half = self._box
+        return np.asarray(middle + half * actions, np.float32)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All networks' parameters by name, targets included."""
+        return {
+            f"{network}.{name}": parameter.detach()
+            for network, module in self.networks.items()
+            for name, parameter in module.named_parameters()
+        }
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over what `weights` returned; other shapes or names are refused with a sentence."""
+        own = self.weights()
+        if missing := own.keys() - weights.keys():
+            raise UserError(f"The weights lack '{min(missing)}': they are of another algorithm or number of layers.")
+        for name, parameter in own.items():
+            if parameter.shape != weights[name].shape:
+                raise UserError(
+                    f"The weights '{name}' have shape {tuple(weights[name].shape)}, but this team needs "
+                    f"{tuple(parameter.shape)}: the number of agents or the sizes of the world differ."
+                )
+            parameter.copy_(weights[name])
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """All optimizers' moments by name."""
+        return {
+            f"{name}.{key}": value for name, descent in self.descents.items() for key, value in descent.state().items()
+        }
+
+    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `optimizer_state` returned."""
+        for name, descent in self.descents.items():
+            prefix = f"{name}."
+            descent.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+
+    def random_state(self) -> dict[str, Tensor]:
+        """The states of the noise generators."""
+        return {"update": _noise(self.noise).get_state(), "exploration": _noise(self.rollout_noise).get_state()}
+
+    def load_random_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `random_state` returned."""
+        _noise(self.noise).set_state(state["update"])
+        _noise(self.rollout_noise).set_state(state["exploration"])
+
+
+def _noise(source: NoiseSource) -> torch.Generator:
+    assert isinstance(source, Noise)
+    return source.generator
+
+
+def q_loss(critics: JointCritics, batch: Minibatch, target: Tensor) -> Tensor:
+    """(N,) mean squared error of each agent's critics, the heads' errors added."""
+    error = critics(batch.joint) - target[:, None]  # (N, heads, B)
+    return batch.mean(error.square().sum(1))

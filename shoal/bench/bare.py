@@ -1,0 +1,67 @@
+"""The bare matrix products of one update of all agents: the same shapes, preallocated, and nothing else.
+
+Three critic forward passes (target, Q, P), one critic backward for all weights and the hidden layers' inputs, one
+critic backward to the own actions, two actor forwards, one actor backward. No bias, ReLU, noise, optimizer or gather.
+Shape letters: N agents, B batch rows, O observation, A action, J joint, H hidden (two layers of it).
+"""
+
+import torch
+from torch import Tensor
+
+
+class BareProducts:
+    """Call it to run the products once."""
+
+    def __init__(self, agents: int, observation: int, action: int, batch: int = 1024, hidden: int = 64) -> None:
+        n, b, o, a, h = agents, batch, observation, action, hidden
+        j = n * (o + a)
+        self.joint, self.first = torch.rand(b, j), torch.rand(j, n * h)
+        self.observation = torch.rand(n, b, o)
+        self.hidden = torch.rand(n, b, h)
+        self.wide = torch.rand(b, n * h)
+        self.second, self.own, self.logits = torch.rand(n, h, h), torch.rand(n, a, h), torch.rand(n, b, a)
+        self.q, self.third = torch.rand(n, b, 1), torch.rand(n, h, 1)
+        self.actor_first, self.actor_third = torch.rand(n, o, h), torch.rand(n, h, a)
+        self.out_wide, self.out_hidden, self.out_first = (
+            torch.empty(b, n * h),
+            torch.empty(n, b, h),
+            torch.empty(j, n * h),
+        )
+        self.out_second, self.out_third, self.out_q = torch.empty(n, h, h), torch.empty(n, h, 1), torch.empty(n, b, 1)
+        self.out_action = torch.empty(n, b, a)
+        self.out_actor_first, self.out_actor_third = torch.empty(n, o, h), torch.empty(n, h, a)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """All products of one update."""
+        for _ in range(3):  # critics forward: target, Q, P
+            torch.mm(self.joint, self.first, out=self.out_wide)
+            torch.bmm(self.hidden, self.second, out=self.out_hidden)
+            torch.bmm(self.hidden, self.third, out=self.out_q)
+        # critics backward: all weights, and the hidden layers' inputs
+        self._hidden_backward()
+        torch.bmm(turned(self.hidden), self.q, out=self.out_third)
+        torch.bmm(turned(self.hidden), self.hidden, out=self.out_second)
+        torch.mm(self.joint.T, self.wide, out=self.out_first)
+        # critics backward to the own actions
+        self._hidden_backward()
+        torch.bmm(self.hidden, turned(self.own), out=self.out_action)
+        for _ in range(2):  # actors forward: next actions, fresh actions
+            torch.bmm(self.observation, self.actor_first, out=self.out_hidden)
+            torch.bmm(self.hidden, self.second, out=self.out_hidden)
+            torch.bmm(self.hidden, self.actor_third, out=self.out_action)
+        # actors backward
+        torch.bmm(turned(self.hidden), self.logits, out=self.out_actor_third)
+        torch.bmm(self.logits, turned(self.actor_third), out=self.out_hidden)
+        torch.bmm(turned(self.hidden), self.hidden, out=self.out_second)
+        torch.bmm(self.hidden, turned(self.second), out=self.out_hidden)
+        torch.bmm(turned(self.observation), self.hidden, out=self.out_actor_first)
+
+    def _hidden_backward(self) -> None:
+        torch.bmm(self.q, turned(self.third), out=self.out_hidden)
+        torch.bmm(self.hidden, turned(self.second), out=self.out_hidden)
+
+
+def turned(stack: Tensor) -> Tensor:
+    """Each matrix of the stack transposed."""
+    return stack.transpose(1, 2)

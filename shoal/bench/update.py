@@ -1,0 +1,46 @@
+"""`shoal bench update`: one update of all trainers over its bare matrix products."""
+
+from typing import Any
+
+from shoal.bench.bare import BareProducts
+from shoal.bench.timing import interleaved
+from shoal.training.config import TrainConfig
+from shoal.training.loop import Training
+
+
+def run(
+    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg"
+) -> list[dict[str, Any]]:
+    """A row for each number of agents: both times and their ratio, measured in turns."""
+    rows = []
+    for n in agents:
+        training = filled_training(n, algorithm)
+        spec = training.env.spec
+        bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
+        update, products = interleaved([training.update, bare], seconds)
+        rows.append(
+            {
+                "agents": n,
+                "algorithm": algorithm,
+                "observation": spec.observation_size,
+                "update_ms": 1e3 * update,
+                "bare_products_ms": 1e3 * products,
+                "ratio": update / products,
+            }
+        )
+    return rows
+
+
+def filled_training(agents: int, algorithm: str = "maddpg", transitions: int = 25_600) -> Training:
+    """Predator-prey with the papers' settings and a ring that holds the warm-up, ready to update."""
+    config = TrainConfig(
+        env="predator-prey",
+        agents=agents,
+        algorithm=algorithm,
+        capacity=transitions,
+        episodes=10**6,  # type: ignore[arg-type]
+    )
+    training = Training(config)
+    while len(training.ring) < transitions:
+        training.step()
+    return training

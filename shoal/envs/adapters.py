@@ -1,0 +1,171 @@
+"""Environments of others by name: `pettingzoo:mpe2.simple_speaker_listener_v4`, `gym:Pendulum-v1`."""
+
+import difflib
+import importlib
+import os
+import pkgutil
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from textwrap import shorten
+from typing import Any, TypeVar
+
+import gymnasium
+from gymnasium.spaces import Space
+
+from shoal.envs.base import VectorEnv
+from shoal.envs.parallel import ParallelCopies, ParallelWorld
+from shoal.errors import UserError, check_range
+
+World = TypeVar("World", bound=ParallelWorld)
+
+
+def make_pettingzoo(
+    name: str,
+    copies: int = 1,
+    seed: int = 0,
+    episode_length: int | None = None,
+    stagger: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> VectorEnv:
+    """Copies of a PettingZoo parallel environment.
+
+    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keywords.
+    Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
+    then can they be staggered.
+    """
+    path, _, function = name.removeprefix("pettingzoo:").partition(":")
+    name = f"pettingzoo:{path}" + (f":{function}" if function else "")
+    _check_numbers(copies, seed, episode_length)
+    worlds = _construct(name, copies, options, lambda keywords: _parallel_env(name, path, function, keywords))
+    return ParallelCopies(name, worlds, seed, episode_length, stagger)
+
+
+def make_gymnasium(
+    name: str,
+    copies: int = 1,
+    seed: int = 0,
+    episode_length: int | None = None,
+    stagger: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> VectorEnv:
+    """Copies of a Gymnasium environment, each a team of one agent called "agent".
+
+    `name` is what `gymnasium.make` takes, `options` are its further keywords. Episodes are cut at the
+    environment's registered limit or after `episode_length` steps, whichever comes first.
+    """
+    identifier = name.removeprefix("gym:")
+    name = f"gym:{identifier}"
+    _check_numbers(copies, seed, episode_length)
+    worlds = _construct(name, copies, options, lambda keywords: _solo(identifier, keywords))
+    limits = [limit for limit in (episode_length, worlds[0].own_limit) if limit is not None]
+    return ParallelCopies(name, list(worlds), seed, min(limits, default=None), stagger)
+
+
+class Solo:
+    """A Gymnasium environment spoken to as a team of one."""
+
+    possible_agents = ["agent"]  # noqa: RUF012
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        """Wrap `env`."""
+        self._env = env
+        self.agents: list[str] = []
+        self.render_mode = env.render_mode
+        self.own_limit = env.spec.max_episode_steps if env.spec else None
+
+    def observation_space(self, agent: str) -> Space:
+        """The space of the one agent."""
+        return self._env.observation_space
+
+    def action_space(self, agent: str) -> Space:
+        """The space of the one agent."""
+        return self._env.action_space
+
+    def reset(self, seed: int) -> tuple[dict, dict]:
+        """Begin an episode."""
+        observation, info = self._env.reset(seed=seed)
+        self.agents = ["agent"]
+        return {"agent": observation}, {"agent": info}
+
+    def step(self, actions: dict) -> tuple[dict, ...]:
+        """Play the one agent's action."""
+        observation, reward, terminated, truncated, info = self._env.step(actions["agent"])
+        if terminated or truncated:
+            self.agents = []
+        return tuple({"agent": part} for part in (observation, reward, terminated, truncated, info))
+
+    def render(self) -> Any:
+        """The environment's own picture."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def _solo(identifier: str, options: dict[str, Any]) -> Solo:
+    """One copy of a Gymnasium environment, without the checker that warns at every oddity."""
+    return Solo(gymnasium.make(identifier, **{"disable_env_checker": True, **options}))
+
+
+def _parallel_env(name: str, path: str, function: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of a PettingZoo environment, found to be one that can be played."""
+    module = importlib.import_module(path)
+    make = getattr(module, function or "parallel_env", None)
+    if make is None:
+        raise UserError(f"{name} cannot be played: the module {path} has no function {function or 'parallel_env'}.")
+    world = make(**options)
+    if hasattr(world, "agent_iter"):
+        raise UserError(f"{name} takes turns, but only parallel environments can be played (function parallel_env).")
+    if not getattr(world, "possible_agents", None):
+        raise UserError(f"{name} does not say who its agents may be; a list possible_agents is needed.")
+    return world
+
+
+def _construct(
+    name: str, copies: int, options: Mapping[str, Any] | None, construct: Callable[[dict[str, Any]], World]
+) -> list[World]:
+    """Call `construct` once a copy, quietly, and make a sentence of whatever goes wrong in foreign code."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    options = dict(options or {})
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")
+        try:
+            return [construct(options) for _ in range(copies)]
+        except UserError:
+            raise
+        except Exception as error:
+            given = f" with the options {options}" if options else ""
+            raise UserError(f"{name} cannot be made{given}: {_reason(name, error)}.") from error
+
+
+def _reason(name: str, error: Exception) -> str:
+    """What went wrong in foreign code, and what to do about it where that is known."""
+    if not (isinstance(error, ModuleNotFoundError) and error.name):
+        return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".")
+    # Python names the first part of the path that it cannot find, so whatever is before it is installed.
+    parent, _, missing = error.name.rpartition(".")
+    if not parent:
+        return f"the package {missing} is not installed; pip install {_source(name, missing)}"
+    known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules[parent], "__path__", []))]
+    close = difflib.get_close_matches(missing, known, 1)
+    return f"{parent} has no module {missing}" + (f"; did you mean {close[0]}" if close else "")
+
+
+def _source(name: str, package: str) -> str:
+    """What to install for a missing package."""
+    if package in ("pettingzoo", "mpe2", "pygame"):
+        return "'shoal[pettingzoo]'"
+    if name.startswith("pettingzoo:pettingzoo."):
+        return f"'pettingzoo[{name.split('.')[1]}]'"  # PettingZoo has an extra for each of its families
+    return package
+
+
+def _check_numbers(copies: int, seed: int, episode_length: int | None) -> None:
+    """Raise a sentence where a number is out of range."""
+    check_range("copies", copies, 1)
+    check_range("seed", seed, 0, 2**63 - 1)
+    if episode_length is not None:
+        check_range("episode_length", episode_length, 1)

@@ -1,0 +1,262 @@
+"""E copies of somebody else's environment, held in a list and stepped one after another.
+
+The copies speak PettingZoo's parallel interface (dictionaries by agent name, agents that come and go).
+Shape letters: E copies, N agents, O observation, A action, T time.
+"""
+
+import warnings
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Discrete, Space
+from numpy.typing import NDArray
+
+from shoal.envs.base import Array, Bools, EnvSpec, Step, stagger_offsets
+from shoal.envs.spaces import action_size, decode, encode, observation_size
+from shoal.errors import UserError
+from shoal.seeding import stream_seed
+
+
+class ParallelWorld(Protocol):
+    """The part of PettingZoo's ParallelEnv that is used here."""
+
+    possible_agents: list[Any]
+    agents: list[Any]
+
+    def observation_space(self, agent: Any) -> Space[Any]: ...
+    def action_space(self, agent: Any) -> Space[Any]: ...
+    def reset(self, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]: ...
+    def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]: ...
+    def render(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+def episode_seed(seed: int, copy: int, episode: int) -> int:
+    """The seed that one episode of one copy is reset with: 31 bits, since some libraries take no more."""
+    return stream_seed(seed, f"copy {copy} episode {episode}") >> 32
+
+
+class ParallelCopies:
+    """A `VectorEnv` over PettingZoo-like environments.
+
+    Every episode begins with a reset under a seed made of (seed, copy, episode number), and the actions
+    played in it are kept. That is how `state` and `load_state` work without a look inside the environment:
+    reset with the same seed, play the same actions. It is exact for environments in which the seed of
+    the reset decides everything, and costs one replay of the episodes that were under way.
+    """
+
+    def __init__(
+        self, name: str, worlds: list[ParallelWorld], seed: int, episode_length: int | None, stagger: bool
+    ) -> None:
+        """Take over `worlds`, alike and one a copy; `episode_length` cuts episodes, None leaves that to them."""
+        self._worlds = worlds
+        self._agents = list(worlds[0].possible_agents)
+        self._index = {agent: i for i, agent in enumerate(self._agents)}
+        self._observation_spaces = [worlds[0].observation_space(agent) for agent in self._agents]
+        self._action_spaces = [worlds[0].action_space(agent) for agent in self._agents]
+        self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
+        self.copies = len(worlds)
+        self._seed = seed
+        self._offsets = stagger_offsets(self.copies, episode_length if stagger else None)  # (E,)
+
+        agents, observation = self.spec.agents, self.spec.observation_size
+        self._episode = np.full(self.copies, -1)  # (E,)  number of the episode under way; -1: not yet reset
+        self._episode_step = np.zeros(self.copies, np.int64)  # (E,)
+        self._present = np.zeros((self.copies, agents), np.bool_)  # (E, N)  takes part in the next step
+        self._observation = np.zeros((self.copies, agents, observation), np.float32)  # (E, N, O)
+        self._played: list[list[Array]] = [[] for _ in worlds]  # actions (N, A) of the episode under way
+
+    @property
+    def episode_step(self) -> NDArray[np.int64]:
+        """(E,) steps each copy has behind it in its episode; after a staggered reset not all zero."""
+        return self._episode_step.copy()
+
+    def reset(self) -> Array:
+        """Start a new episode in every copy, staggered where that was asked for."""
+        for e in range(self.copies):
+            self._begin(e, self._episode[e] + 1, self._offsets[e])
+        return self._observation.copy()
+
+    def step(self, actions: NDArray[np.floating]) -> Step:
+        """Play one step in every copy: actions (E, N, A); those of agents that are not there are ignored."""
+        actions = self._checked(actions)
+        took_part = self._present.copy()  # (E, N)
+        reward = np.zeros(took_part.shape, np.float32)
+        terminated = np.zeros(took_part.shape, np.bool_)
+        for e in range(self.copies):
+            reward[e], terminated[e] = self._play(e, actions[e])
+
+        ended = np.logical_not(self._present.any(1))  # (E,)
+        if self.spec.episode_length is not None:
+            ended |= self._episode_step >= self.spec.episode_length
+        # An episode that ended with somebody in it who had not reached a true end was cut.
+        truncated = np.logical_and(ended, (took_part & ~terminated | self._present).any(1))  # (E,)
+        final_observation = self._observation.copy()
+        for e in range(self.copies):
+            if ended[e]:
+                self._begin(e, self._episode[e] + 1, 0)
+        return Step(self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation)
+
+    def state(self) -> dict[str, NDArray]:
+        """Which episode each copy is in, and the actions that led to where it stands."""
+        self._check_begun()
+        played = np.array([len(actions) for actions in self._played])
+        actions = np.zeros((self.copies, played.max(), self.spec.agents, self.spec.action_size), np.float32)
+        for e, rows in enumerate(self._played):
+            actions[e, : len(rows)] = np.reshape(rows, (-1, *actions.shape[2:]))
+        return {
+            "seed": np.array([self._seed]),
+            "episode": self._episode.copy(),
+            "episode_step": self._episode_step.copy(),
+            "played": played,
+            "actions": actions,  # (E, T, N, A), zero behind `played`
+            "observation": self._observation.copy(),
+        }
+
+    def load_state(self, state: dict[str, NDArray]) -> None:
+        """Begin the same episodes again and play the same actions in them."""
+        actions, played = state["actions"], state["played"]
+        expected = (self.copies, self.spec.agents, self.spec.action_size)
+        if (found := (actions.shape[0], *actions.shape[2:])) != expected:
+            raise UserError(
+                f"The saved state of {self.spec.name} is of {found} copies, agents and action entries, "
+                f"but this environment has {expected}."
+            )
+        self._seed = int(state["seed"][0])
+        for e in range(self.copies):
+            self._begin(e, state["episode"][e], state["episode_step"][e] - played[e])
+            for action in actions[e, : played[e]]:
+                self._play(e, action)
+                if not self._present[e].any():
+                    self._begin(e, self._episode[e] + 1, 0)
+                    break
+        if not np.array_equal(self._observation, state["observation"]):
+            warnings.warn(
+                f"{self.spec.name} does not repeat an episode under the same seed, so the run goes on from other "
+                "states than the saved ones.",
+                stacklevel=2,
+            )
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
+        if getattr(self._worlds[0], "render_mode", None) != "rgb_array":
+            return None
+        self._check_begun()
+        return np.asarray(self._worlds[0].render(), np.uint8)
+
+    def close(self) -> None:
+        """Close every copy."""
+        for world in self._worlds:
+            world.close()
+
+    def _begin(self, e: int, episode: int, offset: int) -> None:
+        """Start the numbered episode in copy e, as if `offset` steps of it were over."""
+        observations, _ = self._worlds[e].reset(seed=episode_seed(self._seed, e, episode))
+        self._episode[e] = episode
+        self._episode_step[e] = offset
+        self._played[e] = []
+        self._present[e] = self._listed(e)
+        self._observe(e, observations, self._present[e])
+
+    def _play(self, e: int, action: Array) -> tuple[Array, Bools]:
+        """Play one step in copy e with action (N, A); return reward and terminated, both (N,)."""
+        world, took_part = self._worlds[e], self._present[e].copy()
+        # Whoever is listed gets an action: environments that keep agents on their list after the end want one.
+        listed = [(agent, self._place(agent)) for agent in world.agents]
+        chosen = {agent: decode(self._action_spaces[i], action[i]) for agent, i in listed}
+        observations, rewards, terminations, truncations, *_ = world.step(chosen)
+        self._played[e].append(action)
+        self._episode_step[e] += 1
+
+        still_listed = self._listed(e)  # (N,)
+        over = np.array([bool(terminations.get(agent, False)) for agent in self._agents])  # (N,)
+        cut = np.array([bool(truncations.get(agent, False)) for agent in self._agents])  # (N,)
+        # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
+        terminated = took_part & (over | ~still_listed & ~cut)
+        self._present[e] = still_listed & ~over & ~cut
+        self._observe(e, observations, took_part | self._present[e], may_lack=terminated)
+        return self._rewards(e, rewards, took_part), terminated
+
+    def _observe(self, e: int, observations: dict, who: Bools, may_lack: Bools | None = None) -> None:
+        """Write copy e's observations: a padded row for `who` (N,), zeros for the others."""
+        self._observation[e] = 0
+        for i, agent in enumerate(self._agents):
+            if not who[i] or (may_lack is not None and may_lack[i] and agent not in observations):
+                continue
+            vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
+            if vector is None:
+                raise UserError(f"{self._where(e, i)} got no observation of the form that its observation space says.")
+            if not np.isfinite(vector).all():
+                raise UserError(f"{self._where(e, i)} got an observation with NaN or infinity; all must be finite.")
+            self._observation[e, i, : vector.size] = vector
+
+    def _rewards(self, e: int, rewards: dict, who: Bools) -> Array:
+        """(N,) rewards of copy e, zero for agents that did not take part."""
+        row = np.zeros(len(self._agents), np.float32)
+        for i, agent in enumerate(self._agents):
+            if who[i]:
+                row[i] = np.asarray(rewards.get(agent, 0.0)).item()  # some give an array of one number
+            if not np.isfinite(row[i]):
+                raise UserError(f"{self._where(e, i)} got the reward {row[i]}; all must be finite.")
+        return row
+
+    def _listed(self, e: int) -> Bools:
+        """(N,) whether copy e lists the agent as active."""
+        listed = np.zeros(len(self._agents), np.bool_)
+        for agent in self._worlds[e].agents:
+            listed[self._place(agent)] = True
+        return listed
+
+    def _place(self, agent: Any) -> int:
+        """The agent's index, which all arrays go by."""
+        if agent not in self._index:
+            raise UserError(f"{self.spec.name} has an agent '{agent}' that is not one of its possible_agents.")
+        return self._index[agent]
+
+    def _checked(self, actions: NDArray[np.floating]) -> Array:
+        """A float32 copy of the actions, once their shape and their numbers are found to be right."""
+        self._check_begun()
+        expected = (self.copies, self.spec.agents, self.spec.action_size)
+        if np.shape(actions) != expected:
+            raise UserError(
+                f"Actions for {self.spec.name} have the shape {np.shape(actions)}, but must have {expected}: "
+                "copies, agents, action entries."
+            )
+        actions = np.array(actions, np.float32)
+        wrong = ~np.isfinite(actions) & self._present[..., None] & self.spec.action_mask  # (E, N, A)
+        if wrong.any():
+            e, i, _ = np.argwhere(wrong)[0]
+            raise UserError(f"{self._where(e, i)} was given an action with NaN or infinity; all must be finite.")
+        return actions
+
+    def _check_begun(self) -> None:
+        """Raise unless there is an episode under way."""
+        if self._episode[0] < 0:
+            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
+
+    def _where(self, e: int, i: int) -> str:
+        """The beginning of a sentence about one agent of one copy."""
+        return f"Agent '{self.spec.agent_names[i]}' in copy {e} of {self.spec.name}"
+
+
+def _spec(
+    name: str, agents: list[Any], observation_spaces: list[Space], action_spaces: list[Space], length: int | None
+) -> EnvSpec:
+    """The facts of the environment, read off its spaces."""
+    names = tuple(str(agent) for agent in agents)
+    observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
+    sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))
+    discrete = [isinstance(space, Discrete) for space in action_spaces]
+    if len(set(discrete)) > 1:
+        raise UserError(
+            f"Agent '{names[discrete.index(True)]}' of {name} has discrete actions and agent "
+            f"'{names[discrete.index(False)]}' a box, but all agents must have the same kind."
+        )
+    low = high = None
+    if not discrete[0]:
+        low, high = (np.zeros((len(names), max(sizes)), np.float32) for _ in range(2))
+        for i, space in enumerate(action_spaces):
+            low[i, : sizes[i]], high[i, : sizes[i]] = space.low, space.high  # type: ignore[attr-defined]
+    return EnvSpec(
+        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length
+    )

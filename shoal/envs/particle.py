@@ -1,0 +1,272 @@
+"""The particle worlds: cooperative navigation and predator-prey, E copies in arrays.
+
+Shape letters: E copies, N agents, O observation, K entities. What the worlds do in one step is in `physics`.
+"""
+
+import sys
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.envs import physics
+from shoal.envs.base import Array, Entity, EnvSpec, Step, stagger_offsets
+from shoal.envs.physics import Layout
+from shoal.errors import UserError
+from shoal.seeding import stream
+
+ACTIONS = 5  # do nothing, and a push along each of two axes either way
+THREADS_FROM = 200_000  # numbers in all observations of a step; below, waking the threads costs more than it saves
+
+PREY_RULES = {
+    "learned": physics.LEARNED,
+    "scripted": physics.SCRIPTED,
+    "facmac": physics.FACMAC,
+    "random": physics.RANDOM,
+}
+
+
+def cooperative_navigation(
+    agents: int, landmarks: int, rules: str, episode_length: int, copies: int, seed: int, stagger: bool
+) -> "ParticleWorld":
+    """Agents spread out so that each landmark has one near it, without touching each other."""
+    layout = Layout(
+        agents=agents,
+        bodies=agents,
+        colliders=agents,
+        predators=agents,
+        pursuit=False,
+        openai=rules == "openai",
+        prey_rule=physics.LEARNED,
+        prey_scale=1.0,
+        size=_column((agents, 0.15), (landmarks, 0.05)),
+        acceleration=_column((agents, 5.0)),
+        max_speed=_column((agents, np.inf)),
+        seen=_seen(agents, agents, agents + landmarks),
+        start=_column((agents + landmarks, 1.0)),
+    )
+    spec = EnvSpec(
+        name="cooperative-navigation",
+        agent_names=tuple(f"agent_{i}" for i in range(agents)),
+        observation_sizes=(2 * landmarks + 4 * agents,) * agents,
+        action_sizes=(ACTIONS,) * agents,
+        discrete=True,
+        soft_actions=True,
+        episode_length=episode_length,
+        fixed_length=True,
+    )
+    return ParticleWorld(spec, layout, ["agent"] * agents + ["landmark"] * landmarks, copies, seed, stagger)
+
+
+def predator_prey(
+    predators: int,
+    prey: str,
+    prey_count: int,
+    prey_scale: float,
+    obstacles: int,
+    rules: str,
+    episode_length: int,
+    copies: int,
+    seed: int,
+    stagger: bool,
+) -> "ParticleWorld":
+    """Predators touch the prey, which is faster, among obstacles.
+
+    Learned prey are agents, after the predators; others are moved by the world: `scripted` by the project's
+    rule, `facmac` by FACMAC's, `random` with a push drawn from U(-1, 1) on each axis, times its acceleration.
+    """
+    bodies = predators + prey_count
+    learned = prey == "learned"
+    layout = Layout(
+        agents=bodies if learned else predators,
+        bodies=bodies,
+        colliders=bodies + obstacles,
+        predators=predators,
+        pursuit=True,
+        openai=rules == "openai",
+        prey_rule=PREY_RULES[prey],
+        prey_scale=float(prey_scale),
+        size=_column((predators, 0.075), (prey_count, 0.05), (obstacles, 0.2)),
+        acceleration=_column((predators, 3.0), (prey_count, 4.0)),
+        max_speed=_column((predators, 1.0), (prey_count, 1.3)),
+        seen=_seen(bodies if learned else predators, bodies, bodies + obstacles),
+        start=_column((bodies, 1.0), (obstacles, 0.9)),
+    )
+    view = 4 + 2 * obstacles + 2 * (bodies - 1) + 2 * prey_count  # of a predator; a prey leaves out its own velocity
+    trained_prey = prey_count if learned else 0
+    spec = EnvSpec(
+        name="predator-prey",
+        agent_names=(
+            *(f"adversary_{i}" for i in range(predators)),
+            *(f"agent_{i}" for i in range(trained_prey)),
+        ),
+        observation_sizes=(view,) * predators + (view - 2,) * trained_prey,
+        action_sizes=(ACTIONS,) * (predators + trained_prey),
+        discrete=True,
+        soft_actions=True,
+        team=predators if learned else 0,
+        episode_length=episode_length,
+        fixed_length=True,
+    )
+    kinds = ["predator"] * predators + ["prey"] * prey_count + ["obstacle"] * obstacles
+    return ParticleWorld(spec, layout, kinds, copies, seed, stagger)
+
+
+def _column(*parts: tuple[int, float]) -> NDArray[np.float64]:
+    """Each value repeated as often as asked, one part after the other."""
+    counts, values = zip(*parts, strict=True)
+    return np.repeat(np.array(values, np.float64), counts)
+
+
+def _seen(agents: int, bodies: int, entities: int) -> NDArray[np.uint32]:
+    """(N, K - 1) what each agent sees: landmarks first, then the other bodies."""
+    order = np.r_[bodies:entities, 0:bodies]
+    return np.array([order[order != i] for i in range(agents)], np.uint32)
+
+
+class ParticleWorld:
+    """E copies of a particle world, stepped together; a `VectorEnv`.
+
+    `position` and `velocity` (E, K, 2) may be written into at any time; `observe` shows the result.
+    """
+
+    def __init__(self, spec: EnvSpec, layout: Layout, kinds: list[str], copies: int, seed: int, stagger: bool) -> None:
+        """Build the copies and start an episode in each."""
+        self.spec = spec
+        self.copies = copies
+        self.entities = tuple(Entity(kind, float(size)) for kind, size in zip(kinds, layout.size, strict=True))
+        self.position = np.zeros((copies, len(kinds), 2))
+        self.velocity = np.zeros((copies, len(kinds), 2))
+        self._layout = layout
+        self._random = stream(seed, "envs").integers(2**64, size=copies, dtype=np.uint64)
+        self._first_step = stagger_offsets(copies, spec.episode_length if stagger else None)
+        self._last_step = (spec.episode_length or 0) - 1
+        self._episode_step = self._first_step.copy()
+        self._action_shape = (copies, spec.agents, ACTIONS)
+        self._force = np.zeros((copies, layout.bodies, 2))
+        self._views = _Shelf((copies, spec.agents, spec.observation_size))
+        self.reset()
+
+    @property
+    def episode_step(self) -> NDArray[np.int64]:
+        """(E,) steps each copy has behind it in its episode."""
+        return self._episode_step.copy()
+
+    def reset(self) -> Array:
+        """Start a new episode in every copy and return the observations (E, N, O)."""
+        self._episode_step[:] = self._first_step
+        physics.start(self._layout, self.position, self.velocity, self._random)
+        return self.observe()
+
+    def observe(self) -> Array:
+        """What the agents see now, (E, N, O)."""
+        observation = self._views.take()
+        physics.look(self._layout, self.position, self.velocity, observation)
+        return observation
+
+    def step(self, actions: NDArray[np.floating]) -> Step:
+        """Play one step in every copy: actions (E, N, 5), one-hot or soft, float32 or float64."""
+        self._push(actions)
+        ended = self._episode_step == self._last_step  # (E,)
+        any_ended = bool(ended.any())
+        observation = self._views.take()
+        final_observation = self._views.take() if any_ended else observation
+        reward = np.empty(self._action_shape[:2], np.float32)
+        state = (self._layout, self.position, self.velocity, self._random, self._force)
+        results = (ended, observation, reward, final_observation, any_ended)
+        if observation.size < THREADS_FROM:
+            physics.play(0, self.copies, *state, *results)
+        else:
+            physics.play_threads(numba.get_num_threads(), *state, *results)
+        self._episode_step += 1
+        if any_ended:
+            self._episode_step[ended] = 0
+        nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
+        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
+
+    def _push(self, actions: NDArray[np.floating]) -> None:
+        """Turn the actions into forces, or refuse them all before anything has moved."""
+        if (
+            not isinstance(actions, np.ndarray)
+            or actions.shape != self._action_shape
+            or actions.dtype not in (np.float32, np.float64)
+        ):
+            given = f"{getattr(actions, 'dtype', type(actions).__name__)} of shape {np.shape(actions)}"
+            raise UserError(
+                f"{self.spec.name} was given actions that are {given}, but needs a numpy array of float32 or "
+                f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each."
+            )
+        if not actions.flags.carray:  # other memory layouts would be compiled for anew
+            actions = actions.copy()
+        culprit = physics.control(self._layout, actions, self._force)
+        if culprit >= 0:
+            copy, agent = divmod(culprit, self.spec.agents)
+            raise UserError(
+                f"the action of {self.spec.agent_names[agent]} in copy {copy} is {actions[copy, agent].tolist()}, "
+                f"but all {ACTIONS} entries must be finite numbers."
+            )
+
+    def state(self) -> dict[str, NDArray]:
+        """All that decides the future of the copies, as arrays."""
+        return {name: array.copy() for name, array in self._state_arrays().items()}
+
+    def load_state(self, state: dict[str, NDArray]) -> None:
+        """Continue exactly from what `state` returned."""
+        arrays = self._state_arrays()
+        for name, array in arrays.items():
+            given = state.get(name)
+            if given is None or given.shape != array.shape or given.dtype != array.dtype:
+                found = "missing" if given is None else f"{given.dtype} of shape {given.shape}"
+                raise UserError(
+                    f"the saved state of {self.spec.name} does not fit this world: '{name}' is {found}, "
+                    f"but must be {array.dtype} of shape {array.shape}."
+                )
+        if not np.isin(state["episode_step"], np.arange(self._last_step + 1)).all():
+            raise UserError(
+                f"the saved state of {self.spec.name} does not fit this world: it has episodes of more than "
+                f"{self.spec.episode_length} steps."
+            )
+        for name, array in arrays.items():
+            array[:] = state[name]
+
+    def _state_arrays(self) -> dict[str, NDArray]:
+        return {
+            "position": self.position,
+            "velocity": self.velocity,
+            "episode_step": self._episode_step,
+            "random": self._random,
+        }
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class _Shelf:
+    """Hands out arrays of one shape as if they were new, but takes back those that nobody holds any more.
+
+    The operating system hands over fresh memory page by page, which for large arrays takes longer than the step
+    that fills them. Whoever keeps an array, or a view of it, keeps it from being handed out again.
+    """
+
+    def __init__(self, shape: tuple[int, ...], places: int = 4) -> None:
+        """An empty shelf for arrays of this shape; four are enough for a caller who keeps two steps."""
+        self._shape = shape
+        self._places = places
+        self._arrays: list[Array] = []
+
+    def take(self) -> Array:
+        """An array to write into; what is in it is left over."""
+        for i in range(len(self._arrays)):
+            if _references(self._arrays, i) == _UNHELD:
+                return self._arrays[i]
+        array = np.empty(self._shape, np.float32)
+        if len(self._arrays) < self._places:
+            self._arrays.append(array)
+        return array
+
+
+def _references(arrays: list[Array], i: int) -> int:
+    return sys.getrefcount(arrays[i])
+
+
+_UNHELD = _references([np.empty(0, np.float32)], 0)  # counted, because it differs between versions of Python

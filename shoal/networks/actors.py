@@ -1,0 +1,107 @@
+"""The agents' policies, stacked: choices by Gumbel-softmax, boxes by a squashed mean or a squashed Gaussian.
+
+Actions of boxes are in [-1, 1] here; `to_world` puts them into the world's units.
+Every draw takes its noise as an argument: what is random is decided by the caller.
+Shape letters: N agents, B batch rows, O observation, A action.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shoal.envs.base import EnvSpec
+from shoal.networks.stacked import StackedMLP
+
+Kind = Literal["categorical", "deterministic", "gaussian"]
+NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
+"""Called with "gumbel" or "normal" and a shape."""
+
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
+MASKED = -1e9  # a logit that no softmax sees: exp underflows to exactly zero
+
+
+def real_entries(sizes: Sequence[int], width: int, repeat: int = 1) -> Tensor:
+    """(N, repeat * width) booleans: True for the first `size` entries of each of the `repeat` blocks."""
+    real = torch.arange(width)[None, :] < torch.tensor(sizes)[:, None]
+    return real.repeat(1, repeat)
+
+
+class Actors(StackedMLP):
+    """One policy an agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
+
+    real: Tensor
+
+    def __init__(
+        self, spec: EnvSpec, hidden: Sequence[int], kind: Kind, generator: torch.Generator, hard: bool = False
+    ) -> None:
+        """`hard`: one-hot samples with the straight-through gradient in place of soft ones."""
+        outputs = real_entries(spec.action_sizes, spec.action_size, 2 if kind == "gaussian" else 1)
+        super().__init__(real_entries(spec.observation_sizes, spec.observation_size), hidden, outputs, generator)
+        self.kind = kind
+        self.hard = hard
+        self.padded = spec.padded
+        self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)
+        self.real_count: Tensor
+        self.register_buffer("real_count", self.real.sum(-1).float(), persistent=False)  # (N, 1)
+
+    def sample(self, head: Tensor, noise: NoiseSource) -> Tensor:
+        """Differentiable actions (N, B, A) drawn from the policies."""
+        if self.kind == "categorical":
+            return self._gumbel(head, noise)
+        if self.kind == "deterministic":
+            return self._unpadded(head.tanh())
+        return self._gaussian(head, noise)[0]
+
+    def sample_with_entropy(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
+        """Actions and their policies' entropy (N, B): exact for choices, minus the log-probability for boxes."""
+        if self.kind == "categorical":
+            return self._gumbel(head, noise), self.entropy(head)
+        return self._gaussian(head, noise)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """(N, B) exact entropy of the categorical policies."""
+        log_probability = self._masked(logits).log_softmax(-1)
+        return -(log_probability.exp() * log_probability).sum(-1)
+
+    def greedy(self, head: Tensor) -> Tensor:
+        """The most likely choice as one-hot vector, or the squashed mean: no noise."""
+        if self.kind == "categorical":
+            return torch.nn.functional.one_hot(self._masked(head).argmax(-1), head.shape[-1]).to(head.dtype)
+        return self._unpadded(head[..., : self.real.shape[-1]].tanh())
+
+    def explore(self, head: Tensor, noise: NoiseSource, deviation: float) -> Tensor:
+        """Actions for rollouts: samples; deterministic policies get Gaussian noise and stay in their box."""
+        actions = self.sample(head, noise)
+        if self.kind == "deterministic":
+            actions = (actions + deviation * self._unpadded(noise("normal", tuple(actions.shape)))).clamp_(-1, 1)
+        return actions
+
+    def penalty(self, head: Tensor) -> Tensor:
+        """(N, B) mean square of the real logits (of the means before squashing, for boxes)."""
+        return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
+
+    def _gumbel(self, logits: Tensor, noise: NoiseSource) -> Tensor:
+        soft = (self._masked(logits) + noise("gumbel", tuple(logits.shape))).softmax(-1)
+        if not self.hard:
+            return soft
+        choice = torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+        return choice + soft - soft.detach()
+
+    def _gaussian(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
+        mean, squashed = head.chunk(2, -1)
+        log_std = LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (squashed.tanh() + 1)
+        unit = noise("normal", tuple(mean.shape))
+        before = mean + log_std.exp() * unit
+        # log(1 - tanh(x)^2) in a form that does not cancel for large |x|
+        log_slope = 2 * (math.log(2) - before - torch.nn.functional.softplus(-2 * before))
+        entropy = 0.5 * unit.square() + log_std + 0.5 * math.log(2 * math.pi) + log_slope
+        return self._unpadded(before.tanh()), self._unpadded(entropy).sum(-1)
+
+    def _masked(self, logits: Tensor) -> Tensor:
+        return logits.masked_fill(~self.real, MASKED) if self.padded else logits
+
+    def _unpadded(self, actions: Tensor) -> Tensor:
+        return actions * self.real if self.padded else actions

@@ -1,0 +1,116 @@
+"""The agents' critics, stacked: each sees all observations and all actions.
+
+The joint input of width J is all observations in agent order, then all actions in agent order.
+Twin critics are two heads an agent. The first layer is kept as (J, C, H), so that with one mini-batch
+for all agents it is a single (B, J) x (J, C*H) product, and with one an agent a batched product over views.
+Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), B batch rows, H hidden units.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from shoal.envs.base import EnvSpec
+from shoal.networks.actors import real_entries
+from shoal.networks.stacked import StackedMLP, xavier
+
+
+class JointCritics(nn.Module):
+    """One critic (or a pair) an agent over the joint observations and actions."""
+
+    def __init__(self, spec: EnvSpec, hidden: Sequence[int], heads: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.agents, self.heads = spec.agents, heads
+        self.action_size = spec.action_size
+        self.observations = spec.agents * spec.observation_size  # width of the joint observation
+        stack = spec.agents * heads
+        real = torch.cat(
+            [
+                real_entries(spec.observation_sizes, spec.observation_size).flatten(),
+                real_entries(spec.action_sizes, spec.action_size).flatten(),
+            ]
+        )
+        full = torch.ones(stack, hidden[0], dtype=torch.bool)
+        first = torch.stack([xavier(real, full[c], generator) for c in range(stack)], dim=1)
+        self.first = nn.Parameter(first)  # (J, C, H)
+        self.first_bias = nn.Parameter(torch.zeros(stack, 1, hidden[0]))  # (C, 1, H)
+        one = torch.ones(stack, 1, dtype=torch.bool)
+        self.rest = StackedMLP(full, hidden[1:], one, generator)
+
+    def forward(self, joint: Tensor) -> Tensor:
+        """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch an agent."""
+        return self._upper(self._first_layer(joint, self.first, self.first_bias, activate=True))
+
+    def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
+        """Q (N, heads, B) where agent i's action in its own critics is own[i] (N, B, A), all else as in `joint`.
+
+        Gradients reach `own` only. Agent i's input differs from the joint one in its own action alone, so the
+        first layer is computed once and corrected by (own - played) @ W_own[i]. `dense` builds every agent's
+        whole input instead: the same numbers up to rounding, and the same bits as a product that is emulated.
+        """
+        first, bias = self.first.detach(), self.first_bias.detach()
+        if dense:
+            return self._upper(self._first_layer(self._replaced(joint, own), first, bias, activate=True), frozen=True)
+        with torch.no_grad():
+            z = self._first_layer(joint, first, bias, activate=False)  # (C, B, H)
+            played = own_actions(joint, self.agents, self.action_size)  # (N, B, A)
+        change = (own - played).repeat_interleave(self.heads, 0) if self.heads > 1 else own - played  # (C, B, A)
+        return self._upper(torch.baddbmm(z, change, self._own_weights(first)).relu_(), frozen=True)
+
+    def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor, activate: bool) -> Tensor:
+        """(C, B, H); the ReLU comes before the views, where it costs autograd nothing to do it in place."""
+        inputs, stack, hidden = first.shape
+        if joint.dim() == 2:
+            z = torch.addmm(bias.view(-1), joint, first.view(inputs, -1))  # (B, C*H)
+            z = z.relu_() if activate else z
+            return z.view(-1, stack, hidden).transpose(0, 1)  # (C, B, H)
+        weight = first.view(inputs, self.agents, self.heads * hidden).transpose(0, 1)  # (N, J, heads*H)
+        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, weight)  # (N, B, heads*H)
+        z = z.relu_() if activate else z
+        return z.view(self.agents, -1, self.heads, hidden).transpose(1, 2).reshape(stack, -1, hidden)
+
+    def _upper(self, h: Tensor, frozen: bool = False) -> Tensor:
+        return self.rest(h, frozen).view(self.agents, self.heads, -1)
+
+    def _own_weights(self, first: Tensor) -> Tensor:
+        """(C, A, H): the first-layer rows that multiply the critic's own agent's action.
+
+        Seen as (agent of the row, A, agent of the critic, heads, H) these are the diagonal of the two agent axes:
+        with 3 agents, block (1, 1) holds what agent 1's critics make of agent 1's action.
+        """
+        blocks = first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
+        return (
+            blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(self.agents * self.heads, self.action_size, -1)
+        )
+
+    def _replaced(self, joint: Tensor, own: Tensor) -> Tensor:
+        """(N, B, J): a whole input an agent, with its own action in place of the played one."""
+        n, (rows, width) = self.agents, joint.shape[-2:]
+        whole = joint.expand(n, rows, width)
+        observations, actions = whole.split([self.observations, n * self.action_size], -1)
+        played = actions.reshape(n, rows, n, self.action_size)
+        is_own = torch.eye(n, dtype=torch.bool, device=joint.device)[:, None, :, None]  # (N, 1, N, 1)
+        replaced = torch.where(is_own, own[:, :, None, :], played)  # (N, B, N, A)
+        return torch.cat([observations, replaced.flatten(2)], -1)
+
+    def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
+        """Each parameter with the axis along which the critics are stacked."""
+        return [(self.first, 1), (self.first_bias, 0), *self.rest.stacked_parameters()]
+
+
+def own_observations(joint: Tensor, agents: int, size: int) -> Tensor:
+    """(N, B, O) view: what each agent saw, in the shared mini-batch (B, J) or in its own one of (N, B, J)."""
+    return _own(joint[..., : agents * size], agents, size)
+
+
+def own_actions(joint: Tensor, agents: int, size: int) -> Tensor:
+    """(N, B, A) view: what each agent played, in the shared mini-batch (B, J) or in its own one of (N, B, J)."""
+    return _own(joint[..., joint.shape[-1] - agents * size :], agents, size)
+
+
+def _own(columns: Tensor, agents: int, size: int) -> Tensor:
+    blocks = columns.unflatten(-1, (agents, size))
+    if columns.dim() == 2:
+        return blocks.transpose(0, 1)
+    return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

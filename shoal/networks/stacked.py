@@ -1,0 +1,56 @@
+"""Networks of all agents stacked: parameters are (C, in, out), and one batched product serves every one of them.
+
+Shape letters: C networks in the stack (one an agent, or one a critic), B batch rows, I inputs, H hidden units.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Tensor:
+    """(I, H) Xavier-uniform weights between the real inputs and outputs; zero where either is padding.
+
+    Only the real block is drawn, with its own fans: padding changes neither scale nor random stream.
+    """
+    fan_in, fan_out = int(real_in.sum()), int(real_out.sum())
+    bound = math.sqrt(6.0 / (fan_in + fan_out))
+    weight = torch.zeros(len(real_in), len(real_out))
+    weight[real_in[:, None] & real_out[None, :]] = (
+        torch.rand(fan_in * fan_out, generator=generator).mul_(2 * bound).sub_(bound)
+    )
+    return weight
+
+
+class StackedMLP(nn.Module):
+    """C multilayer perceptrons with ReLU between their layers, run together."""
+
+    def __init__(self, real_in: Tensor, hidden: Sequence[int], real_out: Tensor, generator: torch.Generator) -> None:
+        """`real_in` (C, I) and `real_out` (C, out) say which entries of each network are not padding."""
+        super().__init__()
+        stack = len(real_in)
+        widths = [real_in, *(torch.ones(stack, width, dtype=torch.bool) for width in hidden), real_out]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for before, after in itertools.pairwise(widths):
+            weight = torch.stack([xavier(before[c], after[c], generator) for c in range(stack)])
+            self.weights.append(nn.Parameter(weight))  # (C, in, out)
+            self.biases.append(nn.Parameter(torch.zeros(stack, 1, after.shape[1])))  # (C, 1, out)
+
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if frozen:
+                weight, bias = weight.detach(), bias.detach()
+            x = torch.baddbmm(bias, x, weight)
+            if layer < last:
+                x = x.relu_()
+        return x
+
+    def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
+        """Each parameter with the axis along which the networks are stacked."""
+        return [(parameter, 0) for parameter in self.parameters()]

@@ -1,0 +1,251 @@
+"""The loops over the ring's rows: a step goes in, mini-batches come out.
+
+Rows are as described in `layout.py`; how they follow each other is described in `ring.py`.
+
+Shape letters: E copies, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch, N agents,
+O observation, A action, J joint.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from shoal.replay.half import narrow_bfloat16, narrow_float16, widen_bfloat16, widen_float16
+from shoal.replay.layout import Layout
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+ALIVE, TERMINATED = 1, 2  # bits of an agent's flag
+
+CHUNK = 32  # mini-batch rows that one thread takes at a time
+AHEAD = 8  # rows between the one asked from memory and the one copied: enough to hide the wait
+LINE = 16  # words in a cache line
+STREAM = 512  # words after which the processor has noticed that we read in order and fetches by itself
+
+
+class Store(NamedTuple):
+    """The ring's arrays as the loops see them: a row's address is copy · R + row."""
+
+    floats: Floats  # (E·R, W)
+    halves: NDArray[np.uint16]  # (E·R, 2W)  the same memory
+    start: Ints  # (E, C)  the row number, counted from the start of the run, where transition t mod C starts
+    rows: int  # R
+    agents: int  # N
+    size: int  # N·O, values in the observations of a row
+    actions: int  # N·A
+    kind: int  # position in STORAGES: float32, float16 or bfloat16
+
+
+class Batch(NamedTuple):
+    """M mini-batches of B transitions of all agents.
+
+    The arrays belong to the ring and are filled anew by its next sample: copy what has to stay.
+    """
+
+    joint: Floats  # (M, B, J)  all agents' observations, then all agents' actions as played: a critic's input
+    next_joint: Floats  # (M, B, J)  the observations that followed; where the actions go there are zeros to fill in
+    reward: Floats  # (M, B, N)
+    terminated: Bools  # (M, B, N)  nothing to bootstrap from
+    alive: Bools  # (M, B, N)  the agent took part in this step
+    copies: Ints  # (M, B)  where the transitions are from
+    transitions: Ints  # (M, B)
+
+
+def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
+    """Arrays for M × B transitions."""
+    shape, agents, joint = (minibatches, batch), layout.agents, layout.joint_size
+    return Batch(
+        joint=np.zeros((*shape, joint), np.float32),
+        next_joint=np.zeros((*shape, joint), np.float32),
+        reward=np.zeros((*shape, agents), np.float32),
+        terminated=np.zeros((*shape, agents), np.bool_),
+        alive=np.zeros((*shape, agents), np.bool_),
+        copies=np.zeros(shape, np.int64),
+        transitions=np.zeros(shape, np.int64),
+    )
+
+
+@intrinsic
+def prefetch(typing_context, array, position):  # type: ignore[no-untyped-def]
+    """Ask memory for the cache line of array[position] (flat) without waiting for it.
+
+    Rows of small teams are a few cache lines at random places: without this their gather takes twice as long.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        to_read, keep_close, as_data = word(0), word(3), word(1)
+        builder.call(
+            builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], function),
+            [pointer, to_read, keep_close, as_data],
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@njit(cache=True)
+def columns(store: Store) -> tuple[int, int, int]:
+    """Where in a row the actions, the rewards and the flags begin."""
+    flags = store.floats.shape[1] - store.agents
+    rewards = flags - store.agents
+    return rewards - store.actions, rewards, flags
+
+
+# ---- a step goes in -------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def write_observation(store: Store, row: int, source: Floats, first: int) -> None:
+    """Store source[first : first + N·O] as the observations of a row."""
+    if store.kind == 0:
+        for k in range(store.size):
+            store.floats[row, k] = source[first + k]
+    elif store.kind == 1:
+        for k in range(store.size):
+            store.halves[row, k] = narrow_float16(source[first + k])
+    else:
+        for k in range(store.size):
+            store.halves[row, k] = narrow_bfloat16(source[first + k])
+
+
+@njit(cache=True)
+def write_first(store: Store, observation: Floats) -> None:
+    """Store the first observation of a run (E, N, O) in row 0 of every copy."""
+    for e in range(observation.shape[0]):
+        write_observation(store, e * store.rows, observation.ravel(), e * store.size)
+
+
+@njit(cache=True)
+def fits(store: Store, head: Ints, oldest: int, added: int, ended: Bools) -> bool:
+    """Whether one more transition per copy leaves every row of the live ones alone; `oldest` counts after it."""
+    for e in range(head.size):
+        tail = head[e] if oldest == added else store.start[e, oldest % store.start.shape[1]]
+        if head[e] + 1 + ended[e] - tail >= store.rows:
+            return False
+    return True
+
+
+@njit(cache=True)
+def write_step(
+    store: Store,
+    head: Ints,  # (E,)  the row that holds the newest observation, counted from the start of the run
+    oldest: int,
+    added: int,
+    actions: Floats,  # (E, N, A)
+    observation: Floats,  # (E, N, O)
+    final_observation: Floats,  # (E, N, O)
+    reward: Floats,  # (E, N)
+    terminated: Bools,  # (E, N)
+    alive: Bools,  # (E, N)
+    ended: Bools,  # (E,)
+) -> bool:
+    """Store transition `added` of every copy and move the heads on; False, and nothing done, where there is no room."""
+    if not fits(store, head, oldest, added, ended):
+        return False
+    floats, rows, agents = store.floats, store.rows, store.agents
+    played, rewards, flags = columns(store)
+    for e in range(head.size):
+        row = e * rows + head[e] % rows
+        store.start[e, added % store.start.shape[1]] = head[e]
+        for k in range(store.actions):
+            floats[row, played + k] = actions.ravel()[e * store.actions + k]
+        for n in range(agents):
+            floats[row, rewards + n] = reward[e, n]
+            floats[row, flags + n] = ALIVE * alive[e, n] + TERMINATED * terminated[e, n]
+        head[e] += 1
+        row = e * rows + head[e] % rows
+        write_observation(store, row, final_observation.ravel(), e * store.size)
+        if ended[e]:  # that row starts no transition: the next episode begins in the one after it
+            floats[row, played:] = 0
+            head[e] += 1
+            write_observation(store, e * rows + head[e] % rows, observation.ravel(), e * store.size)
+    return True
+
+
+# ---- mini-batches come out ------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def locate(store: Store, copies: Ints, transitions: Ints, at: Ints, after: Ints) -> None:
+    """Addresses of each drawn transition's row and of the row that holds its next observation; all are flat (M·B,)."""
+    rows, capacity = store.rows, store.start.shape[1]
+    for i in range(copies.size):
+        row = store.start[copies[i], transitions[i] % capacity] % rows
+        at[i] = copies[i] * rows + row
+        after[i] = copies[i] * rows + (row + 1 if row + 1 < rows else 0)
+
+
+@njit(cache=True)
+def read_observation(store: Store, row: int, target: Floats, i: int) -> None:
+    """target[i, : N·O] = the observations of a row, as float32."""
+    if store.kind == 0:
+        for k in range(store.size):
+            target[i, k] = store.floats[row, k]
+    elif store.kind == 1:
+        for k in range(store.size):
+            target[i, k] = widen_float16(store.halves[row, k])
+    else:
+        for k in range(store.size):
+            target[i, k] = widen_bfloat16(store.halves[row, k])
+
+
+@njit(cache=True)
+def prefetch_row(store: Store, row: int) -> None:
+    """Ask memory for a row and for the observation after it."""
+    width = store.floats.shape[1]
+    for k in range(0, min(width + columns(store)[0], STREAM), LINE):
+        prefetch(store.floats, row * width + k)  # type: ignore[call-arg]  # numba adds the typing context
+
+
+@njit(cache=True)
+def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, low: int, high: int) -> None:
+    """Fill rows low to high of the mini-batches, given with M and B as one axis.
+
+    Where one transition follows the other in time, the next observation of the first is the observation of the second:
+    it is taken from there, still in the cache and already widened, so a run of k rows reads k + 1 rows of the ring.
+    """
+    floats, size = store.floats, store.size
+    played, rewards, flags = columns(store)
+    for i in range(low, min(low + AHEAD, high)):
+        prefetch_row(store, at[i])
+    for i in range(low, high):
+        if i + AHEAD < high:
+            prefetch_row(store, at[i + AHEAD])
+        row = at[i]
+        read_observation(store, row, batch.joint, i)
+        for k in range(store.actions):
+            batch.joint[i, size + k] = floats[row, played + k]
+            batch.next_joint[i, size + k] = 0
+        for n in range(store.agents):
+            flag = int(floats[row, flags + n])
+            batch.reward[i, n] = floats[row, rewards + n]
+            batch.terminated[i, n] = flag & TERMINATED != 0
+            batch.alive[i, n] = flag & ALIVE != 0
+        if i > low and row == after[i - 1]:
+            for k in range(size):
+                batch.next_joint[i - 1, k] = batch.joint[i, k]
+        if i + 1 == high or at[i + 1] != after[i]:
+            read_observation(store, after[i], batch.next_joint, i)
+
+
+@njit(cache=True)
+def gather_serial(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
+    """Fill the mini-batches in the calling thread."""
+    gather_chunk(store, at, after, batch, 0, at.size)
+
+
+@njit(cache=True, parallel=True)
+def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
+    """Fill the mini-batches with all threads; the result is the same."""
+    for c in prange((at.size + CHUNK - 1) // CHUNK):
+        gather_chunk(store, at, after, batch, c * CHUNK, min(c * CHUNK + CHUNK, at.size))

@@ -1,0 +1,98 @@
+"""What a row of the ring holds, how many rows a copy needs, and what that takes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.envs.base import EnvSpec
+from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND, UNBOUNDED
+
+STORAGES = ("float32", "float16", "bfloat16")
+BOUNDS = (UNBOUNDED, FLOAT16_BOUND, BFLOAT16_BOUND)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A row: [observations N·O | actions N·A | rewards N | flags N] in 32-bit words.
+
+    With 16-bit storage the observations are packed two to a word, the last word filled up with a zero.
+    """
+
+    agents: int
+    observation_size: int
+    action_size: int
+    storage: str
+
+    @classmethod
+    def of(cls, spec: EnvSpec, storage: str) -> "Layout":
+        """The layout for a world."""
+        return cls(spec.agents, spec.observation_size, spec.action_size, storage)
+
+    @cached_property
+    def kind(self) -> int:
+        """The storage as a number: its position in `STORAGES`."""
+        return STORAGES.index(self.storage)
+
+    @cached_property
+    def observation_words(self) -> int:
+        """Words that the observations of all agents take."""
+        values = self.agents * self.observation_size
+        return values if self.kind == 0 else -(-values // 2)
+
+    @cached_property
+    def words(self) -> int:
+        """W, words of a row."""
+        return self.observation_words + self.agents * (self.action_size + 2)
+
+    @property
+    def joint_size(self) -> int:
+        """J, values of all observations and all actions."""
+        return self.agents * (self.observation_size + self.action_size)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one transition in a mini-batch: two joint vectors, rewards, flags, where it is from and its rows."""
+        return 8 * self.joint_size + 6 * self.agents + 32
+
+    def numbers(self) -> NDArray[np.int64]:
+        """The layout as an array, for a checkpoint."""
+        return np.array([self.agents, self.observation_size, self.action_size, self.kind], np.int64)
+
+
+def describe(numbers: NDArray[np.int64]) -> str:
+    """What `Layout.numbers` gave, in words."""
+    agents, observation, action, kind = (int(value) for value in numbers)
+    storage = STORAGES[kind] if 0 <= kind < len(STORAGES) else "an unknown storage"
+    return f"{agents} agents with observations of {observation} in {storage} and actions of {action}"
+
+
+def rows_needed(spec: EnvSpec, transitions: int) -> int:
+    """R, the rows a copy needs to hold this many transitions at any moment of a run, whenever episodes end.
+
+    Ends of fixed-length episodes are `episode_length` steps apart (a staggered first episode only comes earlier);
+    elsewhere every episode may last one step. Every end costs a dead row, and one row is open: it waits for an action.
+    """
+    if spec.fixed_length and spec.episode_length:
+        dead = -(-transitions // spec.episode_length)
+    else:
+        dead = transitions
+    return transitions + dead + 1
+
+
+def ring_bytes(spec: EnvSpec, layout: Layout, copies: int, transitions: int) -> int:
+    """What a ring of this many transitions a copy takes: its rows and the table of where transitions start."""
+    return copies * (4 * layout.words * rows_needed(spec, transitions) + 8 * transitions)
+
+
+def most_that_fit(spec: EnvSpec, layout: Layout, copies: int, transitions: int, usable: int) -> int:
+    """The most transitions a copy, at most the given number, whose ring takes no more bytes than `usable`."""
+    fit, beyond = 0, transitions + 1
+    while beyond - fit > 1:
+        middle = (fit + beyond) // 2
+        if ring_bytes(spec, layout, copies, middle) <= usable:
+            fit = middle
+        else:
+            beyond = middle
+    return fit

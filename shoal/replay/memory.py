@@ -1,0 +1,103 @@
+"""How much memory is free, and the refusal of what would not fit: a sentence instead of an out-of-memory kill."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shoal.errors import UserError
+
+
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Bytes this process can still take: what the machine has available or its control group's limit leaves.
+
+    None where the system does not tell. `root` is where /proc and /sys are looked for.
+    """
+    left = [value for value in (_available(root), *_groups_left(root)) if value is not None]
+    if left:
+        return max(0, min(left))
+    return _physical()
+
+
+def check_fits(what: str, needed: int, largest: Callable[[int], str]) -> None:
+    """Refuse `what` unless its bytes fit into free memory less a tenth, which is kept for everything else.
+
+    `largest` is given the bytes that may be used and says in half a sentence what would fit into them.
+    """
+    free = free_memory()
+    if free is None:
+        return
+    usable = free - free // 10
+    if needed > usable:
+        raise UserError(
+            f"{what} needs {human_bytes(needed)}, but only {human_bytes(free)} of memory is free "
+            f"(a tenth of it is kept for the rest); {largest(usable)}."
+        )
+
+
+def human_bytes(count: int) -> str:
+    """A size in the unit that reads best."""
+    value, unit = float(count), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return (
+        f"{value:.0f} bytes" if unit == "bytes" else f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+    )
+
+
+def _available(root: Path) -> int | None:
+    """Linux: the memory that can be had without swapping."""
+    return _field(root / "proc/meminfo", "MemAvailable:", unit=1024)
+
+
+def _groups_left(root: Path) -> Iterator[int | None]:
+    """What the limits of our control group and of those above it leave, versions 2 and 1."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers == "":
+            mount, limit, usage, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            mount, limit, usage = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cache = "total_inactive_file"
+        else:
+            continue
+        group = Path(path.strip("/"))
+        for folder in (root / mount / part for part in (group, *group.parents)):
+            allowed, used = _number(folder / limit), _number(folder / usage)
+            if allowed is not None and used is not None:
+                # Files read long ago count as used, but the kernel gives them back when asked.
+                yield allowed - used + (_field(folder / "memory.stat", cache) or 0)
+
+
+def _physical() -> int | None:
+    """Elsewhere: free pages where the system counts them, else all the memory there is."""
+    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
+        try:
+            return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):
+            continue
+    return None
+
+
+def _read(path: Path) -> str:
+    """The text of a file, empty where it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    """The one number in a file; None where it is missing or says `max`."""
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _field(path: Path, name: str, unit: int = 1) -> int | None:
+    """The number behind a name at the start of a line."""
+    for line in _read(path).splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
+            return int(words[1]) * unit
+    return None

@@ -1,0 +1,139 @@
+"""Which transitions make a mini-batch: drawn evenly, or the neighbours in time of drawn ones.
+
+Samplers are values; they see only how much history there is, never the data. `t` counts the transitions of a copy
+from the start of the run; the live ones are oldest <= t < added, the same for all E copies.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shoal.errors import check_choice, check_range
+
+SAMPLERS = ("uniform", "neighbor")
+
+Indices = NDArray[np.int64]
+
+
+class History(Protocol):
+    """What a sampler needs to know of a ring."""
+
+    @property
+    def copies(self) -> int:
+        """E."""
+        ...
+
+    @property
+    def oldest(self) -> int:
+        """The oldest live transition of every copy."""
+        ...
+
+    @property
+    def added(self) -> int:
+        """One more than the newest transition of every copy."""
+        ...
+
+
+class Sampler(Protocol):
+    """Draws the transitions of mini-batches."""
+
+    @property
+    def needs(self) -> int:
+        """Live transitions a copy must hold before anything can be drawn."""
+        ...
+
+    def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Copies (M, B) and transition numbers (M, B) of M mini-batches that are independent of each other."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every live transition of every copy is equally likely, with replacement."""
+
+    @property
+    def needs(self) -> int:
+        """One transition."""
+        return 1
+
+    def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Copies (M, B) and transition numbers (M, B)."""
+        live = history.added - history.oldest
+        copies, ages = np.divmod(rng.integers(history.copies * live, size=(minibatches, batch)), live)
+        return copies, history.oldest + ages
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """Centres are drawn evenly; the mini-batch is made of the transitions around them in their own copy.
+
+    A neighbourhood is t - neighbors … t + neighbors in ascending order without t itself, clipped at the oldest and the
+    newest live transition; neighbourhoods follow each other and the last one is cut, so that there are exactly B.
+    """
+
+    neighbors: int = 3
+    """Half the width: up to 2 · neighbors transitions come from one centre."""
+    include_center: bool = False
+    """Take the drawn transition too."""
+
+    def __post_init__(self) -> None:
+        """Refuse a neighbourhood that is always empty."""
+        check_range("neighbors", self.neighbors, 1)
+
+    @property
+    def needs(self) -> int:
+        """Two transitions, unless the centre itself is taken: else the only one has no neighbour."""
+        return 1 if self.include_center else 2
+
+    def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Copies (M, B) and transition numbers (M, B)."""
+        live = history.added - history.oldest
+        widest = min(2 * self.neighbors, live - 1) + self.include_center
+        copies = np.empty((minibatches, batch), np.int64)
+        transitions = np.empty((minibatches, batch), np.int64)
+        for m in range(minibatches):
+            filled = 0
+            while filled < batch:  # again only where neighbourhoods were clipped
+                centers = rng.integers(history.copies * live, size=-((filled - batch) // widest))
+                filled = _append_neighborhoods(
+                    centers,
+                    history.oldest,
+                    live,
+                    self.neighbors,
+                    self.include_center,
+                    copies[m],
+                    transitions[m],
+                    filled,
+                )
+        return copies, transitions
+
+
+@njit(cache=True)
+def _append_neighborhoods(  # type: ignore[no-untyped-def]
+    centers, oldest, live, neighbors, include_center, copies, transitions, filled
+):  # fmt: skip
+    """Write the neighbourhoods of the centres (copy · live + age) from position `filled` on; return where they end."""
+    for center in centers:
+        copy, age = center // live, center % live
+        for near in range(max(0, age - neighbors), min(live, age + neighbors + 1)):
+            if filled == copies.size:
+                return filled
+            if near != age or include_center:
+                copies[filled] = copy
+                transitions[filled] = oldest + near
+                filled += 1
+    return filled
+
+
+def make_sampler(name: str, neighbors: int = 3, include_center: bool = False) -> Sampler:
+    """The sampler called `uniform` or `neighbor`; the other two arguments are for the latter."""
+    check_choice("sampler", name, SAMPLERS)
+    return Uniform() if name == "uniform" else Neighbor(neighbors, include_center)
+
+
+def can_sample(history: History, sampler: Sampler) -> bool:
+    """Whether the ring holds enough for this sampler."""
+    return history.added - history.oldest >= sampler.needs

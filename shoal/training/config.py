@@ -1,0 +1,121 @@
+"""The configuration of a run: a typed dataclass that is the Python API, the command line and config.json at once."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shoal.algorithms.config import LearnConfig
+from shoal.errors import UserError, check_range
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """Which world, how many agents, how many copies."""
+
+    env: str = "cooperative-navigation"
+    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3) or gym:ID."""
+    agents: int | None = None
+    """Trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
+    copies: int = 25
+    """Copies of the world that are stepped together."""
+    rules: Literal["mpe2", "openai"] = "mpe2"
+    """Rule set of the particle worlds: order of integration, rewards, directions of actions."""
+    episode_length: int | None = None
+    """Steps of an episode; None: 25, or the environment's own limit."""
+    stagger: bool = True
+    """Start the copies at different steps of their episode, so that they do not end together."""
+    landmarks: int | None = None
+    """cooperative-navigation: landmarks; None: as many as agents."""
+    prey: Literal["scripted", "facmac", "learned", "random"] = "scripted"
+    """predator-prey: who moves the prey."""
+    prey_count: int | None = None
+    """predator-prey: number of prey; None: a third of the predators, at least 1."""
+    obstacles: int | None = None
+    """predator-prey: number of obstacles; None: a third of the predators, at least 2."""
+    prey_scale: float | None = None
+    """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
+    env_options: str = ""
+    """PettingZoo and Gymnasium: the constructor's arguments as a JSON object."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long, on what, and what is written where."""
+
+    episodes: int = 60_000
+    """Episodes to train for, counted over all copies."""
+    seed: int = 0
+    """Decides everything that is random."""
+    device: str = "cpu"
+    """Torch device of the networks: cpu, cuda, cuda:1, …"""
+    threads: int | None = None
+    """Processor threads; None: all."""
+    out: str | None = None
+    """Run folder; None: a new one under runs/."""
+    log_every: int = 100
+    """Episodes for each line of metrics.jsonl."""
+    checkpoint_every: int = 1_000
+    """Episodes for each checkpoint; 0: only when the run ends or is interrupted."""
+    evaluate_episodes: int = 200
+    """Episodes that the trained and the random team play at the end; 0: none."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(RunConfig, LearnConfig, WorldConfig):
+    """Train a team of agents."""
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first setting that cannot be; the world checks its own."""
+        super().check()
+        check_range("--episodes", self.episodes, 1, 2**40)
+        check_range("--seed", self.seed, 0, 2**63 - 1)
+        check_range("--copies", self.copies, 1, 2**20)
+        check_range("--log-every", self.log_every, 1, 100_000)
+        check_range("--checkpoint-every", self.checkpoint_every, 0)
+        check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
+        if self.threads is not None:
+            check_range("--threads", self.threads, 1, 4096)
+
+    @property
+    def world_options(self) -> dict[str, Any]:
+        """`env_options` as a dictionary."""
+        if not self.env_options:
+            return {}
+        try:
+            options = json.loads(self.env_options)
+        except json.JSONDecodeError as error:
+            raise UserError(f"--env-options is not JSON ({error}); right would be e.g. '{{\"N\": 4}}'.") from None
+        if not isinstance(options, dict):
+            raise UserError("--env-options must be a JSON object, e.g. '{\"N\": 4}'.")
+        return options
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """The configuration of a run folder."""
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise UserError(f"There is no run folder '{folder}'.")
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"'{folder}' is not a run folder: it has no config.json.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{path}' cannot be read: {error}.") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"'{path}' does not hold a JSON object.")
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    if unknown := fields.keys() - known:
+        raise UserError(f"'{path}' has the unknown setting '{min(unknown)}': it is of another version of Shoal.")
+    if isinstance(fields.get("hidden"), list):
+        fields["hidden"] = tuple(fields["hidden"])
+    config = TrainConfig(**fields)
+    config.check()
+    return config

@@ -1,0 +1,99 @@
+"""Files that outlive a crash or a power cut, and errors of the operating system as sentences."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.errors import UserError
+
+
+class Damaged(Exception):
+    """Which file is not as it was written, and how."""
+
+
+@contextlib.contextmanager
+def sentence(what: str) -> Iterator[None]:
+    """Turn what the operating system refuses inside the block into a `UserError` that starts with `what`."""
+    try:
+        yield
+    except Damaged as error:
+        raise UserError(f"{what}: {error}.") from error
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise UserError(f"{what}: {error.strerror or error}{where}.") from error
+
+
+def sha256(data: bytes) -> str:
+    """The checksum of some bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read(path: Path, size: int | None = None, checksum: str | None = None) -> bytes:
+    """The bytes of a file; raises `Damaged` unless they can be read and have this size and SHA-256, where given."""
+    try:
+        if not path.is_file():
+            raise Damaged(f"{path.name} is {'not a file' if path.exists() else 'missing'}")
+        found = path.stat().st_size
+        if size is not None and found != size:
+            raise Damaged(f"{path.name} has {found} bytes instead of {size}")
+        data = path.read_bytes()
+    except PermissionError:  # the file may well be whole
+        raise
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+    if checksum is not None and sha256(data) != checksum:
+        raise Damaged(f"{path.name} has a wrong checksum")
+    return data
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a new file and wait until its bytes are on the disk; its name is safe after `sync` of its folder."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder in an existing one, unless it is there already."""
+    if not path.is_dir():
+        os.mkdir(path)
+        sync(path.parent)
+
+
+def names(folder: Path) -> list[str]:
+    """The names in a folder, sorted; none if there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def file_size(path: Path) -> int | None:
+    """How many bytes a file has; None if there is no such file."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def delete(path: Path) -> None:
+    """Delete a file, or a folder that stands where a file should be. What cannot be deleted stays."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)

@@ -1,0 +1,121 @@
+"""Playing without learning: what a trained team and a random team get."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.algorithms import make_team
+from shoal.algorithms.team import Team
+from shoal.envs import make_env
+from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.errors import UserError, check_range
+from shoal.seeding import stream
+from shoal.training.checkpoint import load_part
+from shoal.training.config import TrainConfig, read_config
+from shoal.training.returns import ReturnTracker, confidence95
+
+Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Observations (E, N, O) to actions (E, N, A) in the world's units."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns per agent of a number of whole episodes."""
+
+    episodes: int
+    mean: float
+    ci95: float
+    """Half-width of the 95 % confidence interval of the mean."""
+    prey_mean: float | None = None
+
+
+def build_env(
+    config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
+) -> VectorEnv:
+    """The configured world."""
+    return make_env(
+        config.env,
+        agents=config.agents,
+        copies=copies,
+        rules=config.rules,
+        seed=seed,
+        episode_length=episode_length or config.episode_length,
+        stagger=stagger,
+        landmarks=config.landmarks,
+        prey=config.prey,
+        prey_count=config.prey_count,
+        obstacles=config.obstacles,
+        prey_scale=config.prey_scale,
+        options=config.world_options,
+    )
+
+
+def play(env: VectorEnv, act: Act, episodes: int) -> Evaluation:
+    """Play whole episodes, the same number in every copy so that short ones are not preferred."""
+    observation = env.reset()
+    tracker = ReturnTracker(env)
+    wanted = np.full(env.copies, episodes // env.copies)
+    wanted[: episodes % env.copies] += 1
+    team, prey = [], []
+    while wanted.any():
+        open_copies = wanted > 0
+        step = env.step(act(observation))
+        finished = np.flatnonzero(step.ended & tracker.counts)
+        for copy, episode in zip(finished, tracker.add(step), strict=True):
+            if open_copies[copy]:
+                wanted[copy] -= 1
+                team.append(episode.team)
+                prey += [] if episode.prey is None else [episode.prey]
+        observation = step.observation
+    returns = np.array(team)
+    return Evaluation(
+        len(returns), float(returns.mean()), confidence95(returns), float(np.mean(prey)) if prey else None
+    )
+
+
+def random_act(spec: EnvSpec, seed: int) -> Act:
+    """A team that plays uniformly at random: one-hot choices, or points of the box."""
+    rng = stream(seed, "random team")
+
+    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        shape = (len(observation), spec.agents, spec.action_size)
+        if spec.action_low is not None and spec.action_high is not None:
+            return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
+        choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
+        return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
+
+    return act
+
+
+def team_act(team: Team, explore: bool) -> Act:
+    """The team's policies, noisy as in training or the most likely actions."""
+    return lambda observation: team.to_world(team.act(observation, explore))
+
+
+def evaluate_team(team: Team, config: TrainConfig, episodes: int, seed: int) -> dict[str, Evaluation]:
+    """Deterministic, noisy and random play in the same number of episodes; each from the same starts."""
+    check_range("--episodes", episodes, 1, 10**7)
+    results = {}
+    for name in ("deterministic", "noisy", "random"):
+        env = build_env(config, min(episodes, 100), seed, stagger=False)
+        act = random_act(env.spec, seed) if name == "random" else team_act(team, explore=name == "noisy")
+        results[name] = play(env, act, episodes)
+        env.close()
+    return results
+
+
+def load_team(folder: Path, device: str = "cpu") -> tuple[Team, TrainConfig]:
+    """The trained team of a run folder, from its newest whole checkpoint."""
+    config = read_config(folder)
+    weights = load_part(folder / "checkpoints", "weights")
+    if weights is None:
+        raise UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
+    env = build_env(config, 1, config.seed, stagger=False)
+    team = make_team(env.spec, config, config.seed, torch.device(device))
+    env.close()
+    team.load_weights({name: torch.from_numpy(array) for name, array in weights.items()})
+    return team, config

@@ -1,0 +1,100 @@
+"""What a person sees while a team trains: a live bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from shoal.training.clock import UPDATE_ALL_TRAINERS
+from shoal.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
+
+LINE_EVERY = 10.0  # seconds between lines where there is no terminal
+REFRESH = 0.2  # seconds between looks at the numbers
+
+
+class ProgressDisplay:
+    """Bar with return, steps per second, share of time per phase and time left; on standard error."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self._next = self._next_line = 0.0
+        self._gone = False  # the terminal went away: the run does not mind
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+        self._started = (time.perf_counter(), 0)
+
+    def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
+        """Say what is trained and show the bar."""
+        self._started = (time.perf_counter(), episode)
+        self._next_line = time.perf_counter() + LINE_EVERY
+        verb = f"Going on at episode {episode:,}" if episode else "Training"
+        self.tell(f"{verb}: {config.algorithm} on {config.env}, {config.episodes:,} episodes, into {folder}")
+        if self.console.is_terminal and not self._gone:
+            self._progress = Progress(
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f} episodes"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[figures]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self._task = self._progress.add_task("train", total=config.episodes, completed=episode, figures="")
+            self._write(self._progress.start)
+
+    def tell(self, sentence: str) -> None:
+        """Print a sentence above the bar."""
+        self._write(lambda: self.console.print(sentence, highlight=False, soft_wrap=True, markup=False))
+
+    def advance(self, training: "Training") -> None:
+        """Bring the display up to date, if it is time."""
+        now = time.perf_counter()
+        if now < self._next or self._gone:
+            return
+        self._next = now + REFRESH
+        if self._progress is not None:
+            progress, figures = self._progress, summary(training)
+            self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures))
+        elif now >= self._next_line:
+            self._next_line = now + LINE_EVERY
+            since, first = self._started
+            rate = (training.episodes - first) / (now - since)
+            left = f", {(training.config.episodes - training.episodes) / rate:,.0f} s left" if rate > 0 else ""
+            self.tell(f"episode {training.episodes:,} of {training.config.episodes:,}: {summary(training)}{left}")
+
+    def end(self) -> None:
+        """Take the bar down."""
+        if self._progress is not None:
+            self._write(self._progress.stop)
+
+    def _write(self, action: "object") -> None:
+        try:
+            if not self._gone and callable(action):
+                action()
+        except OSError:
+            self._gone = True
+            sys.stderr = open("/dev/null", "w")  # noqa: SIM115  later writers must not fail either
+
+
+def summary(training: "Training") -> str:
+    """Return per agent, steps per second, and where the time goes, in a few words."""
+    seconds = training.clock.by_phase()
+    total = sum(seconds.values()) or 1.0
+    recent = [episode.team for episode in list(training.last)[-100:]]
+    figures = f"return {sum(recent) / len(recent):,.1f}  " if recent else ""
+    figures += f"{training.samples / total:,.0f} steps/s  "
+    update = sum(seconds[phase] for phase in UPDATE_ALL_TRAINERS)
+    shares = {
+        "act": seconds["action selection"],
+        "world": seconds["environment"],
+        "insert": seconds["replay insertion"],
+        "sample": seconds["mini-batch sampling"],
+        "learn": update - seconds["mini-batch sampling"],
+    }
+    return figures + " ".join(f"{name} {share / total:.0%}" for name, share in shares.items())

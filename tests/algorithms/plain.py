@@ -1,0 +1,209 @@
+"""MADDPG and MASAC written plainly, one agent after the other: the oracle for the stacked update.
+
+Nothing here is shared with the engine: networks are lists of matrices an agent, gradients are autograd's, Adam and
+clipping are spelled out. Noise comes in as arrays.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+B1, B2, EPS = 0.9, 0.999, 1e-8
+
+
+class Net:
+    """A multilayer perceptron as a list of weights and biases, with its own Adam."""
+
+    def __init__(self, layers):
+        self.p = [t.detach().clone().requires_grad_() for pair in layers for t in pair]
+        self.m = [torch.zeros_like(t) for t in self.p]
+        self.v = [torch.zeros_like(t) for t in self.p]
+        self.t = 0
+
+    def __call__(self, x):
+        for k in range(0, len(self.p), 2):
+            x = x @ self.p[k] + self.p[k + 1]
+            if k + 2 < len(self.p):
+                x = torch.relu(x)
+        return x
+
+    def descend(self, loss, rate, clip, by):
+        grads = [g.detach() for g in torch.autograd.grad(loss, self.p)]
+        whole = math.sqrt(sum(float((g.double() ** 2).sum()) for g in grads))
+        self.t += 1
+        for k, g in enumerate(grads):
+            norm = whole if by == "network" else float(g.double().norm())
+            if clip > 0 and norm > clip:
+                g = g * (clip / norm)
+            self.m[k] = B1 * self.m[k] + (1 - B1) * g
+            self.v[k] = B2 * self.v[k] + (1 - B2) * g * g
+            m, v = self.m[k] / (1 - B1**self.t), self.v[k] / (1 - B2**self.t)
+            self.p[k] = (self.p[k].detach() - rate * m / (v.sqrt() + EPS)).requires_grad_()
+
+    def follow(self, online, tau):
+        self.p = [(1 - tau) * a.detach() + tau * b.detach() for a, b in zip(self.p, online.p, strict=True)]
+
+
+def actor_nets(actors):
+    """One Net an agent out of stacked actors."""
+    return [
+        Net([(w[i], b[i, 0]) for w, b in zip(actors.weights, actors.biases, strict=True)])
+        for i in range(len(actors.weights[0]))
+    ]
+
+
+def critic_nets(critics):
+    """Nets by agent and head out of stacked critics."""
+    nets = []
+    for i in range(critics.agents):
+        row = []
+        for k in range(critics.heads):
+            c = i * critics.heads + k
+            rest = [(w[c], b[c, 0]) for w, b in zip(critics.rest.weights, critics.rest.biases, strict=True)]
+            row.append(Net([(critics.first[:, c], critics.first_bias[c, 0]), *rest]))
+        nets.append(row)
+    return nets
+
+
+class Plain:
+    """Both algorithms on numpy batches (M, B, ...), M = 1 shared or N independent."""
+
+    def __init__(self, team):
+        self.spec, self.c = team.spec, team.config
+        self.masac = self.c.algorithm == "masac"
+        self.tf2 = self.masac and self.c.variant == "tf2"
+        self.actors, self.critics = actor_nets(team.actors), critic_nets(team.critics)
+        self.target_critics = critic_nets(team.critics)
+        self.target_actors = actor_nets(team.actors)
+        self.n, self.o, self.a = self.spec.agents, self.spec.observation_size, self.spec.action_size
+        self.log_alpha = [math.log(self.c.entropy)] * self.n
+        self.alpha_adam = [[0.0, 0.0] for _ in range(self.n)]
+
+    # one agent's policy on its rows; `noise` (B, A)
+    def act(self, net, obs, i, noise):
+        size = self.spec.action_sizes[i]
+        head = net(obs)
+        action = torch.zeros(len(obs), self.a)
+        entropy = None
+        if self.spec.discrete:
+            logits = head[:, :size]
+            soft = torch.softmax(logits + noise[:, :size], -1)
+            hard = self.c.gumbel == "straight-through" or (self.c.gumbel == "auto" and not self.spec.soft_actions)
+            if hard:
+                one = torch.nn.functional.one_hot(soft.argmax(-1), size).float()
+                soft = one + soft - soft.detach()
+            action = torch.cat([soft, action[:, size:]], 1)
+            p = torch.softmax(logits, -1)
+            entropy = -(p * torch.log(p)).sum(-1)
+            penalty = (logits**2).mean(-1)
+        elif self.masac:
+            mean, s = head[:, :size], head[:, self.a : self.a + size]
+            log_std = -5 + 3.5 * (torch.tanh(s) + 1)
+            normal = torch.distributions.Normal(mean, log_std.exp())
+            x = mean + log_std.exp() * noise[:, :size]
+            entropy = -(normal.log_prob(x) - torch.log(1 - torch.tanh(x.double()) ** 2).float()).sum(-1)
+            action = torch.cat([torch.tanh(x), action[:, size:]], 1)
+            penalty = None
+        else:
+            action = torch.cat([torch.tanh(head[:, :size]), action[:, size:]], 1)
+            penalty = (head[:, :size] ** 2).mean(-1)
+        return action, entropy, penalty
+
+    def update(self, batch, next_noise, online_noise, current_noise, own_noise):
+        """`next_noise`, `current_noise` (N, M*B, A); `own_noise`, `online_noise` (N, B, A)."""
+        n, o, a = self.n, self.o, self.a
+        rows = batch.joint.shape[1]
+        joints, next_joints = torch.from_numpy(batch.joint.copy()), torch.from_numpy(batch.next_joint.copy())
+        alive, ended = torch.from_numpy(batch.alive.copy()), torch.from_numpy(batch.terminated.copy())
+        rewards = torch.from_numpy(batch.reward.copy())
+        which = [i if len(joints) > 1 else 0 for i in range(n)]
+        losses = []
+        targets = []
+        for i in range(n):
+            m = which[i]
+            weight = alive[m, :, i].float()
+            weight = weight / weight.sum().clamp_min(1)
+            obs = next_joints[m][:, : n * o]
+            actions = []
+            for j in range(n):
+                nets = self.target_actors if (not self.masac or self.tf2) else self.actors
+                noise = next_noise[j, m * rows : (m + 1) * rows]
+                action, entropy_j, _ = self.act(nets[j], obs[:, j * o : (j + 1) * o], j, noise)
+                present = (alive[m, :, j] & ~ended[m, :, j]).float()[:, None]
+                actions.append(action.detach() * present)
+                if j == i:
+                    entropy = entropy_j
+            x = torch.cat([obs, *actions], 1)
+            q = torch.stack([net(x)[:, 0] for net in self.target_critics[i]]).min(0).values.detach()
+            if self.masac:
+                if self.tf2:
+                    _, entropy, _ = self.act(self.actors[i], obs[:, i * o : (i + 1) * o], i, online_noise[i])
+                    entropy = entropy.mean()
+                q = q + math.exp(self.log_alpha[i]) * entropy.detach()
+            y = rewards[m, :, i] + self.c.discount * (~ended[m, :, i]).float() * q
+            targets.append((y, weight))
+        for i in range(n):
+            m = which[i]
+            y, weight = targets[i]
+            for net in self.critics[i]:
+                loss = (weight * (net(joints[m])[:, 0] - y) ** 2).sum()
+                losses.append(float(loss.detach()))
+                net.descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
+        fresh = [
+            self.fresh_actor_loss(
+                i, joints[which[i]], targets[i][1], alive[which[i]], which[i], rows, current_noise, own_noise
+            )
+            for i in range(n)
+        ]
+        for i, (loss, entropy) in enumerate(fresh):
+            self.actors[i].descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
+            if self.c.learn_entropy and self.masac:
+                self.step_alpha(i, float(entropy))
+        for i in range(n):
+            self.target_actors[i].follow(self.actors[i], self.c.tau)
+            for k, net in enumerate(self.target_critics[i]):
+                net.follow(self.critics[i][k], self.c.tau)
+        return losses
+
+    def fresh_actor_loss(self, i, joint, weight, alive, m, rows, current_noise, own_noise):
+        n, o, a = self.n, self.o, self.a
+        obs = joint[:, : n * o]
+        own, entropy, penalty = self.act(self.actors[i], obs[:, i * o : (i + 1) * o], i, own_noise[i])
+        actions = []
+        for j in range(n):
+            if j == i:
+                actions.append(own)
+            elif self.c.others == "current":
+                other, _, _ = self.act(
+                    self.actors[j], obs[:, j * o : (j + 1) * o], j, current_noise[j, m * rows : (m + 1) * rows]
+                )
+                actions.append(other.detach() * alive[:, j].float()[:, None])
+            else:
+                actions.append(joint[:, n * o + j * a : n * o + (j + 1) * a])
+        x = torch.cat([obs, *actions], 1)
+        q = torch.stack([net(x)[:, 0] for net in self.critics[i]])
+        q = q[0] if self.tf2 or not self.masac else q.min(0).values
+        if self.masac:
+            value = -q - math.exp(self.log_alpha[i]) * entropy
+        else:
+            value = -q + self.c.logit_penalty * penalty
+        return (weight * value).sum(), None if entropy is None else (weight * entropy).sum().detach()
+
+    def step_alpha(self, i, entropy):
+        size = self.spec.action_sizes[i]
+        want = self.c.target_entropy
+        if want is None:
+            want = 0.5 * math.log(size) if self.spec.discrete else -size
+        g = entropy - want
+        t = self.actors[i].t
+        m, v = self.alpha_adam[i]
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g * g
+        self.alpha_adam[i] = [m, v]
+        self.log_alpha[i] -= self.c.learning_rate * (m / (1 - B1**t)) / (math.sqrt(v / (1 - B2**t)) + EPS)
+
+
+def numpy_noise(rng, kind, shape):
+    """Noise of the kind that the policy asks for."""
+    values = rng.gumbel(size=shape) if kind == "gumbel" else rng.normal(size=shape)
+    return torch.from_numpy(np.asarray(values, np.float32))

@@ -1,0 +1,236 @@
+"""The stacked update equals a plain loop over agents: weights after five updates, to 1e-5."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.algorithms import LearnConfig, make_team
+from shoal.algorithms.minibatch import as_tensors
+from shoal.envs.base import EnvSpec
+from shoal.replay import Batch
+from tests.algorithms.plain import Plain, actor_nets, critic_nets, numpy_noise
+
+ROWS, UPDATES = 32, 5
+
+
+def make_spec(n, discrete, fixed=True, soft=True, unequal=False):
+    obs = tuple(4 + (i % 2 if unequal else 0) for i in range(n))
+    act = tuple(3 + (i % 3 if unequal else 0) for i in range(n))
+    a = max(act)
+    real = np.arange(a) < np.array(act)[:, None]
+    box = None if discrete else real.astype(np.float32)
+    return EnvSpec(
+        "toy", tuple(f"agent_{i}" for i in range(n)), obs, act, discrete, soft_actions=soft and discrete,
+        action_low=None if box is None else -box, action_high=box, episode_length=25, fixed_length=fixed,
+    )  # fmt: skip
+
+
+def make_batch(rng, spec, minibatches, discount_noise=True):
+    n, o, a = spec.agents, spec.observation_size, spec.action_size
+    real_obs = (np.arange(o) < np.array(spec.observation_sizes)[:, None]).reshape(-1)
+    real = np.concatenate([real_obs, spec.action_mask.reshape(-1)])
+    shape = (minibatches, ROWS)
+    joint = (rng.normal(size=(*shape, n * (o + a))) * real).astype(np.float32)
+    next_joint = (rng.normal(size=(*shape, n * (o + a))) * real).astype(np.float32)
+    next_joint[..., n * o :] = 0
+    reward = rng.normal(size=(*shape, n)).astype(np.float32)
+    alive = np.ones((*shape, n), bool) if spec.fixed_length else rng.random((*shape, n)) < 0.8
+    ended = alive & (rng.random((*shape, n)) < (0.0 if spec.fixed_length else 0.2))
+    if not spec.fixed_length:  # who is not there shows and plays zeros
+        joint[..., : n * o] *= np.repeat(alive, o, -1)
+        joint[..., n * o :] *= np.repeat(alive, a, -1)
+    indices = np.zeros(shape, np.int64)
+    return Batch(joint, next_joint, reward, ended, alive, indices, indices)
+
+
+def agree(spec, config, seed=0):
+    """Run both five times on the same batches and noise, and compare every weight."""
+    team = make_team(spec, config, seed, torch.device("cpu"))
+    plain = Plain(team)
+    rng = np.random.default_rng(seed)
+    m = 1 if config.minibatch == "shared" else spec.agents
+    for _ in range(UPDATES):
+        batch = make_batch(rng, spec, m)
+        drawn = []
+
+        def noise(kind, shape, drawn=drawn):
+            drawn.append(numpy_noise(rng, kind, shape))
+            return drawn[-1]
+
+        team.noise = noise
+        copy = Batch(*(array.copy() for array in batch))
+        team.learn(as_tensors(copy, spec, config.discount, torch.device("cpu")), lambda phase: None)
+        queue = iter(drawn)
+        blank = torch.zeros(spec.agents, m * ROWS, spec.action_size)
+        silent = not spec.discrete and config.algorithm == "maddpg"  # deterministic policies draw nothing
+        tf2 = config.algorithm == "masac" and config.variant == "tf2"
+        next_noise = blank if silent else next(queue)
+        online = next(queue) if tf2 else blank
+        current = next(queue) if config.others == "current" and not silent else blank
+        own = blank if silent else next(queue)
+        assert next(queue, None) is None
+        plain.update(batch, next_noise, online, current, own)
+    stacked = [actor_nets(team.actors), critic_nets(team.critics), critic_nets(team.target_critics)]
+    looped = [plain.actors, plain.critics, plain.target_critics]
+    if "target_actors" in team.networks:
+        stacked.append(actor_nets(team.target_actors))
+        looped.append(plain.target_actors)
+    for ours, theirs in zip(stacked, looped, strict=True):
+        for a, b in zip(flat(ours), flat(theirs), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    if config.learn_entropy:
+        torch.testing.assert_close(team.temperature.log[:, 0], torch.tensor(plain.log_alpha), atol=1e-5, rtol=0)
+    return team
+
+
+def flat(nets):
+    """All parameters of nested lists of nets."""
+    nets = itertools.chain.from_iterable(net if isinstance(net, list) else [net] for net in nets)
+    return [parameter.detach() for net in nets for parameter in net.p]
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.parametrize("minibatch", ["shared", "independent"])
+@pytest.mark.parametrize("first_layer", ["reuse", "dense"])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_update_equals_plain_loop(algorithm, minibatch, first_layer, n):
+    config = LearnConfig(algorithm=algorithm, minibatch=minibatch, first_layer=first_layer, hidden=(16, 12))
+    agree(make_spec(n, discrete=True), config)
+
+
+@pytest.mark.parametrize("minibatch", ["shared", "independent"])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_box_actions(algorithm, minibatch):
+    agree(make_spec(3, discrete=False), LearnConfig(algorithm=algorithm, minibatch=minibatch, hidden=(16, 16)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gumbel": "straight-through"},
+        {"others": "current"},
+        {"others": "current", "minibatch": "independent"},
+        {"clip_by": "network"},
+        {"clip": 0.0},
+        {"hidden": (16,)},
+        {"hidden": (16, 8, 12)},
+        {"tau": 1.0, "discount": 0.5},
+        {"logit_penalty": 0.3},
+        {"algorithm": "masac", "variant": "tf2"},
+        {"algorithm": "masac", "variant": "tf2", "minibatch": "independent"},
+        {"algorithm": "masac", "learn_entropy": True},
+        {"algorithm": "masac", "learn_entropy": True, "target_entropy": 1.0},
+        {"algorithm": "masac", "others": "current"},
+    ],
+    ids=str,
+)
+def test_options(options):
+    agree(make_spec(3, discrete=True), LearnConfig(**{"hidden": (16, 16), **options}))
+
+
+@pytest.mark.parametrize("minibatch", ["shared", "independent"])
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_unequal_spaces_ends_and_absent_agents(algorithm, discrete, minibatch):
+    spec = make_spec(4, discrete, fixed=False, soft=False, unequal=True)
+    agree(spec, LearnConfig(algorithm=algorithm, minibatch=minibatch, others="current", hidden=(16, 16)))
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_padding_changes_nothing(algorithm, discrete):
+    """Three agents of equal sizes beside the same three padded to twice the sizes: same weights, same actions."""
+    config = LearnConfig(algorithm=algorithm, hidden=(16, 16))
+    spec = make_spec(3, discrete)
+    wide = padded(spec)
+    n, o, a = spec.agents, spec.observation_size, spec.action_size
+    team, big = (make_team(s, config, 5, torch.device("cpu")) for s in (spec, wide))
+    rng = np.random.default_rng(1)
+    for _ in range(UPDATES):
+        batch = make_batch(rng, spec, 1)
+        drawn = []
+
+        def noise(kind, shape, drawn=drawn):
+            drawn.append(numpy_noise(rng, kind, shape))
+            return drawn[-1]
+
+        team.noise = noise
+        team.learn(as_tensors(Batch(*(x.copy() for x in batch)), spec, 0.95, torch.device("cpu")), lambda p: None)
+        queue = iter(drawn)
+
+        def wide_noise(kind, shape, queue=queue):
+            grown = torch.full(shape, 7.0)  # what padding draws must not matter
+            grown[..., :a] = next(queue)
+            return grown
+
+        big.noise = wide_noise
+        joint, next_joint = (widen(x, n, o, a, wide) for x in (batch.joint, batch.next_joint))
+        grown = batch._replace(joint=joint, next_joint=next_joint)
+        big.learn(as_tensors(grown, wide, 0.95, torch.device("cpu")), lambda p: None)
+    observation = rng.normal(size=(9, n, o)).astype(np.float32)
+    grown_observation = np.zeros((9, wide.agents, wide.observation_size), np.float32)
+    grown_observation[:, :n, :o] = observation
+    ours, theirs = team.act(observation, explore=False), big.act(grown_observation, explore=False)
+    np.testing.assert_allclose(theirs[:, :n, :a], ours, atol=1e-5)
+    assert not theirs[:, :n, a:].any()
+    own_first = big.critics.first.detach()[: n * wide.observation_size].view(n, wide.observation_size, -1, 16)
+    torch.testing.assert_close(
+        own_first[:, :o, :].reshape(n * o, -1, 16)[:, : team.critics.first.shape[1]],
+        team.critics.first.detach()[: n * o],
+        atol=1e-5, rtol=0,
+    )  # fmt: skip
+
+
+def padded(spec):
+    """The same agents with a wider, padded layout (forced by `padded_to`)."""
+
+    class Wide(EnvSpec):
+        @property
+        def observation_size(self):
+            return 2 * max(self.observation_sizes)
+
+        @property
+        def action_size(self):
+            return 2 * max(self.action_sizes)
+
+        @property
+        def action_mask(self):
+            return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
+
+        @property
+        def padded(self):
+            return True
+
+    grow = lambda x: None if x is None else np.pad(x, ((0, 0), (0, x.shape[1])))  # noqa: E731
+    return Wide(
+        spec.name, spec.agent_names, spec.observation_sizes, spec.action_sizes, spec.discrete, spec.soft_actions,
+        grow(spec.action_low), grow(spec.action_high), 0, 25, True,
+    )  # fmt: skip
+
+
+def widen(joint, n, o, a, wide):
+    """Joint rows in the padded layout."""
+    rows = joint.shape[:2]
+    obs = np.zeros((*rows, n, wide.observation_size), np.float32)
+    act = np.zeros((*rows, n, wide.action_size), np.float32)
+    obs[..., :o] = joint[..., : n * o].reshape(*rows, n, o)
+    act[..., :a] = joint[..., n * o :].reshape(*rows, n, a)
+    return np.concatenate([obs.reshape(*rows, -1), act.reshape(*rows, -1)], -1)
+
+
+def test_batch_of_one_agent_alone_reaches_only_its_own_networks():
+    """Agent 0's reward changes agent 0's weights only: no agent learns from another's reward."""
+    spec, config = make_spec(3, True), LearnConfig(hidden=(16, 16))
+    results = []
+    for bonus in (0.0, 5.0):
+        team = make_team(spec, config, 0, torch.device("cpu"))
+        rng = np.random.default_rng(2)
+        team.noise = lambda kind, shape, rng=rng: numpy_noise(rng, kind, shape)
+        batch = make_batch(rng, spec, 1)
+        batch.reward[..., 0] += bonus
+        team.learn(as_tensors(batch, spec, 0.95, torch.device("cpu")), lambda p: None)
+        results.append([flat([net]) for net in actor_nets(team.actors)])
+    changed = [any(not torch.equal(a, b) for a, b in zip(x, y, strict=True)) for x, y in zip(*results, strict=True)]
+    assert changed == [True, False, False]

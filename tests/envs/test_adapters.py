@@ -1,0 +1,297 @@
+"""PettingZoo and Gymnasium environments by name."""
+
+import subprocess
+import sys
+import types
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from mpe2.all_modules import mpe_environments
+from safetensors.numpy import load, save
+
+from shoal.envs.adapters import Solo, make_gymnasium, make_pettingzoo
+from shoal.envs.parallel import ParallelCopies, episode_seed
+from shoal.errors import UserError
+
+SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
+MPE = [module.__name__ for module in mpe_environments.values()]
+
+
+def random_actions(env, random):
+    """(E, N, A) actions in the environment's own range, and a good way beyond it."""
+    shape = (env.copies, env.spec.agents, env.spec.action_size)
+    reach = 1 if env.spec.discrete else 1.5 * np.maximum(abs(env.spec.action_low), abs(env.spec.action_high))
+    return random.uniform(-1, 1, shape) * reach
+
+
+@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "box"])
+@pytest.mark.parametrize("module", MPE)
+def test_every_particle_world_runs(module, continuous):
+    env = make_pettingzoo(
+        f"pettingzoo:{module}", copies=2, seed=1, episode_length=20, options={"continuous_actions": continuous}
+    )
+    assert env.spec.name == f"pettingzoo:{module}" and env.spec.discrete is not continuous
+    random, lengths = np.random.default_rng(0), []
+    assert env.reset().shape == (2, env.spec.agents, env.spec.observation_size)
+    for t in range(60):
+        step = env.step(random_actions(env, random))
+        assert step.alive.all() and not step.terminated.any()
+        assert all(np.isfinite(part).all() for part in step)
+        lengths += [(t + 1, int(e)) for e in np.flatnonzero(step.truncated)]
+    assert lengths == [(10, 1), (20, 0), (30, 1), (40, 0), (50, 1), (60, 0)]
+
+
+@pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "box"])
+def test_speaker_and_listener_step_by_step(continuous):
+    from mpe2 import simple_speaker_listener_v4
+
+    env = make_pettingzoo(SPEAKER, seed=5, options={"continuous_actions": continuous})
+    plain = simple_speaker_listener_v4.parallel_env(continuous_actions=continuous)
+    assert env.spec.agent_names == ("speaker_0", "listener_0") and env.spec.episode_length is None
+    assert env.spec.observation_sizes == (3, 11) and env.spec.action_sizes == (3, 5)
+    random, episode = np.random.default_rng(0), 0
+    env.reset()
+    plain.reset(seed=episode_seed(5, 0, 0))
+    for t in range(80):
+        actions = random.uniform(-0.5, 1.5, (1, 2, 5)).astype(np.float32)
+        speak, move = actions[0, 0, :3], actions[0, 1]
+        chosen = np.clip([*speak, *move], 0, 1) if continuous else [int(speak.argmax()), int(move.argmax())]
+        said, done = (chosen[:3], chosen[3:]) if continuous else chosen
+        step = env.step(actions)
+        observations, rewards, _, truncated, _ = plain.step({"speaker_0": said, "listener_0": done})
+        np.testing.assert_allclose(step.final_observation[0, 0, :3], observations["speaker_0"], atol=1e-6)
+        np.testing.assert_allclose(step.final_observation[0, 1], observations["listener_0"], atol=1e-6)
+        assert not step.final_observation[0, 0, 3:].any()
+        np.testing.assert_allclose(step.reward[0], [rewards["speaker_0"], rewards["listener_0"]], rtol=1e-6)
+        assert step.truncated[0] == truncated["speaker_0"] == ((t + 1) % 25 == 0)
+        if step.ended[0]:
+            episode += 1
+            plain.reset(seed=episode_seed(5, 0, episode))
+
+
+@pytest.mark.parametrize(
+    ("identifier", "episode_length"), [("CartPole-v1", None), ("CartPole-v1", 15), ("Pendulum-v1", 70)]
+)
+def test_gymnasium_step_by_step(identifier, episode_length):
+    env = make_gymnasium(f"gym:{identifier}", copies=3, seed=7, episode_length=episode_length, stagger=False)
+    plain = [gymnasium.make(identifier) for _ in range(3)]
+    random, episode, length = np.random.default_rng(0), [0] * 3, [0] * 3
+    observation, ways_to_end = env.reset(), set()
+    for e in range(3):
+        np.testing.assert_array_equal(observation[e, 0], plain[e].reset(seed=episode_seed(7, e, 0))[0])
+    for _ in range(400):
+        actions = random_actions(env, random).astype(np.float32)
+        step = env.step(actions)
+        for e in range(3):
+            action = int(actions[e, 0].argmax()) if env.spec.discrete else actions[e, 0]
+            seen, reward, terminated, truncated, _ = plain[e].step(action)
+            length[e] += 1
+            truncated = not terminated and (truncated or length[e] == episode_length)
+            np.testing.assert_array_equal(step.final_observation[e, 0], seen)
+            assert step.reward[e, 0] == np.float32(reward) and step.alive[e, 0]
+            assert step.terminated[e, 0] == terminated and step.truncated[e] == truncated
+            assert step.ended[e] == (terminated or truncated)
+            if terminated or truncated:
+                ways_to_end.add("terminated" if terminated else "truncated")
+                episode[e], length[e] = episode[e] + 1, 0
+                seen, _ = plain[e].reset(seed=episode_seed(7, e, episode[e]))
+            np.testing.assert_array_equal(step.observation[e, 0], seen)
+    assert (
+        ways_to_end
+        == {
+            ("CartPole-v1", None): {"terminated"},
+            ("CartPole-v1", 15): {"terminated", "truncated"},
+            ("Pendulum-v1", 70): {"truncated"},
+        }[identifier, episode_length]
+    )
+
+
+def test_gymnasium_spec_and_limits():
+    env = make_gymnasium("gym:Pendulum-v1", copies=4)
+    assert env.spec.name == "gym:Pendulum-v1" and env.spec.agent_names == ("agent",) and not env.spec.discrete
+    np.testing.assert_array_equal([env.spec.action_low, env.spec.action_high], [[[-2]], [[2]]])
+    assert env.spec.episode_length == 200
+    env.reset()
+    assert list(env.episode_step) == [0, 50, 100, 150]
+    assert make_gymnasium("Pendulum-v1", episode_length=30).spec.episode_length == 30
+    assert make_gymnasium("Pendulum-v1", episode_length=300).spec.episode_length == 200
+    assert make_gymnasium("Pendulum-v1", options={"max_episode_steps": 9}).spec.episode_length == 9
+    assert make_gymnasium("CartPole-v1").spec.action_sizes == (2,)
+
+
+class Both(gymnasium.Env):
+    """Says terminated and truncated in one breath; sees bits, acts in numbers from 5 to 7, is paid in an array."""
+
+    observation_space = spaces.MultiBinary(3)
+    action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, seed=None, options=None):
+        return np.int8([1, 1, 0]), {}
+
+    def step(self, action):
+        return np.int8([action == 5, action == 6, action == 7]), np.array([1.5]), True, True, {}
+
+
+def test_terminated_wins_over_truncated():
+    env = ParallelCopies("both", [Solo(Both())], 0, None, True)
+    env.reset()
+    step = env.step(np.float32([[[0, 0.2, 0.5]]]))
+    assert step.terminated[0, 0] and step.ended[0] and not step.truncated[0] and step.reward[0, 0] == 1.5
+    np.testing.assert_array_equal(step.final_observation, [[[0, 0, 1]]])
+    np.testing.assert_array_equal(step.observation, [[[1, 1, 0]]])
+
+
+def test_discrete_observations_are_one_hot():
+    env = make_pettingzoo("pettingzoo:pettingzoo.classic.rps_v2", options={"max_cycles": 3})
+    np.testing.assert_array_equal(env.reset(), [[[0, 0, 0, 1], [0, 0, 0, 1]]])
+    step = env.step(np.float32([[[1, 0, 0], [0, 1, 0]]]))  # rock, paper: each sees what the other played
+    np.testing.assert_array_equal(step.observation, [[[0, 1, 0, 0], [1, 0, 0, 0]]])
+    np.testing.assert_array_equal(step.reward, [[-1, 1]])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 37])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: make_gymnasium("CartPole-v1", 3, s),
+        lambda s: make_gymnasium("Pendulum-v1", 3, s),
+        lambda s: make_pettingzoo(SPEAKER, 3, s, 30),
+        lambda s: make_pettingzoo(SPEAKER, 3, s),
+    ],
+    ids=["CartPole", "Pendulum", "speaker", "speaker-own-limit"],
+)
+def test_a_saved_state_has_the_same_future(make, steps):
+    env, other, random = make(11), make(12), np.random.default_rng(0)
+    env.reset()
+    for _ in range(steps):
+        env.step(random_actions(env, random))
+    other.load_state(load(save(env.state())))
+    for _ in range(60):
+        actions = random_actions(env, random)
+        np.testing.assert_equal(other.step(actions), env.step(actions))
+        np.testing.assert_array_equal(other.episode_step, env.episode_step)
+
+
+@pytest.mark.parametrize(("make", "name"), [(make_pettingzoo, SPEAKER), (make_gymnasium, "gym:CartPole-v1")])
+def test_render_gives_a_picture_where_one_was_asked_for(make, name):
+    env = make(name, 2)
+    env.reset()
+    assert env.render() is None
+    env = make(name, 2, options={"render_mode": "rgb_array"})
+    with pytest.raises(UserError, match="call reset"):
+        env.render()
+    env.reset()
+    frame = env.render()
+    assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 0
+    env.close()
+
+
+def test_making_environments_is_silent_and_starts_no_graphics():
+    code = (
+        "from shoal.envs.adapters import make_gymnasium, make_pettingzoo\n"
+        f"for env in (make_pettingzoo('{SPEAKER}', 2), make_gymnasium('gym:CartPole-v0', 2)): env.reset()\n"
+        "import pygame; assert not pygame.display.get_init() and not pygame.mixer.get_init()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "" and "gymnasium" not in done.stderr and "pygame" not in done.stderr
+
+
+def fails(make, name, words, **keywords):
+    """Assert that making the environment ends in one line with these words."""
+    with pytest.raises(UserError) as error:
+        make(name, **keywords)
+    sentence = str(error.value)
+    assert words in sentence and "\n" not in sentence and sentence.endswith("."), sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "words"),
+    [
+        ("mpe2.simple_spread_v2", {}, "mpe2 has no module simple_spread_v2; did you mean simple_spread_v3."),
+        ("mpe2.nothing_like_it", {}, "mpe2 has no module nothing_like_it."),
+        ("no_such_package.world", {}, "the package no_such_package is not installed"),
+        ("os.path.world", {}, "os.path has no module world"),
+        ("pettingzoo.mpe.simple_v3", {}, "MPE has been moved into its own package"),
+        ("pettingzoo.sisl.pursuit_v5", {}, "'pursuer_0' of pettingzoo:pettingzoo.sisl.pursuit_v5 has the observation"),
+        ("json", {}, "the module json has no function parallel_env."),
+        ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no function parallel."),
+        ("mpe2.simple_v3:env", {}, "takes turns, but only parallel environments"),
+        ("", {}, "cannot be made"),
+        ("mpe2.simple_v3", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
+        ("mpe2.simple_v3", {"copies": 0}, "copies is 0"),
+        ("mpe2.simple_v3", {"seed": -1}, "seed is -1"),
+        ("mpe2.simple_v3", {"episode_length": 0}, "episode_length is 0"),
+    ],
+)
+def test_wrong_pettingzoo_input(name, keywords, words):
+    fails(make_pettingzoo, f"pettingzoo:{name}", words, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "words"),
+    [
+        ("Pendlum-v1", {}, "Did you mean: `Pendulum`"),
+        ("Pendulum-v99", {}, "gym:Pendulum-v99 cannot be made: "),
+        ("no_such_module:World-v0", {}, "No module named 'no_such_module'"),
+        ("", {}, "gym: cannot be made: "),
+        ("CartPole-v1", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
+        ("CartPole-v1", {"copies": -3}, "copies is -3"),
+        ("CartPole-v1", {"seed": 2**63}, "seed is"),
+        ("CartPole-v1", {"episode_length": -1}, "episode_length is -1"),
+        ("Blackjack-v1", {}, "'agent' of gym:Blackjack-v1 has the observation space Tuple"),
+    ],
+)
+def test_wrong_gymnasium_input(name, keywords, words):
+    fails(make_gymnasium, f"gym:{name}", words, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("missing", "module", "source"),
+    [
+        ("mpe2", "mpe2.simple_v3", "shoal[pettingzoo]"),
+        ("pygame", "mpe2.simple_v3", "shoal[pettingzoo]"),
+        ("pettingzoo", "pettingzoo.classic.rps_v2", "shoal[pettingzoo]"),
+        ("pymunk", "pettingzoo.butterfly.pistonball_v6", "pettingzoo[butterfly]"),
+    ],
+)
+def test_missing_packages_are_named_with_what_to_install(monkeypatch, missing, module, source):
+    class Absent:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == missing:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    for name in list(sys.modules):
+        if name.partition(".")[0] in (missing, module.partition(".")[0]):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+    words = f"pettingzoo:{module} cannot be made: the package {missing} is not installed; pip install '{source}'."
+    fails(make_pettingzoo, f"pettingzoo:{module}", words)
+
+
+def test_a_module_of_ones_own_and_a_factory_in_it(monkeypatch):
+    from mpe2 import simple_v3
+
+    own = types.ModuleType("own_worlds")
+    own.small = lambda steps: simple_v3.parallel_env(max_cycles=steps)
+    own.nobody = lambda: types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "own_worlds", own)
+    env = make_pettingzoo("pettingzoo:own_worlds:small", options={"steps": 2})
+    assert env.spec.name == "pettingzoo:own_worlds:small"
+    env.reset()
+    assert [bool(env.step(np.zeros((1, 1, 5))).truncated[0]) for _ in range(4)] == [False, True, False, True]
+    fails(make_pettingzoo, "own_worlds:nobody", "a list possible_agents is needed")
+
+
+def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):
+    def failing():
+        print("a banner")
+        raise RuntimeError("no licence\nfound")
+
+    own = types.ModuleType("own_worlds")
+    own.parallel_env = failing
+    monkeypatch.setitem(sys.modules, "own_worlds", own)
+    fails(make_pettingzoo, "own_worlds", "pettingzoo:own_worlds cannot be made: no licence found.")
+    assert capsys.readouterr().out == ""

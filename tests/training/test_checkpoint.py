@@ -1,0 +1,383 @@
+"""What is saved comes back, what is needed no more goes, and what is not ours is left alone."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_ring import FakeRing, check, load, names, no_warning, parts_of, save, two_checkpoints
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import UserError
+from shoal.training import checkpoint as module
+from shoal.training.checkpoint import Checkpoints, load_part
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    return two_checkpoints(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_sync() -> Iterator[None]:
+    """What syncing is for does not happen here, and it takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+# --- what is saved comes back --------------------------------------------------------------------------------------
+
+
+ARRAYS = {
+    "scalar": np.array(-0.0),
+    "empty": np.zeros((0, 3), np.uint16),
+    "bool": np.array([[True], [False]]),
+    "uint64": np.array([2**64 - 1, 0], np.uint64),
+    "nan": np.array([0x7FC00001, 0xFF800000], np.uint32).view(np.float32),
+    "float16": np.array([[[65504.0]]], np.float16),
+    "complex64": np.array([1 + 2j], np.complex64),
+    "transposed": np.arange(12, dtype=np.int32).reshape(3, 4).T,
+    "strided": np.arange(12, dtype=np.int64)[::-3],
+    "with.dots and spaces/slashes": np.array([-128], np.int8),
+}
+
+
+def test_arrays_come_back_with_type_shape_and_bits(folder: Path) -> None:
+    Checkpoints(folder).save(7, {"weights": ARRAYS, "nothing": {}}, {})
+    parts = load(folder).parts
+    assert parts["nothing"] == {}
+    assert parts["weights"].keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        back = parts["weights"][name]
+        assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes()), name
+        assert back.flags.writeable and back.flags.c_contiguous
+
+
+def test_big_endian_arrays_keep_their_values(folder: Path) -> None:
+    Checkpoints(folder).save(7, {"weights": {"w": np.arange(3, dtype=">i4")}}, {})
+    assert load(folder).parts["weights"]["w"].tolist() == [0, 1, 2]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(meta=st.dictionaries(st.text(), json_values))
+def test_meta_comes_back(meta: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as run:
+        Checkpoints(Path(run, "checkpoints")).save(1, {}, meta)
+        assert repr(load(Path(run, "checkpoints")).meta) == repr(meta)  # repr: NaN differs from itself
+
+
+def test_random_states_and_numbers_that_are_not_finite_come_back(folder: Path) -> None:
+    state = np.random.PCG64(3).state
+    Checkpoints(folder).save(1, {}, {"state": state, "best": -math.inf, "loss": math.nan})
+    meta = load(folder).meta
+    assert meta["state"] == state and meta["best"] == -math.inf and math.isnan(meta["loss"])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [{"a": np.array([None])}, {"a": np.array(["text"])}, {"a": np.zeros(2, "V2")}, {"__metadata__": np.zeros(2)}],
+    ids=["object", "text", "void", "reserved name"],
+)
+def test_arrays_that_would_not_come_back_are_refused(folder: Path, arrays: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="cannot be stored"):
+        Checkpoints(folder).save(1, {"weights": arrays}, {})
+    assert not folder.exists()
+
+
+def test_meta_that_is_not_json_is_refused_and_undone(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    before = sorted(two.rglob("*"))
+    with pytest.raises(TypeError):
+        save(store, 3, ring.add(4), odd=object())
+    assert sorted(two.rglob("*")) == before
+    save(store, 3, ring.add(2))
+    assert check(load(two)).added == 36
+
+
+@pytest.mark.parametrize("part", ["../weights", "", "a.b"])
+def test_part_names_must_be_plain(folder: Path, part: str) -> None:
+    with pytest.raises(ValueError, match="plain"):
+        Checkpoints(folder).save(1, {part: {}}, {})
+
+
+def test_no_checkpoint_at_all_is_none(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "missing").load(no_warning) is None
+    assert Checkpoints(tmp_path).load(no_warning) is None
+    assert load_part(tmp_path, "weights") is None
+
+
+def test_save_returns_the_folder_named_by_the_episode(folder: Path) -> None:
+    store = Checkpoints(folder)
+    assert save(store, 1600, FakeRing()) == folder / "00001600"
+    assert save(store, 123_456_789, FakeRing()) == folder / "123456789"
+    assert load(folder).episode == 123_456_789
+
+
+def test_the_manifest_tells_the_files(two: Path) -> None:
+    manifest = json.loads((two / "00000002/manifest.json").read_text())
+    assert manifest["format"] == 1
+    assert set(manifest["files"]) | {"manifest.json"} == set(names(two / "00000002"))
+    meta = json.loads((two / "00000002/meta.json").read_text())
+    assert [segment["name"] for segment in meta["segments"]] == names(two / "replay")
+
+
+# --- which checkpoints and segments are there ----------------------------------------------------------------------
+
+
+def test_the_last_two_checkpoints_are_kept(folder: Path) -> None:
+    store, ring = Checkpoints(folder), FakeRing()
+    for episode in (5, 40, 300):
+        save(store, episode, ring.add(2))
+    assert names(folder) == ["00000040", "00000300", "replay"]
+    assert check(load(folder)).added == 6
+
+
+def test_only_new_transitions_are_written_and_old_segments_stay_untouched(folder: Path) -> None:
+    store, ring = Checkpoints(folder), FakeRing()
+    save(store, 1, ring.add(10))
+    first = folder / "replay/000000000000-000000000010.safetensors"
+    before = first.stat()
+    save(store, 2, ring.add(6))
+    save(store, 3, ring)  # nothing was added
+    assert names(folder / "replay") == [first.name, "000000000010-000000000016.safetensors"]
+    after = first.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert [segment.name for segment in load(folder).segments] == names(folder / "replay")
+
+
+def test_segments_go_when_no_kept_checkpoint_names_them(folder: Path) -> None:
+    store, ring = Checkpoints(folder), FakeRing(capacity=40)
+    for episode in range(1, 8):
+        save(store, episode, ring.add(10))
+        assert check(load(folder)).added == ring.added
+    # The ring holds 30-70, and the checkpoint before held 20-60.
+    assert names(folder / "replay") == [f"{n:012d}-{n + 10:012d}.safetensors" for n in range(20, 70, 10)]
+
+
+def test_a_segment_that_is_partly_overwritten_is_still_named(folder: Path) -> None:
+    store, ring = Checkpoints(folder), FakeRing(capacity=40)
+    save(store, 1, ring.add(30))
+    save(store, 2, ring.add(26))  # holds 16-56
+    assert [(s.first, s.last) for s in load(folder).segments] == [(0, 30), (30, 56)]
+    check(load(folder))
+
+
+def test_more_than_a_whole_ring_between_two_checkpoints(folder: Path) -> None:
+    store, ring = Checkpoints(folder), FakeRing(capacity=40)
+    save(store, 1, ring.add(10))
+    save(store, 2, ring.add(100))
+    assert [(s.first, s.last) for s in load(folder).segments] == [(70, 110)]
+    check(load(folder))
+
+
+@pytest.mark.parametrize(("limit", "lengths"), [(1, [1] * 30), (24 * 8, [8, 8, 8, 6]), (24 * 9 - 1, [8, 8, 8, 6])])
+def test_long_ranges_are_split(folder: Path, monkeypatch: pytest.MonkeyPatch, limit: int, lengths: list[int]) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", limit)
+    save(Checkpoints(folder), 1, FakeRing(copies=2).add(30))
+    segments = load(folder).segments
+    assert [segment.last - segment.first for segment in segments] == lengths
+    assert check(load(folder)).added == 30
+
+
+def test_a_run_without_ring_has_no_segments(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    store.save(3, parts_of(3), {})
+    assert load(two).segments == ()
+    save(store, 4, ring)
+    assert check(load(two)).added == 30
+    assert names(two / "replay") == ["000000000000-000000000030.safetensors"]
+
+
+def test_orphans_are_overwritten_or_removed(two: Path) -> None:
+    """Segments of a writer that was killed before its checkpoint counted may hold another future."""
+    other = FakeRing(salt=1).add(40)
+    same_name = two / "replay/000000000030-000000000034.safetensors"
+    other_name = two / "replay/000000000030-000000000036.safetensors"
+    for path, last in ((same_name, 34), (other_name, 36)):
+        path.write_bytes(module._pack(other.segment(30, last)))
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    save(store, 3, ring.add(4))
+    assert check(load(two)).added == 34
+    assert not other_name.exists()
+
+
+def test_a_segment_that_vanished_is_written_anew_from_there_on(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    (two / "replay/000000000010-000000000030.safetensors").unlink()
+    save(store, 3, ring.add(2))
+    assert [(s.first, s.last) for s in load(two).segments] == [(0, 10), (10, 32)]
+    check(load(two))
+
+
+def test_a_checkpoints_folder_that_vanished_is_made_anew(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    shutil.rmtree(two)
+    save(store, 3, ring.add(2))
+    assert check(load(two)).added == 32
+
+
+def test_the_ring_may_not_be_behind_the_checkpoint_it_continues(two: Path) -> None:
+    store = Checkpoints(two)
+    store.load(no_warning)
+    with pytest.raises(ValueError, match="the ring ends at 4"):
+        save(store, 3, FakeRing().add(4))
+    assert check(load(two)).added == 30
+
+
+def test_a_second_checkpoint_of_an_episode_replaces_the_first(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    save(store, 2, ring.add(4))
+    assert names(two) == ["00000001", "00000002", "replay"]
+    assert check(load(two)).added == 34
+    shutil.rmtree(two / "00000002")
+    assert check(load(two)).added == 10
+
+
+@pytest.mark.parametrize("successor", ["missing", "damaged", "whole"])
+def test_a_replacement_that_was_cut_short_is_undone_or_completed(two: Path, successor: str) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    shutil.copytree(two / "00000002", two.parent / "before")
+    save(store, 2, ring.add(4))
+    shutil.move(two.parent / "before", two / ".00000002.old")
+    if successor == "missing":
+        shutil.rmtree(two / "00000002")
+    if successor == "damaged":
+        (two / "00000002/meta.json").unlink()
+    said: list[str] = []
+    weights = load_part(two, "weights", said.append)
+    assert weights is not None and weights["w"][0, 0] == 2
+
+    store = Checkpoints(two)
+    ring = check(store.load(said.append))
+    assert ring.added == (34 if successor == "whole" else 30)
+    assert len(said) == (2 if successor == "damaged" else 0)
+    save(store, 3, ring.add(4))
+    assert names(two) == ["00000002", "00000003", "replay"]
+    shutil.rmtree(two / "00000003")
+    check(load(two))
+
+
+def test_a_fresh_run_does_not_touch_the_checkpoints_of_another(two: Path) -> None:
+    with pytest.raises(UserError, match="earlier run") as error:
+        save(Checkpoints(two), 9, FakeRing().add(10))
+    assert str(two) in str(error.value)
+    assert check(load(two)).added == 30
+
+
+def test_a_run_that_went_on_from_an_older_checkpoint_leaves_the_abandoned_future_behind(two: Path) -> None:
+    damage = two / "00000002/weights.safetensors"
+    damage.write_bytes(b"")
+    store = Checkpoints(two)
+    said: list[str] = []
+    ring = check(store.load(said.append))
+    assert (len(said), ring.added) == (1, 10)
+    save(store, 1, ring.add(4))  # an earlier episode than the damaged one
+    assert names(two) == ["00000001", "replay"]
+    assert names(two / "replay") == [f"{a:012d}-{b:012d}.safetensors" for a, b in ((0, 10), (10, 14))]
+    check(load(two))
+
+
+# --- things that are not ours --------------------------------------------------------------------------------------
+
+
+def test_foreign_things_are_left_alone(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    texts = [
+        "notes.txt",
+        "1600/weights.safetensors",
+        "20240101/photo.jpg",
+        "00000001 copy/meta.json",
+        "00000001/my.txt",
+    ]
+    texts += ["replay/readme", "replay/best.safetensors", ".hidden", ".git/config", "000000009/meta.json", "00000099"]
+    for name in texts:
+        (two / name).parent.mkdir(exist_ok=True)
+        (two / name).write_text(name)
+    (two / "00000098").symlink_to(two / "1600")
+    for episode in (3, 4, 5):
+        save(store, episode, ring.add(20))
+    assert check(load(two)).added == 90
+    for name in texts:
+        assert (two / name).read_text() == name
+    assert (two / "00000098").is_symlink()
+    assert names(two / "00000001") == ["my.txt"]
+
+
+@pytest.mark.parametrize("name", ["00000003", "00000003/notes.txt"])
+def test_a_foreign_thing_under_the_name_of_a_checkpoint_ends_in_a_sentence(two: Path, name: str) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    (two / name).parent.mkdir(exist_ok=True)
+    (two / name).write_text("mine")
+    with pytest.raises(UserError, match=r"00000003 could not be written: (Not a directory|Directory not empty)"):
+        save(store, 3, ring.add(2))
+    assert (two / name).read_text() == "mine"
+    assert check(load(two)).added == 30
+    assert names(two / "replay")[-1] == "000000000010-000000000030.safetensors"
+
+
+# --- a disk that refuses -------------------------------------------------------------------------------------------
+
+
+def test_a_missing_run_folder_ends_in_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "gone" / "checkpoints"
+    with pytest.raises(UserError, match=f"^Checkpoint {folder}/00000001 could not be written: No such file") as error:
+        save(Checkpoints(folder), 1, FakeRing())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/replay"])
+def test_a_file_where_a_folder_should_be_ends_in_a_sentence(folder: Path, name: str) -> None:
+    (folder.parent / name).parent.mkdir(exist_ok=True)
+    (folder.parent / name).write_text("mine")
+    with pytest.raises(UserError, match=r"File exists|Not a directory"):
+        save(Checkpoints(folder), 1, FakeRing().add(2))
+    assert (folder.parent / name).read_text() == "mine"
+
+
+def test_reading_checkpoints_from_a_file_ends_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("")
+    for read in (lambda path: Checkpoints(path).load(no_warning), lambda path: load_part(path, "weights")):
+        with pytest.raises(UserError, match="cannot be read: Not a directory"):
+            read(tmp_path / "checkpoints")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_that_may_not_be_written_ends_in_a_sentence(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    two.chmod(0o500)
+    try:
+        with pytest.raises(UserError, match="could not be written: Permission denied"):
+            save(store, 3, ring.add(2))
+    finally:
+        two.chmod(0o700)
+    assert check(load(two)).added == 30
