@@ -1,7 +1,7 @@
 """How a team learns: the papers' settings are the defaults, everything can be changed."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from shoal.errors import UserError, check_choice, check_range
 
@@ -67,7 +67,7 @@ class LearnConfig:
         """Raise a `UserError` for the first setting that cannot be."""
         check_literals(self)
         check_types(self)
-        if not self.hidden or any(width < 1 for width in self.hidden):
+        if not self.hidden or any(not isinstance(width, int) or width < 1 for width in self.hidden):
             raise UserError(f"--hidden is {self.hidden}, but needs at least one layer of at least one unit.")
         check_range("--learning-rate", self.learning_rate, 0, 10)
         check_range("--discount", self.discount, 0, 1)
@@ -95,7 +95,7 @@ def check_types(config: object) -> None:
     """Refuse numbers of the wrong kind, e.g. 2.5 agents or a word for a number."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        kinds = set(get_args(hint)) | {hint}
+        kinds = {hint} if get_origin(hint) is tuple else set(get_args(hint)) | {hint}
         if value is None and type(None) in kinds:
             continue
         wrong = isinstance(value, bool) or not isinstance(value, int | float)

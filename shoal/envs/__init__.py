@@ -2,7 +2,8 @@
 
 import difflib
 import operator
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
@@ -12,6 +13,7 @@ WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
+MOST_COPIES = 2**20
 
 __all__ = ["make_env"]
 
@@ -49,7 +51,7 @@ def make_env(
         options: an adapter's keywords for the environment's constructor.
 
     """
-    copies, seed = _whole("copies", copies, 1), _whole("seed", seed, 0)
+    copies, seed = _whole("copies", copies, 1, MOST_COPIES), _whole("seed", seed, 0)
     agents = None if agents is None else _whole("agents", agents, 1, MOST)
     episode_length = None if episode_length is None else _whole("episode_length", episode_length, 1)
     check_choice("rules", rules, RULES)
@@ -86,7 +88,8 @@ def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> V
     from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
 
     landmarks = agents if landmarks is None else _whole("landmarks", landmarks, 1, MOST)
-    return _in_memory(common["copies"], lambda: cooperative_navigation(agents, landmarks, **common))
+    with _sentence_if_too_large(agents, common):
+        return cooperative_navigation(agents, landmarks, **common)
 
 
 def _pursuit(
@@ -105,8 +108,8 @@ def _pursuit(
         raise UserError(f"prey_scale is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
         raise UserError(f"prey_scale is {prey_scale}, but must be 1 or 4.")
-    scale = float(prey_scale or 1)
-    return _in_memory(common["copies"], lambda: predator_prey(agents, prey, prey_count, scale, obstacles, **common))
+    with _sentence_if_too_large(agents, common):
+        return predator_prey(agents, prey, prey_count, float(prey_scale or 1), obstacles, **common)
 
 
 def _adapter(
@@ -128,11 +131,14 @@ def _adapter(
     return env
 
 
-def _in_memory(copies: int, make: Callable[[], VectorEnv]) -> VectorEnv:
+@contextmanager
+def _sentence_if_too_large(agents: int, common: dict[str, Any]) -> Iterator[None]:
     try:
-        return make()
+        yield
     except MemoryError:
-        raise UserError(f"copies is {copies}, but so many do not fit into memory; use fewer.") from None
+        raise UserError(
+            f"{common['copies']} copies of {agents} agents do not fit into memory; use fewer copies."
+        ) from None
 
 
 def _refuse(name: str, given: dict[str, bool]) -> None:

@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import os
 import pkgutil
 import sys
 import warnings
@@ -14,7 +13,6 @@ from typing import Any, TypeVar
 import gymnasium
 from gymnasium.spaces import Space
 
-from shoal.envs.base import VectorEnv
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range
 
@@ -28,7 +26,7 @@ def make_pettingzoo(
     episode_length: int | None = None,
     stagger: bool = True,
     options: Mapping[str, Any] | None = None,
-) -> VectorEnv:
+) -> ParallelCopies:
     """Copies of a PettingZoo parallel environment.
 
     `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keywords.
@@ -49,7 +47,7 @@ def make_gymnasium(
     episode_length: int | None = None,
     stagger: bool = True,
     options: Mapping[str, Any] | None = None,
-) -> VectorEnv:
+) -> ParallelCopies:
     """Copies of a Gymnasium environment, each a team of one agent called "agent".
 
     `name` is what `gymnasium.make` takes, `options` are its further keywords. Episodes are cut at the
@@ -66,11 +64,10 @@ def make_gymnasium(
 class Solo:
     """A Gymnasium environment spoken to as a team of one."""
 
-    possible_agents = ["agent"]  # noqa: RUF012
-
     def __init__(self, env: gymnasium.Env) -> None:
         """Wrap `env`."""
         self._env = env
+        self.possible_agents = ["agent"]
         self.agents: list[str] = []
         self.render_mode = env.render_mode
         self.own_limit = env.spec.max_episode_steps if env.spec else None
@@ -94,7 +91,7 @@ class Solo:
         observation, reward, terminated, truncated, info = self._env.step(actions["agent"])
         if terminated or truncated:
             self.agents = []
-        return tuple({"agent": part} for part in (observation, reward, terminated, truncated, info))
+        return {"agent": observation}, {"agent": reward}, {"agent": terminated}, {"agent": truncated}, {"agent": info}
 
     def render(self) -> Any:
         """The environment's own picture."""
@@ -128,7 +125,6 @@ def _construct(
     name: str, copies: int, options: Mapping[str, Any] | None, construct: Callable[[dict[str, Any]], World]
 ) -> list[World]:
     """Call `construct` once a copy, quietly, and make a sentence of whatever goes wrong in foreign code."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     options = dict(options or {})
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
@@ -149,7 +145,7 @@ def _reason(name: str, error: Exception) -> str:
     parent, _, missing = error.name.rpartition(".")
     if not parent:
         return f"the package {missing} is not installed; pip install {_source(name, missing)}"
-    known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules[parent], "__path__", []))]
+    known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; did you mean {close[0]}" if close else "")
 

@@ -51,7 +51,6 @@ class ParallelCopies:
         """Take over `worlds`, alike and one a copy; `episode_length` cuts episodes, None leaves that to them."""
         self._worlds = worlds
         self._agents = list(worlds[0].possible_agents)
-        self._index = {agent: i for i, agent in enumerate(self._agents)}
         self._observation_spaces = [worlds[0].observation_space(agent) for agent in self._agents]
         self._action_spaces = [worlds[0].action_space(agent) for agent in self._agents]
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
@@ -59,11 +58,11 @@ class ParallelCopies:
         self._seed = seed
         self._offsets = stagger_offsets(self.copies, episode_length if stagger else None)  # (E,)
 
-        agents, observation = self.spec.agents, self.spec.observation_size
+        shape = (self.copies, self.spec.agents, self.spec.observation_size)
         self._episode = np.full(self.copies, -1)  # (E,)  number of the episode under way; -1: not yet reset
         self._episode_step = np.zeros(self.copies, np.int64)  # (E,)
-        self._present = np.zeros((self.copies, agents), np.bool_)  # (E, N)  takes part in the next step
-        self._observation = np.zeros((self.copies, agents, observation), np.float32)  # (E, N, O)
+        self._present = np.zeros(shape[:2], np.bool_)  # (E, N)  takes part in the next step
+        self._observation = np.zeros(shape, np.float32)  # (E, N, O)
         self._played: list[list[Array]] = [[] for _ in worlds]  # actions (N, A) of the episode under way
 
     @property
@@ -84,7 +83,9 @@ class ParallelCopies:
         reward = np.zeros(took_part.shape, np.float32)
         terminated = np.zeros(took_part.shape, np.bool_)
         for e in range(self.copies):
-            reward[e], terminated[e] = self._play(e, actions[e])
+            self._play(e, actions[e], reward[e], terminated[e])
+        self._check_finite("reward", reward[..., None])
+        self._check_finite("observation", self._observation)
 
         ended = np.logical_not(self._present.any(1))  # (E,)
         if self.spec.episode_length is not None:
@@ -115,7 +116,7 @@ class ParallelCopies:
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Begin the same episodes again and play the same actions in them."""
-        actions, played = state["actions"], state["played"]
+        actions, played = np.array(state["actions"]), state["played"]
         expected = (self.copies, self.spec.agents, self.spec.action_size)
         if (found := (actions.shape[0], *actions.shape[2:])) != expected:
             raise UserError(
@@ -123,11 +124,12 @@ class ParallelCopies:
                 f"but this environment has {expected}."
             )
         self._seed = int(state["seed"][0])
+        unused = np.zeros(self.spec.agents, np.float32), np.zeros(self.spec.agents, np.bool_)
         for e in range(self.copies):
             self._begin(e, state["episode"][e], state["episode_step"][e] - played[e])
             for action in actions[e, : played[e]]:
-                self._play(e, action)
-                if not self._present[e].any():
+                self._play(e, action, *unused)
+                if not self._present[e].any():  # cannot be where the seed decides everything
                     self._begin(e, self._episode[e] + 1, 0)
                     break
         if not np.array_equal(self._observation, state["observation"]):
@@ -155,63 +157,59 @@ class ParallelCopies:
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
-        self._present[e] = self._listed(e)
-        self._observe(e, observations, self._present[e])
+        listed = self._listed(e)
+        self._observation[e] = 0
+        for i, agent in enumerate(self._agents):
+            self._present[e, i] = agent in listed
+            if agent in listed:
+                self._observe(e, i, observations)
+        self._check_finite("observation", self._observation)
 
-    def _play(self, e: int, action: Array) -> tuple[Array, Bools]:
-        """Play one step in copy e with action (N, A); return reward and terminated, both (N,)."""
-        world, took_part = self._worlds[e], self._present[e].copy()
+    def _play(self, e: int, action: Array, reward: Array, terminated: Bools) -> None:
+        """Play one step in copy e with action (N, A); fill in reward and terminated, both (N,)."""
         # Whoever is listed gets an action: environments that keep agents on their list after the end want one.
-        listed = [(agent, self._place(agent)) for agent in world.agents]
-        chosen = {agent: decode(self._action_spaces[i], action[i]) for agent, i in listed}
-        observations, rewards, terminations, truncations, *_ = world.step(chosen)
+        listed, took_part = self._listed(e), self._present[e].tolist()
+        played = zip(self._agents, self._action_spaces, action, strict=True)
+        chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
+        observations, rewards, terminations, truncations, *_ = self._worlds[e].step(chosen)
         self._played[e].append(action)
         self._episode_step[e] += 1
 
-        still_listed = self._listed(e)  # (N,)
-        over = np.array([bool(terminations.get(agent, False)) for agent in self._agents])  # (N,)
-        cut = np.array([bool(truncations.get(agent, False)) for agent in self._agents])  # (N,)
-        # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
-        terminated = took_part & (over | ~still_listed & ~cut)
-        self._present[e] = still_listed & ~over & ~cut
-        self._observe(e, observations, took_part | self._present[e], may_lack=terminated)
-        return self._rewards(e, rewards, took_part), terminated
-
-    def _observe(self, e: int, observations: dict, who: Bools, may_lack: Bools | None = None) -> None:
-        """Write copy e's observations: a padded row for `who` (N,), zeros for the others."""
+        listed = self._listed(e)
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
-            if not who[i] or (may_lack is not None and may_lack[i] and agent not in observations):
-                continue
-            vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
-            if vector is None:
-                raise UserError(f"{self._where(e, i)} got no observation of the form that its observation space says.")
-            if not np.isfinite(vector).all():
-                raise UserError(f"{self._where(e, i)} got an observation with NaN or infinity; all must be finite.")
-            self._observation[e, i, : vector.size] = vector
+            over, cut = terminations.get(agent, False), truncations.get(agent, False)
+            stays = agent in listed and not (over or cut)
+            if took_part[i]:
+                # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
+                over = over or not (agent in listed or cut)
+                terminated[i] = over
+                reward[i] = np.asarray(rewards.get(agent, 0.0)).item()  # some give an array of one number
+            if stays or (took_part[i] and (agent in observations or not over)):
+                self._observe(e, i, observations)
+            self._present[e, i] = stays
 
-    def _rewards(self, e: int, rewards: dict, who: Bools) -> Array:
-        """(N,) rewards of copy e, zero for agents that did not take part."""
-        row = np.zeros(len(self._agents), np.float32)
-        for i, agent in enumerate(self._agents):
-            if who[i]:
-                row[i] = np.asarray(rewards.get(agent, 0.0)).item()  # some give an array of one number
-            if not np.isfinite(row[i]):
-                raise UserError(f"{self._where(e, i)} got the reward {row[i]}; all must be finite.")
-        return row
+    def _observe(self, e: int, i: int, observations: dict) -> None:
+        """Write what agent i of copy e sees; the rest of its row is padding."""
+        agent = self._agents[i]
+        vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
+        if vector is None:
+            raise UserError(f"{self._where(e, i)} got no observation of the form that its observation space says.")
+        self._observation[e, i, : vector.size] = vector
 
-    def _listed(self, e: int) -> Bools:
-        """(N,) whether copy e lists the agent as active."""
-        listed = np.zeros(len(self._agents), np.bool_)
-        for agent in self._worlds[e].agents:
-            listed[self._place(agent)] = True
+    def _listed(self, e: int) -> set:
+        """The agents that copy e says are active."""
+        listed = set(self._worlds[e].agents)
+        if not listed.issubset(self._agents):
+            unknown = next(iter(listed.difference(self._agents)))
+            raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
         return listed
 
-    def _place(self, agent: Any) -> int:
-        """The agent's index, which all arrays go by."""
-        if agent not in self._index:
-            raise UserError(f"{self.spec.name} has an agent '{agent}' that is not one of its possible_agents.")
-        return self._index[agent]
+    def _check_finite(self, what: str, values: Array) -> None:
+        """Raise where `values` (E, N, any) that came from a copy have NaN or infinity in them."""
+        if not np.isfinite(values).all():
+            e, i, _ = np.argwhere(~np.isfinite(values))[0]
+            raise UserError(f"{self._where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
 
     def _checked(self, actions: NDArray[np.floating]) -> Array:
         """A float32 copy of the actions, once their shape and their numbers are found to be right."""

@@ -73,7 +73,7 @@ def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
 
 @intrinsic
 def prefetch(typing_context, array, position):  # type: ignore[no-untyped-def]
-    """Ask memory for the cache line of array[position] (flat) without waiting for it.
+    """prefetch(array, position): ask memory for the cache line of array[position] (flat) without waiting for it.
 
     Rows of small teams are a few cache lines at random places: without this their gather takes twice as long.
     """
@@ -121,8 +121,9 @@ def write_observation(store: Store, row: int, source: Floats, first: int) -> Non
 @njit(cache=True)
 def write_first(store: Store, observation: Floats) -> None:
     """Store the first observation of a run (E, N, O) in row 0 of every copy."""
+    flat = observation.ravel()
     for e in range(observation.shape[0]):
-        write_observation(store, e * store.rows, observation.ravel(), e * store.size)
+        write_observation(store, e * store.rows, flat, e * store.size)
 
 
 @njit(cache=True)
@@ -154,21 +155,22 @@ def write_step(
         return False
     floats, rows, agents = store.floats, store.rows, store.agents
     played, rewards, flags = columns(store)
+    choices, first, final = actions.ravel(), observation.ravel(), final_observation.ravel()
     for e in range(head.size):
         row = e * rows + head[e] % rows
         store.start[e, added % store.start.shape[1]] = head[e]
         for k in range(store.actions):
-            floats[row, played + k] = actions.ravel()[e * store.actions + k]
+            floats[row, played + k] = choices[e * store.actions + k]
         for n in range(agents):
             floats[row, rewards + n] = reward[e, n]
             floats[row, flags + n] = ALIVE * alive[e, n] + TERMINATED * terminated[e, n]
         head[e] += 1
         row = e * rows + head[e] % rows
-        write_observation(store, row, final_observation.ravel(), e * store.size)
+        write_observation(store, row, final, e * store.size)
         if ended[e]:  # that row starts no transition: the next episode begins in the one after it
             floats[row, played:] = 0
             head[e] += 1
-            write_observation(store, e * rows + head[e] % rows, observation.ravel(), e * store.size)
+            write_observation(store, e * rows + head[e] % rows, first, e * store.size)
     return True
 
 
@@ -178,9 +180,12 @@ def write_step(
 @njit(cache=True)
 def locate(store: Store, copies: Ints, transitions: Ints, at: Ints, after: Ints) -> None:
     """Addresses of each drawn transition's row and of the row that holds its next observation; all are flat (M·B,)."""
-    rows, capacity = store.rows, store.start.shape[1]
+    start, rows, capacity = store.start.ravel(), store.rows, store.start.shape[1]
     for i in range(copies.size):
-        row = store.start[copies[i], transitions[i] % capacity] % rows
+        at[i] = copies[i] * capacity + transitions[i] % capacity
+        prefetch(start, at[i])  # type: ignore[call-arg]
+    for i in range(copies.size):
+        row = start[at[i]] % rows
         at[i] = copies[i] * rows + row
         after[i] = copies[i] * rows + (row + 1 if row + 1 < rows else 0)
 
@@ -204,7 +209,7 @@ def prefetch_row(store: Store, row: int) -> None:
     """Ask memory for a row and for the observation after it."""
     width = store.floats.shape[1]
     for k in range(0, min(width + columns(store)[0], STREAM), LINE):
-        prefetch(store.floats, row * width + k)  # type: ignore[call-arg]  # numba adds the typing context
+        prefetch(store.floats, row * width + k)  # type: ignore[call-arg]
 
 
 @njit(cache=True)

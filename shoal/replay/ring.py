@@ -30,8 +30,13 @@ from shoal.replay.layout import BOUNDS, STORAGES, Layout, describe, most_that_fi
 from shoal.replay.memory import check_fits
 from shoal.replay.samplers import Sampler, can_sample
 
-PARALLEL_BYTES = 4_000_000
+PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""
+
+
+def gathered_in_parallel(batch: Batch) -> bool:
+    """Whether mini-batches of this size are gathered by all threads."""
+    return batch.joint.nbytes + batch.next_joint.nbytes >= PARALLEL_BYTES
 
 
 class Ring:
@@ -222,7 +227,7 @@ class Ring:
         rows = copies.size
         flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in batch))  # type: ignore[arg-type]
         gather.locate(self._store, flat.copies, flat.transitions, self._at, self._after)
-        fill = gather.gather_serial if 2 * batch.joint.nbytes < PARALLEL_BYTES else gather.gather_parallel
+        fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
         fill(self._store, self._at, self._after, flat)
         return batch
 

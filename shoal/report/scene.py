@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,9 @@ class Scene:
     position: NDArray[np.float64]  # (T + 1, K, 2)
     centre: Point
     half_width: float
+
+    pace: ClassVar = 0.2  # seconds a step that an eye can follow
+    colours: ClassVar = 63  # enough for so few hues, and a small file
 
     @cached_property
     def touching(self) -> NDArray[np.bool_]:

@@ -3,12 +3,13 @@
 Shape letters: E copies, N agents, T time, O observation, A action, K entities.
 """
 
+import dataclasses
 import io
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from shoal.envs.base import Array, Entity, VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.report.files import write_whole
+from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ Look = TypeVar("Look")
 
 GIF_SIDE = 448  # pixels of the picture of the world, without what is written around it
 STRIP_SIDE = 240
-GIF_TRAIL = 12  # steps
 MOST_FRAMES = 250  # of a GIF; longer films skip steps
 MARGIN = 16
 
@@ -35,22 +36,27 @@ MARGIN = 16
 # Recording ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Screen:
     """An episode of a world that draws itself; to be drawn like a `Scene`."""
 
     frames: list[Frame]  # T + 1, all of one size
-    frames_per_step = 1
+
+    frames_per_step: ClassVar = 1
+    pace: ClassVar = 0.05  # seconds a step
+    colours: ClassVar = 255
 
     def draw(self, time: float, side: int, trail: int | None = None) -> "Image.Image":
-        """The picture of this moment, its longer side `side` pixels."""
-        from PIL import Image
+        """The picture of this moment in a thin frame, its longer side `side` pixels."""
+        from PIL import Image, ImageDraw
 
         frame = self.frames[int(time)]
         height, width, _ = frame.shape
         scale = side / max(height, width)
         way = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST
-        return Image.fromarray(frame).resize((round(width * scale), round(height * scale)), way)
+        image = Image.fromarray(frame).resize((round(width * scale), round(height * scale)), way)
+        ImageDraw.Draw(image).rectangle((0, 0, image.width - 1, image.height - 1), outline=BORDER)
+        return image
 
     def highlights(self) -> list[int]:
         """None that we know of."""
@@ -64,7 +70,7 @@ class Screen:
         return ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Episode:
     """What copy 0 did from a reset to the end: T steps between T + 1 moments."""
 
@@ -77,7 +83,7 @@ class Episode:
         return len(self.reward)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Film:
     """Recorded episodes of one world."""
 
@@ -100,7 +106,7 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
     """
     if not hasattr(env, "position"):
         return record_frames(env, act, episodes, max_steps)
-    check_range("episodes", episodes, 1)
+    _check_counts(episodes, max_steps)
     world: Any = env  # particle worlds have `position` and `entities` beyond the protocol
     entities: tuple[Entity, ...] = world.entities
 
@@ -124,8 +130,8 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
 
     What it shows after the last step is the next episode, so the picture before it stands in.
     """
-    check_range("episodes", episodes, 1)
-    render = getattr(env, "render", lambda: None)
+    _check_counts(episodes, max_steps)
+    render = getattr(env, "render", lambda: None)  # beyond the protocol, too
 
     def look() -> Frame:
         frame = render()
@@ -138,6 +144,11 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
 
     played = [_play(env, act, look, lambda before, *_: before, max_steps) for _ in range(episodes)]
     return _film(env, [Episode(reward, Screen(frames)) for reward, frames in played])
+
+
+def _check_counts(episodes: int, max_steps: int) -> None:
+    check_range("episodes", episodes, 1)
+    check_range("max_steps", max_steps, 1)
 
 
 def _film(env: VectorEnv, episodes: list[Episode]) -> Film:
@@ -190,24 +201,49 @@ def _shrink(frame: Frame) -> Frame:
     return np.array(image)
 
 
+def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None]) -> Film:
+    """Film an episode of a run's trained team; the seed decides which. `warn` hears of damaged checkpoints."""
+    from shoal.training.evaluation import build_env, load_team, team_act
+
+    team, config = load_team(run, warn)
+    if ":" in config.env:  # others' worlds have to be told at the start that they will be looked at
+        options = config.world_options | {"render_mode": "rgb_array"}
+        config = dataclasses.replace(config, env_options=json.dumps(options))
+    env = build_env(config, copies=1, seed=seed, stagger=False)
+    try:
+        return record(env, team_act(team, explore=noisy))
+    finally:
+        env.close()
+
+
 # Drawing --------------------------------------------------------------------------------------------------------------
 
 
-def draw_gif(film: Film, path: str | Path, seconds_per_step: float = 0.2, pause: float = 2.0) -> Path:
+def draw_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None]) -> list[Path]:
+    """Draw an episode of a run's trained team, as a strip and as a GIF, into its folder."""
+    film = record_run(run, seed, noisy, warn)
+    return [draw_strip(film, run / "episode.png"), draw_gif(film, run / "episode.gif")]
+
+
+def draw_gif(film: Film, path: str | Path, seconds_per_step: float | None = None, pause: float = 2.0) -> Path:
     """Write the film as an endless GIF; every episode rests on its last moment for `pause` seconds.
 
+    Unless told otherwise, a step takes 0.2 seconds where bodies move and 0.05 where worlds draw themselves.
     Bodies glide between steps where the film is short enough for it; a very long one skips steps.
     """
-    per_step = _frames_per_step(film)
-    hundredths = max(2, round(100 * seconds_per_step / per_step))  # a GIF's clock; browsers slow down shorter frames
+    pace = film.episodes[0].moments.pace if seconds_per_step is None else seconds_per_step
+    check_range("seconds_per_step", pace, 0.01, 10)
+    check_range("pause", pause, 0, 600)
+    stride = _steps_per_frame(film)
+    hundredths = max(2, round(100 * pace * stride))  # a GIF's clock; browsers slow down shorter frames
     legend = film.episodes[0].moments.legend(17)
     frames: list[Image.Image] = []
     milliseconds: list[int] = []
     for number, episode in enumerate(film.episodes):
-        times = [*np.arange(0, episode.steps, 1 / per_step).tolist(), episode.steps]
+        times = [*np.arange(0, episode.steps, stride).tolist(), episode.steps]
         frames += [_gif_frame(film, number, time, legend) for time in times]
         milliseconds += [10 * hundredths] * (len(times) - 1) + [round(1000 * pause)]
-    first, *rest = _indexed(frames)
+    first, *rest = indexed(frames, film.episodes[0].moments.colours)
     content = io.BytesIO()
     first.save(content, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
     return write_whole(path, content.getvalue())
@@ -228,9 +264,8 @@ def draw_strip(film: Film, path: str | Path, moments: int = 6) -> Path:
     head = 44
     width = max(row.width for row in rows) + 2 * MARGIN
     image = Image.new("RGB", (width, head + sum(row.height + MARGIN for row in rows)), PAPER)
-    ImageDraw.Draw(image).text(
-        (MARGIN, head / 2), film.title, INK, fitting_font(film.title, width - 2 * MARGIN, 18), "lm"
-    )
+    title_font = fitting_font(film.title, width - 2 * MARGIN, 18)
+    ImageDraw.Draw(image).text((MARGIN, head / 2), film.title, INK, title_font, "lm")
     top = head
     for row in rows:
         image.paste(row, (MARGIN, top))
@@ -240,13 +275,11 @@ def draw_strip(film: Film, path: str | Path, moments: int = 6) -> Path:
     return write_whole(path, content.getvalue())
 
 
-def _frames_per_step(film: Film) -> float:
-    """As many frames a step as are smooth, if they are few enough; below one where steps have to be skipped."""
+def _steps_per_frame(film: Film) -> float:
+    """A fraction of a step for smooth motion if that makes few enough frames, else as many steps as must be."""
     steps = sum(episode.steps for episode in film.episodes)
     smooth = film.episodes[0].moments.frames_per_step
-    if steps * smooth <= MOST_FRAMES:
-        return smooth
-    return 1 / math.ceil(steps / MOST_FRAMES)
+    return 1 / smooth if steps * smooth <= MOST_FRAMES else math.ceil(steps / MOST_FRAMES)
 
 
 def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None") -> "Image.Image":
@@ -307,38 +340,3 @@ def _strip_steps(episode: Episode, moments: int) -> list[int]:
 
 def _return_so_far(film: Film, episode: Episode, step: int) -> str:
     return f"return per agent {film.running_return(episode)[step]:.1f}".replace("-", "−")
-
-
-def _indexed(frames: "list[Image.Image]") -> "list[Image.Image]":
-    """The frames in one palette, which keeps the file small and colours from flickering.
-
-    Half of its 63 colours are the commonest ones, exactly (flat areas stay what they are, white stays white);
-    the rest are spread over all others. Pillow's own search for the nearest colour is coarse, hence the table.
-    """
-    from PIL import Image
-
-    sample = frames[:: math.ceil(len(frames) / 8)]
-    montage = Image.new("RGB", (frames[0].width, frames[0].height * len(sample)))
-    for number, frame in enumerate(sample):
-        montage.paste(frame, (0, number * frame.height))
-    counted: Any = sorted(montage.getcolors(montage.width * montage.height) or [], reverse=True)
-    spread = np.array(montage.quantize(31).getpalette()).reshape(-1, 3)
-    palette = np.concatenate([[colour for _, colour in counted[:32]], spread])  # (at most 63, 3)
-
-    present = np.zeros(1 << 24, bool)
-    for frame in frames:
-        present[_packed(frame)] = True
-    colours = np.flatnonzero(present)
-    rgb = np.stack([colours & 255, colours >> 8 & 255, colours >> 16], axis=1)
-    nearest = np.zeros(1 << 24, np.uint8)
-    nearest[colours] = np.square(rgb[:, None] - palette).sum(axis=2).argmin(axis=1)
-    indexed = [Image.fromarray(nearest[_packed(frame)]) for frame in frames]
-    for image in indexed:
-        image.putpalette(palette.astype(np.uint8).tobytes())
-    return indexed
-
-
-def _packed(frame: "Image.Image") -> NDArray[np.integer]:
-    """(height, width) colours as one number each: red + 256 green + 65536 blue."""
-    pixels = np.frombuffer(frame.convert("RGBX").tobytes(), "<u4").reshape(frame.height, frame.width)
-    return pixels & 0xFFFFFF

@@ -160,19 +160,18 @@ class Checkpoints:
             parts = parts | {_REPLAY: ring.state()}
         if not all(part.isidentifier() for part in parts):
             raise ValueError(f"parts are files, so their names must be plain: {list(parts)}")
-        files = {f"{part}{_SUFFIX}": _pack(arrays) for part, arrays in parts.items()}
         final = self.folder / f"{episode:08d}"
         with disk.sentence(f"Checkpoint {final} could not be written"):
             if not self._kept and _places(self.folder):
                 raise UserError(
                     f"{self.folder} holds checkpoints of an earlier run; resume that run or choose another folder."
                 )
-            self._write(Checkpoint(final, episode, {}, meta, ()), files, ring)
+            self._write(Checkpoint(final, episode, parts, meta, ()), ring)
             disk.sync(self.folder)
             self._prune()
         return final
 
-    def _write(self, checkpoint: Checkpoint, files: dict[str, bytes], ring: RingStore | None) -> None:
+    def _write(self, checkpoint: Checkpoint, ring: RingStore | None) -> None:
         """All of `save` up to the moment from which the new checkpoint counts, or nothing of it."""
         final = checkpoint.path
         new, old = (final.with_name(f".{final.name}.{state}") for state in ("new", "old"))
@@ -180,18 +179,21 @@ class Checkpoints:
         try:
             disk.make_folder(self.folder)
             _delete_folder(new)
-            disk.make_folder(new)
+            new.mkdir(exist_ok=True)
             if ring is not None:
                 checkpoint = replace(checkpoint, segments=self._store(ring, fresh))
-            files = files | {_META: _meta(checkpoint)}
-            for name, data in (files | {_MANIFEST: _manifest(files)}).items():
+            entries = {}
+            for name, data in _files(checkpoint):
                 disk.write(new / name, data)
+                entries[name] = {"size": len(data), "sha256": disk.sha256(data)}
+            disk.write(new / _MANIFEST, _manifest(entries))
             disk.sync(new)
             if final.is_dir() and _looks_ours(final):
                 _delete_folder(old)
                 os.rename(final, old)
             os.rename(new, final)
-            self._kept = [kept for kept in self._kept if kept.episode < checkpoint.episode][-1:] + [checkpoint]
+            self._kept = [kept for kept in self._kept if kept.episode < checkpoint.episode][-1:]
+            self._kept.append(replace(checkpoint, parts={}))
         except BaseException:
             if new.exists():  # else it was renamed, and stands
                 with contextlib.suppress(OSError):
@@ -209,9 +211,9 @@ class Checkpoints:
         """
         folder = self.folder / _REPLAY
         disk.make_folder(folder)
-        before = self._kept[-1].segments if self._kept else ()
+        before = next((kept.segments for kept in reversed(self._kept) if kept.segments), ())
         if before and before[-1].last > ring.added:
-            raise ValueError(f"the ring ends at {ring.added}, before the checkpoint that it continues: {before[-1]}")
+            raise ValueError(f"the ring ends at {ring.added}, before the last segment that it continues: {before[-1]}")
         live = (segment for segment in before if segment.last > ring.oldest)
         segments = list(takewhile(lambda segment: disk.file_size(folder / segment.name) == segment.size, live))
         start = segments[-1].last if segments else ring.oldest
@@ -334,16 +336,18 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     return {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
 
 
-def _manifest(files: dict[str, bytes]) -> bytes:
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+    """The name and the bytes of each file of a checkpoint but the manifest, one at a time."""
+    for part, arrays in checkpoint.parts.items():
+        yield f"{part}{_SUFFIX}", _pack(arrays)
+    segments = [segment._asdict() for segment in checkpoint.segments]
+    yield _META, _json({"episode": checkpoint.episode, "meta": checkpoint.meta, "segments": segments})
+
+
+def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
     """The size and checksum of each file, under a checksum of their own."""
-    entries = {name: {"size": len(data), "sha256": disk.sha256(data)} for name, data in files.items()}
     manifest = {"format": FORMAT, "files": entries}
     return _json(manifest | {"sha256": disk.sha256(_json(manifest))})
-
-
-def _meta(checkpoint: Checkpoint) -> bytes:
-    segments = [segment._asdict() for segment in checkpoint.segments]
-    return _json({"episode": checkpoint.episode, "meta": checkpoint.meta, "segments": segments})
 
 
 def _json(value: object) -> bytes:

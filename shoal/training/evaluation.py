@@ -50,7 +50,7 @@ def build_env(
         prey_count=config.prey_count,
         obstacles=config.obstacles,
         prey_scale=config.prey_scale,
-        options=config.world_options,
+        options=config.world_options or None,
     )
 
 
@@ -108,14 +108,14 @@ def evaluate_team(team: Team, config: TrainConfig, episodes: int, seed: int) -> 
     return results
 
 
-def load_team(folder: Path, device: str = "cpu") -> tuple[Team, TrainConfig]:
-    """The trained team of a run folder, from its newest whole checkpoint."""
+def load_team(folder: Path, warn: Callable[[str], None]) -> tuple[Team, TrainConfig]:
+    """The trained team of a run folder, from its newest whole checkpoint; `warn` hears of damaged ones."""
     config = read_config(folder)
-    weights = load_part(folder / "checkpoints", "weights")
-    if weights is None:
+    checkpoint = load_part(folder / "checkpoints", "weights", warn)
+    if checkpoint is None:
         raise UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
     env = build_env(config, 1, config.seed, stagger=False)
-    team = make_team(env.spec, config, config.seed, torch.device(device))
+    team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
-    team.load_weights({name: torch.from_numpy(array) for name, array in weights.items()})
+    team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.items()})
     return team, config

@@ -5,6 +5,8 @@ and continued to the same bits (same machine, same number of threads).
 """
 
 import dataclasses
+import json
+import os
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 
 from shoal.algorithms import make_team
+from shoal.algorithms.config import option
 from shoal.errors import UserError
 from shoal.replay import Ring, make_sampler
 from shoal.replay.memory import free_memory, human_bytes
@@ -97,14 +100,14 @@ def train(config: TrainConfig, resume: bool = False, observer: Observer | None =
     if resume:
         if config.out is None:
             raise UserError("--resume needs the run folder to go on with: --out FOLDER --resume, or --resume FOLDER.")
-        config = dataclasses.replace(read_config(Path(config.out)), out=config.out)
+        config = dataclasses.replace(stored_config(config, Path(config.out)), out=config.out)
     config.check()
     if config.threads is not None:
         set_threads(config.threads)
     folder = RunFolder(Path(config.out)) if resume and config.out is not None else RunFolder(new_folder(config))
-    if resume and (result := folder.result) is not None:
+    if resume and (before := folder.result) is not None:
         observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
-        return TrainResult(**result)
+        return TrainResult(**before)
 
     with Interrupt() as interrupt:
         training = Training(config)
@@ -323,12 +326,25 @@ class Training:
 # ---- small helpers -------------------------------------------------------------------------------------------------
 
 
+def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
+    """The settings of the run in this folder; one that was asked for and differs is refused."""
+    stored = read_config(folder)
+    for field in dataclasses.fields(TrainConfig):
+        value, kept = getattr(asked, field.name), getattr(stored, field.name)
+        if field.name != "out" and value not in (kept, field.default):
+            raise UserError(
+                f"{option(field.name)} is {value}, but the run in '{folder}' has {kept}: "
+                "a resumed run keeps its settings."
+            )
+    return stored
+
+
 def set_threads(threads: int) -> None:
     """Use this many processor threads in torch and numba alike."""
     import numba
 
     torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(threads, os.cpu_count() or 1))
 
 
 def make_device(name: str) -> torch.device:
@@ -359,16 +375,14 @@ def mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def result_fields(played: dict[str, Evaluation]) -> dict[str, float]:
+def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
     """Evaluations as the result's fields: return_random, return_random_ci95, …"""
-    fields = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
+    fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
     return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
 
 
 def result_json(result: TrainResult) -> str:
     """The text of result.json."""
-    import json
-
     return json.dumps(dataclasses.asdict(result), indent=2) + "\n"
 
 

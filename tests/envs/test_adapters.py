@@ -1,5 +1,6 @@
 """PettingZoo and Gymnasium environments by name."""
 
+import os
 import subprocess
 import sys
 import types
@@ -11,8 +12,8 @@ from gymnasium import spaces
 from mpe2.all_modules import mpe_environments
 from safetensors.numpy import load, save
 
-from shoal.envs.adapters import Solo, make_gymnasium, make_pettingzoo
-from shoal.envs.parallel import ParallelCopies, episode_seed
+from shoal.envs.adapters import make_gymnasium, make_pettingzoo
+from shoal.envs.parallel import episode_seed
 from shoal.errors import UserError
 
 SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
@@ -134,10 +135,14 @@ class Both(gymnasium.Env):
         return np.int8([action == 5, action == 6, action == 7]), np.array([1.5]), True, True, {}
 
 
-def test_terminated_wins_over_truncated():
-    env = ParallelCopies("both", [Solo(Both())], 0, None, True)
+def test_terminated_wins_over_truncated(monkeypatch, recwarn):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("Both-v0", Both)
+    env = make_gymnasium("gym:Both-v0")
+    assert env.spec.episode_length is None and env.spec.discrete
     env.reset()
     step = env.step(np.float32([[[0, 0.2, 0.5]]]))
+    assert len(recwarn) == 0
     assert step.terminated[0, 0] and step.ended[0] and not step.truncated[0] and step.reward[0, 0] == 1.5
     np.testing.assert_array_equal(step.final_observation, [[[0, 0, 1]]])
     np.testing.assert_array_equal(step.observation, [[[1, 1, 0]]])
@@ -194,7 +199,9 @@ def test_making_environments_is_silent_and_starts_no_graphics():
         f"for env in (make_pettingzoo('{SPEAKER}', 2), make_gymnasium('gym:CartPole-v0', 2)): env.reset()\n"
         "import pygame; assert not pygame.display.get_init() and not pygame.mixer.get_init()\n"
     )
-    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
+    variables = {name: value for name, value in os.environ.items() if name != "PYGAME_HIDE_SUPPORT_PROMPT"}
+    command = [sys.executable, "-W", "default", "-c", code]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout == "" and "gymnasium" not in done.stderr and "pygame" not in done.stderr
 
 

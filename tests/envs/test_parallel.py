@@ -235,8 +235,9 @@ def test_what_was_returned_and_given_stays_as_it_was():
     kept, first = observation.copy(), env.step(actions)
     kept_first = first.observation.copy()
     actions[:] = 0.75
-    state = env.state()
+    state, episode_step = env.state(), env.episode_step
     env.step(actions)
+    assert list(episode_step) == [1] == list(state["episode_step"])
     np.testing.assert_array_equal(observation, kept)
     np.testing.assert_array_equal(first.observation, kept_first)
     np.testing.assert_array_equal(state["actions"][0, 0], np.full((3, 4), 0.25))
@@ -267,25 +268,31 @@ def test_an_environment_that_does_not_repeat_itself_is_told():
 
 
 class Lingering(Relay):
-    """Keeps agents on its list after their end, with the flag up, until all have ended."""
+    """Keeps agents on its list after they have left, with their flags up, until all have left."""
+
+    def reset(self, seed=None, options=None):
+        self.over, self.cut = {}, {}
+        return super().reset(seed, options)
 
     def step(self, actions):
-        gone = getattr(self, "gone", {})
         observations, rewards, terminated, truncated, infos = super().step(actions)
-        self.gone = {**gone, **{agent: True for agent in terminated if terminated[agent]}}
-        self.agents = [] if len(self.gone) == 3 else list(self.possible_agents)
-        return observations, rewards, {**terminated, **self.gone}, truncated, infos
+        self.over |= {agent: True for agent in terminated if terminated[agent]}
+        self.cut |= {agent: True for agent in truncated if truncated[agent]}
+        self.agents = [] if len(self.over | self.cut) == 3 else list(self.possible_agents)
+        return observations, rewards, terminated | self.over, truncated | self.cut, infos
 
 
 def test_agents_that_stay_listed_after_their_end_have_still_left():
-    plan = {"scout": (0, 1, "terminated"), "carrier": (0, 2, "terminated"), "guard": (0, 3, "terminated")}
+    plan = {"scout": (0, 1, "terminated"), "carrier": (0, 2, "truncated"), "guard": (0, 4, "terminated")}
     env = ParallelCopies("lingering", [Lingering(plan)], 0, None, False)
     env.reset()
-    steps = [env.step(np.zeros((1, 3, 4))) for _ in range(3)]
-    assert [list(s.alive[0]) for s in steps] == [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
-    assert [list(s.terminated[0]) for s in steps] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    assert [list(s.reward[0] != 0) for s in steps] == [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
-    assert [s.ended[0] for s in steps] == [0, 0, 1] and not steps[2].truncated[0]
+    steps = [env.step(np.zeros((1, 3, 4))) for _ in range(4)]
+    there = [[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 1]]
+    assert [list(s.alive[0]) for s in steps] == there
+    assert [list(s.reward[0] != 0) for s in steps] == there
+    assert [list(s.final_observation[0].any(1)) for s in steps] == there
+    assert [list(s.terminated[0]) for s in steps] == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert [s.ended[0] for s in steps] == [0, 0, 0, 1] and not steps[3].truncated[0]
 
 
 class Silent(Relay):
@@ -307,38 +314,66 @@ def test_leaving_without_a_word_is_an_end():
 
 
 class Faulty(Relay):
-    """Returns one wrong thing at its second step."""
+    """Spoils one thing: in what its second step returns, or in what a reset returns."""
 
-    def __init__(self, change):
-        super().__init__(STAY)
-        self.change = change
+    def __init__(self, spoil_step=None, spoil_reset=None, limit=9):
+        super().__init__(STAY, limit)
+        self.spoil_step, self.spoil_reset = spoil_step, spoil_reset
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        if self.spoil_reset:
+            observations.update(guard=np.full(5, np.nan))
+        return observations, infos
 
     def step(self, actions):
-        result = super().step(actions)
-        if self.time == 2:
-            self.change(self, *result)
-        return result
+        observations, rewards, terminated, truncated, infos = super().step(actions)
+        if self.time == 2 and self.spoil_step:
+            self.spoil_step(self, observations, rewards, truncated)
+        return observations, rewards, terminated, truncated, infos
+
+
+def cut_without_a_view(world, observations, rewards, truncated):
+    """Truncate one agent alone and show it nothing: there would be nothing to bootstrap from."""
+    truncated.update(carrier=True)
+    observations.pop("carrier")
+    world.agents = [agent for agent in world.agents if agent != "carrier"]
 
 
 FAULTS = {
-    "NaN observation": (lambda w, o, r, *_: o.update(carrier=[np.nan]), "'carrier' in copy 1 of faulty"),
-    "infinite observation": (lambda w, o, r, *_: o.update(guard=[0, 0, 0, 0, -np.inf]), "'guard' in copy 1 of faulty"),
-    "long observation": (lambda w, o, r, *_: o.update(scout=[1, 2, 3, 4]), "'scout' in copy 1 of faulty"),
-    "no observation": (lambda w, o, r, *_: o.pop("scout"), "'scout' in copy 1 of faulty"),
-    "NaN reward": (lambda w, o, r, *_: r.update(carrier=np.nan), "'carrier' in copy 1 of faulty got the reward nan"),
-    "infinite reward": (lambda w, o, r, *_: r.update(guard=np.inf), "'guard' in copy 1 of faulty got the reward inf"),
-    "unknown agent": (lambda w, o, r, *_: w.agents.append("spy"), "an agent 'spy' that is not one of"),
+    "NaN observation": (lambda w, o, r, t: o.update(carrier=[np.nan]), "'carrier' in copy 1 of faulty"),
+    "infinite observation": (lambda w, o, r, t: o.update(guard=[0, 0, 0, 0, -np.inf]), "'guard' in copy 1 of faulty"),
+    "long observation": (lambda w, o, r, t: o.update(scout=[1, 2, 3, 4]), "'scout' in copy 1 of faulty"),
+    "no observation": (lambda w, o, r, t: o.pop("scout"), "'scout' in copy 1 of faulty"),
+    "no last observation": (cut_without_a_view, "'carrier' in copy 1 of faulty got no observation"),
+    "NaN reward": (lambda w, o, r, t: r.update(carrier=np.nan), "'carrier' in copy 1 of faulty got NaN"),
+    "infinite reward": (lambda w, o, r, t: r.update(guard=np.inf), "'guard' in copy 1 of faulty got NaN or infinity"),
+    "unknown agent": (lambda w, o, r, t: w.agents.append("spy"), "an agent 'spy' that is not one of"),
 }
 
 
-@pytest.mark.parametrize(("change", "words"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_the_environment_does_wrong_is_a_sentence(change, words):
-    env = ParallelCopies("faulty", [Relay(STAY), Faulty(change)], 0, None, False)
+@pytest.mark.parametrize("limit", [9, 2], ids=["under way", "at the end"])
+@pytest.mark.parametrize(("spoil", "words"), FAULTS.values(), ids=FAULTS.keys())
+def test_what_a_step_does_wrong_is_a_sentence(spoil, words, limit):
+    env = ParallelCopies("faulty", [Relay(STAY), Faulty(spoil, limit=limit)], 0, None, False)
     env.reset()
     env.step(np.zeros((2, 3, 4)))
     with pytest.raises(UserError, match=words) as error:
         env.step(np.zeros((2, 3, 4)))
     assert "\n" not in str(error.value)
+
+
+def test_what_a_reset_does_wrong_is_a_sentence():
+    world = Faulty(spoil_reset=True, limit=2)
+    env = ParallelCopies("faulty", [world], 0, None, False)
+    with pytest.raises(UserError, match="'guard' in copy 0 of faulty got NaN or infinity in its observation"):
+        env.reset()
+    world.spoil_reset = False
+    env.reset()
+    world.spoil_reset = True
+    env.step(np.zeros((1, 3, 4)))
+    with pytest.raises(UserError, match="'guard' in copy 0 of faulty got NaN or infinity in its observation"):
+        env.step(np.zeros((1, 3, 4)))
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (1, 3, 4), (2, 4, 3), (2, 3, 5), ()])

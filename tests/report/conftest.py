@@ -93,3 +93,9 @@ def chase():
 def right():
     """Everyone moves 0.2 to the right."""
     return lambda observation: np.broadcast_to((0.2, 0.0), (*observation.shape[:2], 2))
+
+
+@pytest.fixture
+def self_drawing():
+    """Four steps of a grey picture."""
+    return SelfDrawingWorld()

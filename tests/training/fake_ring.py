@@ -1,5 +1,6 @@
 """The smallest ring that a checkpoint can store, and checkpoints whose whole content follows from a few numbers."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,12 @@ def save(store: Checkpoints, episode: int, ring: FakeRing, **meta: Any) -> Path:
     return store.save(episode, parts_of(episode), {"added": ring.added, **meta}, ring)
 
 
-def check(checkpoint: Checkpoint | None, capacity: int = 40) -> FakeRing:
-    """The ring of a checkpoint, after comparing all of it with what `save` was given."""
+def check(checkpoint: Checkpoint | None, ring: FakeRing | None = None) -> FakeRing:
+    """The ring of a checkpoint, loaded into the one given, after comparing all with what `save` was given."""
     assert checkpoint is not None
     assert checkpoint.parts["weights"]["w"].tolist() == [[checkpoint.episode] * 3] * 2
     assert checkpoint.parts["random"]["counter"] == checkpoint.episode
-    ring = FakeRing(capacity)
+    ring = ring or FakeRing()
     checkpoint.load_ring(ring)
     assert ring.added == checkpoint.meta["added"]
     assert ring.content() == list(range(ring.oldest, ring.added))
@@ -94,3 +95,19 @@ def load(folder: Path) -> Checkpoint:
 def names(folder: Path) -> list[str]:
     """What is in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def saver(folder: Path) -> None:
+    """Load, then save for ever; tell after each save how far the disk must be."""
+    store, ring = Checkpoints(folder), FakeRing(400, copies=500)
+    found = store.load(no_warning)
+    if found is not None:
+        check(found, ring)
+    while True:
+        ring.add(10)
+        save(store, ring.added // 30, ring)  # three to an episode
+        print(ring.added, flush=True)
+
+
+if __name__ == "__main__":
+    saver(Path(sys.argv[1]))

@@ -14,8 +14,11 @@ import pytest
 from fake_ring import FakeRing, check, load, names, no_warning, parts_of, save, two_checkpoints
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
+from shoal.replay import Ring
 from shoal.training import checkpoint as module
 from shoal.training.checkpoint import Checkpoints, load_part
 
@@ -71,15 +74,16 @@ def test_big_endian_arrays_keep_their_values(folder: Path) -> None:
     assert load(folder).parts["weights"]["w"].tolist() == [0, 1, 2]
 
 
+words = st.text(max_size=5)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
 )
 
 
 @settings(max_examples=50, deadline=None)
-@given(meta=st.dictionaries(st.text(), json_values))
+@given(meta=st.dictionaries(words, json_values, max_size=3))
 def test_meta_comes_back(meta: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as run:
         Checkpoints(Path(run, "checkpoints")).save(1, {}, meta)
@@ -101,7 +105,7 @@ def test_random_states_and_numbers_that_are_not_finite_come_back(folder: Path) -
 def test_arrays_that_would_not_come_back_are_refused(folder: Path, arrays: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="cannot be stored"):
         Checkpoints(folder).save(1, {"weights": arrays}, {})
-    assert not folder.exists()
+    assert names(folder) == []
 
 
 def test_meta_that_is_not_json_is_refused_and_undone(two: Path) -> None:
@@ -200,14 +204,14 @@ def test_long_ranges_are_split(folder: Path, monkeypatch: pytest.MonkeyPatch, li
     assert check(load(folder)).added == 30
 
 
-def test_a_run_without_ring_has_no_segments(two: Path) -> None:
+def test_a_checkpoint_without_ring_names_no_segments_and_the_next_one_shares_those_before_it(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
+    segments = load(two).segments
     store.save(3, parts_of(3), {})
     assert load(two).segments == ()
     save(store, 4, ring)
-    assert check(load(two)).added == 30
-    assert names(two / "replay") == ["000000000000-000000000030.safetensors"]
+    assert check(load(two)).added == 30 and load(two).segments == segments
 
 
 def test_orphans_are_overwritten_or_removed(two: Path) -> None:
@@ -344,40 +348,48 @@ def test_a_foreign_thing_under_the_name_of_a_checkpoint_ends_in_a_sentence(two: 
     assert names(two / "replay")[-1] == "000000000010-000000000030.safetensors"
 
 
-# --- a disk that refuses -------------------------------------------------------------------------------------------
+# --- the real ring -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_run_folder_ends_in_a_sentence(tmp_path: Path) -> None:
-    folder = tmp_path / "gone" / "checkpoints"
-    with pytest.raises(UserError, match=f"^Checkpoint {folder}/00000001 could not be written: No such file") as error:
-        save(Checkpoints(folder), 1, FakeRing())
-    assert "\n" not in str(error.value)
+def random_step(rng: np.random.Generator, copies: int) -> tuple[NDArray[np.float32], Step]:
+    """Actions (E, N, A) and what came of them, with ends of episodes here and there."""
+    actions, observation, final = (rng.random((copies, 2, size), np.float32) for size in (2, 3, 3))
+    ended = rng.random(copies) < 0.3
+    final[~ended] = observation[~ended]
+    agents = (copies, 2)
+    terminated = ended[:, None] & (rng.random(agents) < 0.5)
+    return actions, Step(
+        observation, rng.random(agents, np.float32), terminated, ended, np.ones(agents, bool), ended, final
+    )
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/replay"])
-def test_a_file_where_a_folder_should_be_ends_in_a_sentence(folder: Path, name: str) -> None:
-    (folder.parent / name).parent.mkdir(exist_ok=True)
-    (folder.parent / name).write_text("mine")
-    with pytest.raises(UserError, match=r"File exists|Not a directory"):
-        save(Checkpoints(folder), 1, FakeRing().add(2))
-    assert (folder.parent / name).read_text() == "mine"
+def everything(ring: Ring) -> list[NDArray[Any]]:
+    """All that can be drawn from a ring."""
+    copies, numbers = np.meshgrid(np.arange(ring.copies), np.arange(ring.oldest, ring.added))
+    return [array.copy() for array in ring.gather(copies, numbers)]
 
 
-def test_reading_checkpoints_from_a_file_ends_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("")
-    for read in (lambda path: Checkpoints(path).load(no_warning), lambda path: load_part(path, "weights")):
-        with pytest.raises(UserError, match="cannot be read: Not a directory"):
-            read(tmp_path / "checkpoints")
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+def test_the_replay_ring_comes_back_and_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch, storage: str) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 1000)
+    spec = EnvSpec("toy", ("a", "b"), (3, 3), (2, 2), discrete=True)
+    rng = np.random.default_rng(0)
+    ring = Ring(spec, 3, capacity=60, storage=storage)
+    ring.begin(rng.random((3, 2, 3), np.float32))
+    store = Checkpoints(folder)
+    for episode in range(1, 8):
+        for _ in range(7):
+            ring.add(*random_step(rng, 3))
+        store.save(episode, {}, {}, ring)
 
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_folder_that_may_not_be_written_ends_in_a_sentence(two: Path) -> None:
-    store = Checkpoints(two)
-    ring = check(store.load(no_warning))
-    two.chmod(0o500)
-    try:
-        with pytest.raises(UserError, match="could not be written: Permission denied"):
-            save(store, 3, ring.add(2))
-    finally:
-        two.chmod(0o700)
-    assert check(load(two)).added == 30
+        back = Ring(spec, 3, capacity=60, storage=storage)
+        load(folder).load_ring(back)
+        for moment in range(2):  # as it was, and after the same step in both
+            assert (back.oldest, back.added) == (ring.oldest, ring.added)
+            for ours, theirs in zip(everything(back), everything(ring), strict=True):
+                assert np.array_equal(ours, theirs)
+            if moment == 0:
+                step = random_step(rng, 3)
+                ring.add(*step)
+                back.add(*step)
+    assert ring.oldest > 0 and len(load(folder).segments) > 2

@@ -1,10 +1,12 @@
 """A writer may die, or its disk may refuse, at every single operation: a whole checkpoint is always there."""
 
+import contextlib
 import errno
 import io
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,21 +15,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fake_ring
 import pytest
 from fake_ring import FakeRing, check, load, names, no_warning, save, two_checkpoints
 
 from shoal.errors import UserError
 from shoal.training import disk
-from shoal.training.checkpoint import Checkpoints
+from shoal.training.checkpoint import Checkpoints, load_part
 
-CHANGES = ("open", "fsync", "close", "mkdir", "rename", "unlink", "rmdir")
-LOOKS = ("stat", "listdir")
+CHANGES = ("mkdir", "rename", "unlink", "rmdir")  # besides the making and writing of files
+OTHERS = (
+    "open",
+    "fsync",
+    "close",
+    "stat",
+    "listdir",
+)  # these can fail, but to die there is to die before the next change
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_sync() -> Iterator[None]:
+    """A process that dies takes nothing back from the system's cache, so the tests need not wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 class Faults:
     """Counts the operations on the disk and does something at one of them: a write is then half done."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, at: Callable[[int], bool], act: Callable[[], None], calls: tuple[str, ...]):
+    def __init__(
+        self, patch: pytest.MonkeyPatch, calls: tuple[str, ...], at: Callable[[int], bool], act: Callable[[], None]
+    ) -> None:
         self.count, self.at, self.act = 0, at, act
         for name in calls:
             patch.setattr(os, name, self.counted(getattr(os, name)))
@@ -65,7 +84,7 @@ def first(run: Path) -> tuple[Checkpoints, FakeRing, int]:
 
 
 def next_one(run: Path) -> tuple[Checkpoints, FakeRing, int]:
-    """A checkpoint after which another and a segment go; parts of killed writers lie about."""
+    """A checkpoint after which another and a segment go."""
     store = Checkpoints(run / "checkpoints")
     ring = check(store.load(no_warning))
     return store, ring.add(38), 3
@@ -92,11 +111,12 @@ def after_damage(run: Path) -> tuple[Checkpoints, FakeRing, int]:
     return store, ring.add(20), 2
 
 
+Scene = Callable[[], tuple[Checkpoints, FakeRing, int]]
 SCENES = [first, next_one, same_episode, only_one, after_damage]
 
 
 @pytest.fixture(params=SCENES, ids=lambda scene: scene.__name__)
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], tuple[Checkpoints, FakeRing, int]]]:
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     """Makes a fresh run folder in the same situation at each call, ready to save."""
     template, run = tmp_path / "template", tmp_path / "run"
     template.mkdir()
@@ -139,7 +159,7 @@ def goes_on(folder: Path) -> None:
     assert names(folder / "replay") == sorted(needed | {segment.name for segment in load(folder).segments})
 
 
-def test_killed_at_every_operation(runs: Callable[[], tuple[Checkpoints, FakeRing, int]]) -> None:
+def test_killed_at_every_operation(runs: Scene) -> None:
     outcomes = []
 
     def trial(k: int) -> bool:
@@ -148,7 +168,7 @@ def test_killed_at_every_operation(runs: Callable[[], tuple[Checkpoints, FakeRin
         child = os.fork()
         if child == 0:
             try:
-                Faults(pytest.MonkeyPatch(), lambda n: n == k, lambda: os._exit(9), CHANGES)
+                Faults(pytest.MonkeyPatch(), CHANGES, lambda n: n == k, lambda: os._exit(9))
                 save(store, episode, ring)
                 os._exit(0)
             finally:
@@ -161,46 +181,156 @@ def test_killed_at_every_operation(runs: Callable[[], tuple[Checkpoints, FakeRin
         goes_on(store.folder)
         return died == 9
 
-    assert until_untouched(trial) > 20
+    assert until_untouched(trial) > 15
     assert len(set(outcomes)) == 2  # some died before the new one counted, some after
     assert outcomes == sorted(outcomes, key=lambda added: added or 0)  # and never the old one again
 
 
-def test_refused_at_every_operation(runs: Callable[[], tuple[Checkpoints, FakeRing, int]]) -> None:
-    """One operation fails, and the same process goes on."""
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def attempt(store: Checkpoints, episode: int, ring: FakeRing) -> bool:
+    """Save; whether that was refused, with the sentence that it takes."""
+    try:
+        save(store, episode, ring)
+    except UserError as error:
+        where = re.escape(str(store.folder / f"{episode:08d}"))
+        why = r"(No space left on device|File exists \(.+\))"  # the latter: something in the way cannot be deleted
+        assert re.fullmatch(rf"Checkpoint {where} could not be written: {why}\.", str(error))
+        return True
+    return False
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for good"])
+def test_refused_at_every_operation(runs: Scene, lasting: bool) -> None:
+    """One operation fails, or all from there on so that nothing can be put right either; then the process goes on."""
 
     def trial(k: int) -> bool:
         store, ring, episode = runs()
-        before = added_on_disk(store.folder)
-        listing = sorted(store.folder.rglob("*"))
+        before, listing = added_on_disk(store.folder), set(store.folder.rglob("*"))
         with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(patch, lambda n: n == k, full_disk, CHANGES + LOOKS)
+            faults = Faults(patch, CHANGES + OTHERS, lambda n: n == k or (lasting and n > k), full_disk)
             refused = attempt(store, episode, ring)
+        left = set(store.folder.rglob("*")) - listing - {store.folder / "replay"}
         after = added_on_disk(store.folder)
         assert after in ((before, ring.added) if refused else (ring.added,))
-        if refused and after == before and episode != 2 and faults.count > k:
-            left = [path for path in store.folder.rglob("*") if path not in listing and path.name != "replay"]
-            assert len(left) <= 2, left  # `checkpoints` made anew
+        if after == before and not lasting:
+            assert not left
         save(store, 7, ring.add(2))
         assert added_on_disk(store.folder) == ring.added
-        goes_on(store.folder)
         return faults.count >= k
 
     assert until_untouched(trial) > 40
 
 
-def test_refused_from_every_operation_on(runs: Callable[[], tuple[Checkpoints, FakeRing, int]]) -> None:
-    """The disk goes away for good, so that nothing can be put right either."""
+def test_everything_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power cut may take: files and names that were not synced."""
+    folder = two_checkpoints(tmp_path)
+    store = Checkpoints(folder)
+    ring = check(store.load(no_warning))
+    log: list[tuple[str, Any]] = []
 
-    def trial(k: int) -> bool:
-        store, ring, episode = runs()
-        before = added_on_disk(store.folder)
-        with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(patch, lambda n: n >= k, full_disk, CHANGES + LOOKS)
-            refused = attempt(store, episode, ring)
-        after = added_on_disk(store.folder)
-        assert after in ((before, ring.added) if refused else (ring.added,))
-        goes_on(store.folder)
-        return faults.count >= k
+    def logged(name: str, what: Callable[..., Any]) -> None:
+        call = getattr(os, name)
 
-    assert until_untouched(trial) > 40
+        def operation(*args: Any, **options: Any) -> None:
+            log.append((name, what(*args)))
+            call(*args, **options)
+
+        monkeypatch.setattr(os, name, operation)
+
+    logged("fsync", lambda descriptor: os.fstat(descriptor).st_ino)
+    logged("rename", lambda source, target: target.name)
+    logged("unlink", lambda path: None)
+    save(store, 3, ring.add(4))
+
+    def synced(path: Path) -> int:
+        return max(i for i, entry in enumerate(log) if entry == ("fsync", path.stat().st_ino))
+
+    counts = log.index(("rename", "00000003"))
+    new, segment = folder / "00000003", folder / "replay/000000000030-000000000034.safetensors"
+    assert max(synced(path) for path in new.iterdir()) < synced(new) < counts
+    assert synced(segment) < synced(folder / "replay") < counts
+    assert counts < synced(folder) < log.index(("unlink", None), counts)
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    moments = random.Random(0)
+    reached = 0
+    for _ in range(8):
+        command = [sys.executable, fake_ring.__file__, str(tmp_path / "checkpoints")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            said = [child.stdout.readline()]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(moments.uniform(0, 0.1))
+            child.send_signal(signal.SIGKILL)
+            said += child.stdout.read().splitlines()
+        added = check(load(tmp_path / "checkpoints"), FakeRing(400, copies=500)).added
+        assert added >= int(said[-1]) > reached
+        reached = added
+
+
+# --- real refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    return two_checkpoints(tmp_path)
+
+
+def test_a_missing_run_folder_ends_in_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "gone" / "checkpoints"
+    with pytest.raises(UserError, match=f"^Checkpoint {folder}/00000001 could not be written: No such file") as error:
+        save(Checkpoints(folder), 1, FakeRing())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/replay"])
+def test_a_file_where_a_folder_should_be_ends_in_a_sentence(folder: Path, name: str) -> None:
+    (folder.parent / name).parent.mkdir(exist_ok=True)
+    (folder.parent / name).write_text("mine")
+    with pytest.raises(UserError, match=r"File exists|Not a directory"):
+        save(Checkpoints(folder), 1, FakeRing().add(2))
+    assert (folder.parent / name).read_text() == "mine"
+
+
+def test_reading_checkpoints_from_a_file_ends_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("")
+    for read in (lambda path: Checkpoints(path).load(no_warning), lambda path: load_part(path, "weights")):
+        with pytest.raises(UserError, match="cannot be read: Not a directory"):
+            read(tmp_path / "checkpoints")
+
+
+def test_a_write_that_the_system_cuts_short_ends_in_a_sentence(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    before = sorted(two.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, limits[1]))  # the segment fits, meta.json does not
+    try:
+        with pytest.raises(UserError, match=r"00000003 could not be written: File too large\.$"):
+            save(store, 3, ring.add(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(two.rglob("*")) == before
+    assert check(load(two)).added == 30
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_that_may_not_be_written_ends_in_a_sentence(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    two.chmod(0o500)
+    try:
+        with pytest.raises(UserError, match="could not be written: Permission denied"):
+            save(store, 3, ring.add(2))
+    finally:
+        two.chmod(0o700)
+    assert check(load(two)).added == 30

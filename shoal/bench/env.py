@@ -1,0 +1,90 @@
+"""`shoal bench env`: our worlds beside those of the mpe2 package, steps per second in the same run.
+
+One step is one step of all agents of one copy. Both sides play random choices that were drawn beforehand, for
+whole episodes with their resets, and take turns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from shoal.bench.timing import interleaved
+from shoal.envs import make_env
+from shoal.envs.base import VectorEnv
+from shoal.errors import UserError
+
+EPISODE = 25
+
+
+def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[dict[str, Any]]:
+    """A row for both tasks and each number of agents; each takes about `seconds`, or three episodes of mpe2."""
+    rows = []
+    for world in ("cooperative-navigation", "predator-prey"):
+        for n in agents:
+            ours = _our_world(world, n)
+            copies = ours.copies
+            our_time, their_time = interleaved([_our_episode(ours), _their_episode(world, n)], seconds, least=3)
+            our_rate, their_rate = EPISODE * copies / our_time, EPISODE / their_time
+            rows.append(
+                {
+                    "world": world,
+                    "agents": n,
+                    "shoal_steps_per_second": our_rate,
+                    "mpe2_steps_per_second": their_rate,
+                    "ratio": our_rate / their_rate,
+                    "copies": copies,
+                    "threads": numba.get_num_threads(),
+                }
+            )
+    return rows
+
+
+def _our_world(world: str, agents: int) -> VectorEnv:
+    """So many copies that a call is worth its while and the observations stay in the processor's cache."""
+    copies = max(32, 3072 // agents)
+    if world == "predator-prey":
+        return make_env(world, agents, copies, prey="learned", episode_length=EPISODE)
+    return make_env(world, agents, copies, episode_length=EPISODE)
+
+
+def _our_episode(env: VectorEnv) -> Callable[[], None]:
+    rng = np.random.default_rng(0)
+    choices = rng.integers(5, size=(EPISODE, env.copies, env.spec.agents))
+    actions = np.eye(5, dtype=np.float32)[choices]  # (T, E, N, 5)
+
+    def episode() -> None:
+        for action in actions:
+            env.step(action)
+
+    return episode
+
+
+def _their_episode(world: str, agents: int) -> Callable[[], None]:
+    try:
+        from mpe2 import simple_spread_v3, simple_tag_v3
+    except ImportError:
+        raise UserError(
+            "bench env compares with mpe2, which is not installed; pip install 'shoal[pettingzoo]'."
+        ) from None
+
+    if world == "predator-prey":
+        prey, obstacles = max(1, agents // 3), max(2, agents // 3)
+        env = simple_tag_v3.parallel_env(
+            num_good=prey, num_adversaries=agents, num_obstacles=obstacles, max_cycles=EPISODE
+        )
+    else:
+        env = simple_spread_v3.parallel_env(N=agents, max_cycles=EPISODE)
+    rng = np.random.default_rng(0)
+    names = env.possible_agents
+    actions = [
+        dict(zip(names, choices, strict=True)) for choices in rng.integers(5, size=(EPISODE, len(names))).tolist()
+    ]
+
+    def episode() -> None:
+        env.reset(seed=0)
+        for action in actions:
+            env.step(action)
+
+    return episode

@@ -1,0 +1,325 @@
+"""The command line: one function a command. Heavy modules are imported by the commands that need them."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from shoal.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.training.loop import TrainResult
+
+Arguments = TypeVar("Arguments")
+
+
+def train(argv: list[str]) -> int:
+    """Train a team into a run folder, with a progress bar; --resume goes on after a stop.
+
+    shoal train --env cooperative-navigation --episodes 8000
+    shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
+    shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
+    shoal train --resume runs/hunt
+    """
+    from shoal.training.config import TrainConfig
+
+    @dataclass(frozen=True)
+    class TrainCommand(TrainConfig):
+        resume: bool = False
+        """Go on with the run in --out (or written --resume FOLDER) from its newest whole checkpoint."""
+        watch: bool = False
+        """Draw an episode of the trained team at the end (as `shoal watch`)."""
+        quiet: bool = False
+        """Show no progress."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(TrainCommand, "train", folder_after_resume(argv))
+    config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
+    config.check()
+
+    from shoal.training.loop import Silent, train
+    from shoal.training.progress import ProgressDisplay
+
+    result = train(config, command.resume, Silent() if command.quiet else ProgressDisplay())
+    if result.signal is not None:
+        say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {result.run}")
+        return 128 + result.signal
+    pictures = [draw_curve(result)]
+    if command.watch:
+        pictures += draw_episode(Path(result.run), seed=0, noisy=False)
+    if command.json:
+        print_json(dataclasses.asdict(result))
+    elif not command.quiet:
+        print_result(result, pictures)
+    return 0
+
+
+def evaluate(argv: list[str]) -> int:
+    """Returns of a run's trained team beside a random team, with 95 % confidence intervals.
+
+    shoal evaluate runs/hunt
+    shoal evaluate runs/hunt --episodes 1000 --json
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class EvaluateCommand:
+        run: Annotated[str, tyro.conf.Positional]
+        """Run folder."""
+        episodes: int = 200
+        """Episodes that each team plays."""
+        seed: int = 1
+        """Decides the starts of the episodes and all noise."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(EvaluateCommand, "evaluate", argv)
+    from shoal.training.evaluation import evaluate_team, load_team
+
+    team, config = load_team(Path(command.run), say)
+    played = evaluate_team(team, config, command.episodes, command.seed)
+    if command.json:
+        best = played["deterministic"]
+        figures: dict[str, Any] = {"run": command.run, "episodes": best.episodes}
+        figures |= {"return_mean": best.mean, "return_ci95": best.ci95, "return_prey": best.prey_mean}
+        for name in ("noisy", "random"):
+            figures |= {f"return_{name}": played[name].mean, f"return_{name}_ci95": played[name].ci95}
+        print_json(figures)
+    else:
+        print_returns({name: (result.mean, result.ci95) for name, result in played.items()}, command.episodes)
+    return 0
+
+
+def watch(argv: list[str]) -> int:
+    """Draw an episode of a run's trained team: a strip of pictures (PNG) and a film (GIF).
+
+    shoal watch runs/hunt
+    shoal watch runs/hunt --seed 7 --noisy
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class WatchCommand:
+        run: Annotated[str, tyro.conf.Positional]
+        """Run folder."""
+        seed: int = 0
+        """Which episode: decides where everybody starts."""
+        noisy: bool = False
+        """Play with the noise of training instead of the most likely actions."""
+
+    command = parse(WatchCommand, "watch", argv)
+    for path in draw_episode(Path(command.run), command.seed, command.noisy):
+        print(path)
+    return 0
+
+
+def bench(argv: list[str]) -> int:
+    """Shoal's own ratios, each measured in one run: worlds over mpe2, updates over bare products, and so on.
+
+    shoal bench env
+    shoal bench update --agents 3,12,48
+    shoal bench all --json
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class BenchCommand:
+        name: Annotated[Literal["env", "update", "replay", "train", "all"], tyro.conf.Positional]
+        """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
+        train: whole training beside its ceiling."""
+        agents: str = ""
+        """Numbers of agents with commas between; none: the bench's own."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(BenchCommand, "bench", argv)
+    from shoal.bench import BENCHES, run_bench
+
+    agents = numbers("--agents", command.agents)
+    names = list(BENCHES) if command.name == "all" else [command.name]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        fresh = run_bench(name, agents)
+        rows += [{"bench": name, **row} for row in fresh]
+        if not command.json:
+            print_rows(f"shoal bench {name}: {BENCHES[name]}", fresh)
+    if command.json:
+        print_json({"rows": rows})
+    return 0
+
+
+COMMANDS = {"train": train, "evaluate": evaluate, "watch": watch, "bench": bench}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; what is the user's to mend ends in one sentence and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if not argv or argv[0] in ("-h", "--help", "help"):
+            print(overview())
+            return 0 if argv else 2
+        if argv[0] == "--version":
+            from shoal import __version__
+
+            print(__version__)
+            return 0
+        if argv[0] not in COMMANDS:
+            raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
+        code = COMMANDS[argv[0]](argv[1:])
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        say(f"shoal: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("Interrupted.")
+        return 130
+    except MemoryError:
+        say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
+        return 2
+    except OSError as error:  # standard output is full or gone
+        with contextlib.suppress(OSError):
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  nothing more can be flushed to the old one
+        say(f"shoal: The output could not be written: {error.strerror or error}.")
+        return 2
+
+
+def overview() -> str:
+    """The text of `shoal --help`."""
+    lines = ["Shoal trains teams of agents, and shows where every second and every bit goes.", ""]
+    for name, command in COMMANDS.items():
+        text, *examples = [line.strip() for line in (command.__doc__ or "").strip().splitlines() if line.strip()]
+        lines += [f"  shoal {name:<10} {text}", *(f"      {example}" for example in examples[:1])]
+    return "\n".join([*lines, "", "`shoal COMMAND --help` tells all about a command."])
+
+
+# ---- words in, words out -------------------------------------------------------------------------------------------
+
+
+def parse(kind: type[Arguments], command: str, argv: list[str]) -> Arguments:
+    """The command's arguments; a mistake becomes one sentence."""
+    import tyro
+
+    text, *examples = (COMMANDS[command].__doc__ or "").strip().splitlines()
+    description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=f"shoal {command}", description=description, args=argv)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UserError(one_sentence(complaint.getvalue(), command)) from None
+
+
+def one_sentence(box: str, command: str) -> str:
+    """The gist of the parser's framed message."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
+    gist = []
+    for line in lines[1:]:
+        if not line or line.startswith("─"):
+            break
+        gist.append(line)
+    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")), "")
+    hint = f"; perhaps you meant {hint.split()[0]}" if hint else ""
+    sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
+    sentence = re.sub(
+        r"^Error parsing (\S+): no type matching (\S+) could be .* from \['(.*)'\]$", r"\1 '\3' is not \2", sentence
+    )
+    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
+
+
+def folder_after_resume(argv: list[str]) -> list[str]:
+    """`--resume FOLDER` is short for `--resume --out FOLDER`."""
+    for k, word in enumerate(argv[:-1]):
+        if word == "--resume" and not argv[k + 1].startswith("-"):
+            return [*argv[: k + 1], "--out", *argv[k + 1 :]]
+    return argv
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between."""
+    try:
+        return tuple(int(word) for word in text.split(",") if text)
+    except ValueError:
+        raise UserError(f"{option} is '{text}', but must be whole numbers with commas between, e.g. 3,12.") from None
+
+
+def say(sentence: str) -> None:
+    """A sentence to the person, on standard error; nobody there is no error."""
+    with contextlib.suppress(OSError):
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output; what is not a number is null."""
+    clean = {k: None if isinstance(v, float) and v != v else v for k, v in value.items()}
+    print(json.dumps(clean), flush=True)
+
+
+def print_result(result: "TrainResult", pictures: list[Path]) -> None:
+    """The table at the end of training, and where everything is."""
+    if result.return_random is not None:
+        teams = {
+            name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95"))
+            for name in ("deterministic", "noisy", "random")
+        }
+        print_returns(teams, None)
+    print(
+        f"{result.episodes:,} episodes, {result.env_steps:,} steps and {result.updates:,} updates "
+        f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
+    )
+    for path in pictures:
+        print(f"{path.suffix[1:].upper():<4} {path}")
+    print(f"run  {result.run}")
+
+
+def print_returns(teams: dict[str, tuple[float, float]], episodes: int | None) -> None:
+    """Trained against random, with intervals."""
+    labels = {
+        "deterministic": "trained, most likely actions",
+        "noisy": "trained, with training noise",
+        "random": "random team",
+    }
+    rows = [
+        {"team": labels[name], "return per agent": mean, "95 % interval": f"{mean - ci:,.1f} to {mean + ci:,.1f}"}
+        for name, (mean, ci) in teams.items()
+    ]
+    print_rows("Return of an episode" + (f", {episodes:,} episodes each" if episodes else ""), rows)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """A table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for key in rows[0]:
+        table.add_column(key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right")
+    for row in rows:
+        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=160).print(table)
+
+
+def draw_curve(result: "TrainResult") -> Path:
+    """The learning curve of a run."""
+    from shoal.report.curve import draw_curve
+
+    run = Path(result.run)
+    draw_curve(run / "metrics.jsonl", run / "curve.png", title=run.name, random_return=result.return_random)
+    return run / "curve.png"
+
+
+def draw_episode(run: Path, seed: int, noisy: bool) -> list[Path]:
+    """An episode of the trained team as strip and film, in the run folder."""
+    from shoal.report.watch import draw_run
+
+    return draw_run(run, seed, noisy, say)

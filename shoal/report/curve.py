@@ -1,0 +1,235 @@
+"""The learning curve of a run, and of several runs together: return over episodes, and where the time went."""
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+from shoal.report.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Metrics = Sequence[Mapping[str, Any]]
+Values = NDArray[np.float64]
+
+# Colours that colour-blind people can tell apart (six of Okabe and Ito's first); a single run has the first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8F98", "#332288", "#999933")
+INK, FAINT_INK = "#212529", "#68707A"
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`. A line torn by a kill in mid-writing is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise UserError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
+    read = [entry for line in lines if isinstance(entry := _parse(line), dict)]
+    if any(line.strip() for line in lines[:-1]) and not read:  # behind the last line break there is a torn line or none
+        raise UserError(f"{path} is not a metrics.jsonl: none of its lines is a JSON object.")
+    return read
+
+
+def _parse(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def draw_curve(
+    metrics: Metrics | str | Path,
+    path: str | Path,
+    title: str = "",
+    random_return: float | None = None,
+    evaluations: Metrics | None = None,
+) -> Path:
+    """Write the learning curve of one run as a PNG, with its shares of time per phase below where it has them.
+
+    Args:
+        metrics: the lines of a `metrics.jsonl`, or its path.
+        path: where to write.
+        title: heading; a caption with episodes, steps and seconds goes under it.
+        random_return: level of a random team, drawn dashed.
+        evaluations: evaluations along the way, each with `episode`, `return_mean` and perhaps `return_ci95`
+            (both ends of the interval, or its half width).
+
+    """
+    lines = _lines(metrics)
+    latest = {key: value for line in lines for key, value in line.items()}
+    phases = _phase_seconds(latest)
+    figure, curve, bar = _figure(title, _caption(latest), with_phases=bool(phases))
+    prey_episodes, prey_returns = _series(lines, "return_prey")
+    hunt = len(prey_returns) > 0  # then the colours are those of the bodies in the pictures of an episode
+    label, colour = ("predators", COLOURS[1]) if hunt else ("training", COLOURS[0])
+    _plot_returns(curve, *_series(lines, "return_mean"), label, colour)
+    _plot_returns(curve, prey_episodes, prey_returns, "prey", COLOURS[0])
+    _plot_evaluations(curve, evaluations or [])
+    _finish_curve(curve, random_return)
+    if bar:
+        _plot_phases(bar, phases)
+    return _write(figure, path)
+
+
+def draw_curves(
+    runs: Sequence[tuple[str, Metrics | str | Path]],
+    path: str | Path,
+    title: str = "",
+    random_return: float | None = None,
+) -> Path:
+    """Write the learning curves of several runs, given as (label, metrics or path), over each other as a PNG."""
+    figure, curve, _ = _figure(title, "", with_phases=False)
+    for number, (label, metrics) in enumerate(runs):
+        episodes, returns = _series(_lines(metrics), "return_mean")
+        _plot_returns(curve, episodes, returns, label, COLOURS[number % len(COLOURS)])
+    _finish_curve(curve, random_return, many=True)
+    return _write(figure, path)
+
+
+# From lines to numbers ------------------------------------------------------------------------------------------------
+
+
+def _lines(metrics: Metrics | str | Path) -> Metrics:
+    return read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
+
+
+def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
+    """Episodes and finite values of `key`, in order; of lines for the same episode (a resumed run) the last counts."""
+    pairs = ((_number(line.get("episode")), _number(line.get(key))) for line in lines)
+    points = {episode: value for episode, value in pairs if math.isfinite(episode + value)}
+    table = np.array(sorted(points.items()), float).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, Real) else math.nan
+
+
+def smooth(values: Values) -> Values:
+    """Each value averaged with a fortieth of all values on either side; at the ends, with those there are."""
+    reach = len(values) // 40
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first, end = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
+    return (sums[end] - sums[first]) / (end - first)
+
+
+def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds per phase so far, without the phases that took none."""
+    seconds = {key.removeprefix("time/"): _number(value) for key, value in latest.items() if key.startswith("time/")}
+    return {phase: value for phase, value in seconds.items() if value > 0 and math.isfinite(value)}
+
+
+def _caption(latest: Mapping[str, Any]) -> str:
+    """How much of everything the run has had."""
+    episodes, steps, seconds = (_number(latest.get(key)) for key in ("episode", "env_steps", "seconds"))
+    parts = []
+    if math.isfinite(episodes):
+        parts.append(f"{episodes:,.0f} episodes")
+    if math.isfinite(steps):
+        parts.append(f"{steps:,.0f} steps")
+    if math.isfinite(seconds):
+        parts.append(f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s")
+    if seconds > 0 and math.isfinite(steps):
+        parts.append(f"{steps / seconds:,.0f} steps/s")
+    return "  ·  ".join(parts)
+
+
+# From numbers to the picture ------------------------------------------------------------------------------------------
+
+
+def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes, Axes | None]":
+    """A figure with axes for the curve and, if asked for, narrow ones for the bar of phases below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5.6 if with_phases else 4.6), dpi=120)
+    figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
+    heights = [12, 1] if with_phases else [12]
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    curve = axes[0]
+    curve.set_title(_plain(title), loc="left", fontweight="bold", color=INK, pad=44 if caption else 8)
+    curve.annotate(caption, (0, 1), (0, 28), "axes fraction", "offset points", color=FAINT_INK, fontsize=9)
+    curve.set_xlabel("episodes", color=INK)
+    curve.set_ylabel("return per agent, sum over an episode", color=INK)
+    curve.margins(x=0.01)
+    curve.grid(color="#E8EBF0", linewidth=0.8)
+    curve.spines[["top", "right"]].set_visible(False)
+    curve.xaxis.set_major_formatter("{x:,.0f}")
+    curve.yaxis.set_major_formatter("{x:,.5g}")
+    return figure, curve, axes[1] if with_phases else None
+
+
+def _plain(text: str) -> str:
+    """The text as it is: a dollar sign starts no formula."""
+    return text.replace("$", r"\$")
+
+
+def _plot_returns(axes: "Axes", episodes: Values, returns: Values, label: str, colour: str) -> None:
+    """Every value as a light point, their smoothed course as a strong line."""
+    if len(returns) == 0:
+        return
+    axes.plot(episodes, returns, ".", color=colour, alpha=0.35, markersize=5, markeredgewidth=0)
+    marker = "o" if len(returns) == 1 else ""
+    axes.plot(episodes, smooth(returns), color=colour, linewidth=2, marker=marker, label=_plain(label))
+
+
+def _plot_evaluations(axes: "Axes", evaluations: Metrics) -> None:
+    """Diamonds with their 95 % intervals."""
+    label = "evaluation, 95 %"
+    for entry in evaluations:
+        episode, mean = _number(entry.get("episode")), _number(entry.get("return_mean"))
+        if not math.isfinite(episode + mean):
+            continue
+        ci95 = np.ravel(entry.get("return_ci95", ())).astype(float)
+        low, high = ci95 if len(ci95) == 2 else (mean - ci95.sum(), mean + ci95.sum())
+        error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+        axes.errorbar(episode, mean, error, fmt="D", color=INK, markersize=5, capsize=3, linewidth=1.2, label=label)
+        label = ""  # one entry in the legend is enough
+
+
+def _finish_curve(axes: "Axes", random_return: float | None, many: bool = False) -> None:
+    """The random team's level and the legend, or a word where there is nothing to show."""
+    if not axes.has_data():
+        axes.set(xticks=[], yticks=[])
+        axes.annotate("no episodes yet", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT_INK)
+        return
+    if random_return is not None and math.isfinite(random_return):
+        label = f"random team {random_return:.1f}".replace("-", "−")
+        axes.axhline(random_return, color=FAINT_INK, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
+    if many:
+        axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    else:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0.1, frameon=False, fontsize=9, ncols=4)
+
+
+def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
+    """One bar of all the time, cut by phase; shares too narrow for their number have it in the legend only."""
+    total, left = sum(seconds.values()), 0.0
+    for number, (phase, spent) in enumerate(seconds.items()):
+        share = spent / total
+        label = f"{phase} {100 * share:.0f} %" if share >= 0.01 else f"{phase} < 1 %"
+        axes.barh(0, share, left=left, color=COLOURS[number % len(COLOURS)], edgecolor="white", label=_plain(label))
+        if share >= 0.06:
+            axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", color="white", fontsize=9)
+        left += share
+    axes.set(xlim=(0, 1), ylim=(-0.4, 0.4))
+    axes.set_axis_off()
+    axes.set_title("time per phase", loc="left", fontsize=9, color=FAINT_INK, pad=3)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, 0), borderpad=0.1, frameon=False, fontsize=8, ncols=5, handlelength=1
+    )
+
+
+def _write(figure: "Figure", path: str | Path) -> Path:
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return write_whole(path, content.getvalue())

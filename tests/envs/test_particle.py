@@ -1,0 +1,371 @@
+"""What holds for every particle world: episodes, states, threads, refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.envs import make_env, particle, physics
+from shoal.envs.base import Entity
+from shoal.errors import UserError
+
+WORLDS = [
+    {"name": "cooperative-navigation"},
+    {"name": "cooperative-navigation", "rules": "openai", "landmarks": 2},
+    *[{"name": "predator-prey", "prey": prey} for prey in ("scripted", "facmac", "learned", "random")],
+    {"name": "predator-prey", "rules": "openai", "prey_count": 2, "obstacles": 0},
+]
+worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: "-".join(str(v) for v in world.values()))
+
+
+def actions_for(env, seed=0):
+    """Soft actions for all agents of all copies, without end."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield rng.dirichlet(np.ones(5), (env.copies, env.spec.agents)).astype(np.float32)
+
+
+def play(env, steps, seed=0):
+    """All that a number of steps gave, and the state they ended in."""
+    played = [env.step(actions) for _, actions in zip(range(steps), actions_for(env, seed), strict=False)]
+    return [np.stack(field) for field in zip(*played, strict=True)] + list(env.state().values())
+
+
+def assert_same(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ------------------------------------------------------------------------------------------------- description
+
+
+def test_cooperative_navigation_describes_itself():
+    env = make_env("cooperative-navigation", 4, copies=2, landmarks=3)
+    assert env.spec.agent_names == ("agent_0", "agent_1", "agent_2", "agent_3")
+    assert env.spec.observation_sizes == (4 + 2 * 3 + 2 * 3 + 2 * 3,) * 4
+    assert env.spec.action_sizes == (5,) * 4
+    assert (env.spec.discrete, env.spec.soft_actions, env.spec.fixed_length) == (True, True, True)
+    assert (env.spec.team, env.spec.episode_length) == (0, 25)
+    assert env.entities == (Entity("agent", 0.15),) * 4 + (Entity("landmark", 0.05),) * 3
+    assert env.position.shape == env.velocity.shape == (2, 7, 2)
+
+
+def test_predator_prey_describes_itself():
+    env = make_env("predator-prey", 2, prey="learned", prey_count=3, obstacles=1)
+    assert env.spec.agent_names == ("adversary_0", "adversary_1", "agent_0", "agent_1", "agent_2")
+    assert env.spec.observation_sizes == (20, 20, 18, 18, 18)
+    assert env.spec.team == 2
+    kinds = [Entity("predator", 0.075)] * 2 + [Entity("prey", 0.05)] * 3 + [Entity("obstacle", 0.2)]
+    assert env.entities == tuple(kinds)
+    scripted = make_env("predator-prey", 2, prey_count=3, obstacles=1)
+    assert scripted.spec.agent_names == ("adversary_0", "adversary_1")
+    assert (scripted.spec.team, scripted.spec.observation_size) == (0, 20)
+    assert scripted.entities == env.entities
+
+
+@pytest.mark.parametrize("name", ["cooperative-navigation", "predator-prey"])
+@pytest.mark.parametrize("rules", ["mpe2", "openai"])
+@pytest.mark.parametrize("agents", [1, 2, 64])
+def test_any_number_of_agents(name, rules, agents):
+    env = make_env(name, agents, copies=2, rules=rules)
+    observation = env.reset()
+    assert observation.shape == (2, agents, env.spec.observation_size)
+    *results, position, velocity, _, _ = play(env, 30)
+    assert np.isfinite(results[0]).all()
+    assert np.isfinite(results[1]).all()
+    assert np.isfinite(position).all()
+    assert np.isfinite(velocity).all()
+
+
+@worlds
+def test_types_of_a_step(world):
+    env = make_env(**world, copies=3)
+    step = env.step(np.zeros((3, 3 if world.get("prey") != "learned" else 4, 5)))
+    n = env.spec.agents
+    assert [field.shape for field in step] == [env.reset().shape, (3, n), (3, n), (3,), (3, n), (3,), env.reset().shape]
+    assert [str(field.dtype) for field in step] == ["float32", "float32", "bool", "bool", "bool", "bool", "float32"]
+
+
+# ------------------------------------------------------------------------------------------------- episodes
+
+
+@worlds
+@pytest.mark.parametrize("stagger", [True, False])
+def test_when_episodes_end(world, stagger):
+    env = make_env(**world, copies=5, episode_length=10, stagger=stagger)
+    behind = np.array([0, 2, 4, 6, 8]) if stagger else np.zeros(5, int)
+    np.testing.assert_array_equal(env.episode_step, behind)
+    for t, actions in zip(range(1, 35), actions_for(env), strict=False):
+        step = env.step(actions)
+        np.testing.assert_array_equal(step.ended, (behind + t) % 10 == 0)
+        np.testing.assert_array_equal(step.truncated, step.ended)
+        assert not step.terminated.any()
+        assert step.alive.all()
+        np.testing.assert_array_equal(env.episode_step, (behind + t) % 10)
+        np.testing.assert_array_equal(step.observation, env.observe())
+        assert not env.velocity[step.ended].any()
+    env.reset()
+    np.testing.assert_array_equal(env.episode_step, behind)
+
+
+@worlds
+def test_final_observation_is_that_of_the_episode_that_ended(world):
+    """A twin whose episodes never end sees what would have been seen."""
+    env = make_env(**world, copies=6, episode_length=5)
+    twin = make_env(**world, copies=6, episode_length=10_000)
+    for _, actions in zip(range(12), actions_for(env), strict=False):
+        twin.load_state(env.state())
+        step, expected = env.step(actions), twin.step(actions)
+        np.testing.assert_array_equal(step.final_observation, expected.observation)
+        np.testing.assert_array_equal(step.reward, expected.reward)
+        np.testing.assert_array_equal(step.observation[~step.ended], expected.observation[~step.ended])
+        assert (step.observation[step.ended] != expected.observation[step.ended]).any(axis=(1, 2)).all()
+
+
+def test_episodes_start_anywhere_in_the_arena():
+    env = make_env("predator-prey", 2, copies=20_000, prey_count=1, obstacles=1)
+    assert 0.99 < np.abs(env.position[:, :3]).max() <= 1.0
+    assert 0.89 < np.abs(env.position[:, 3:]).max() <= 0.9
+    for k, width in enumerate([1.0, 1.0, 1.0, 0.9]):
+        quarters, _ = np.histogramdd(env.position[:, k], bins=4, range=[(-width, width)] * 2)
+        np.testing.assert_allclose(quarters, 20_000 / 16, rtol=0.15)  # five deviations
+
+
+# ------------------------------------------------------------------------------------------------- randomness
+
+
+def test_draws_are_splitmix64():
+    """The generator's published first outputs from seed 1234567."""
+    random = np.array([1234567], np.uint64)
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [physics.draw(random, 0) for _ in published] == [(z >> 11) / 2**53 for z in published]
+
+
+@worlds
+def test_the_seed_decides_everything(world):
+    same = [play(make_env(**world, copies=4, seed=7), 60) for _ in range(2)]
+    assert_same(*same)
+    other = play(make_env(**world, copies=4, seed=8), 60)
+    assert (same[0][0] != other[0]).any()
+    positions = make_env(**world, copies=4, seed=7).position
+    assert len(np.unique(positions[:, 0, 0])) == 4
+
+
+@worlds
+def test_a_copy_does_not_depend_on_how_many_there_are(world):
+    few, many = make_env(**world, copies=3, stagger=False), make_env(**world, copies=9, stagger=False)
+    for _, actions in zip(range(60), actions_for(many), strict=False):
+        left, right = few.step(actions[:3]), many.step(actions)
+        np.testing.assert_array_equal(left.observation, right.observation[:3])
+        np.testing.assert_array_equal(left.reward, right.reward[:3])
+
+
+@worlds
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_nothing(world, threads, monkeypatch):
+    serial = play(make_env(**world, copies=13), 30)
+    monkeypatch.setattr(particle, "THREADS_FROM", 0)
+    monkeypatch.setattr(particle.numba, "get_num_threads", lambda: threads)
+    assert_same(serial, play(make_env(**world, copies=13), 30))
+
+
+# ------------------------------------------------------------------------------------------------- states
+
+
+@worlds
+def test_a_saved_state_has_the_same_future(world):
+    env = make_env(**world, copies=7, episode_length=9)
+    play(env, 20)
+    saved = env.state()
+    future = play(env, 20, seed=1)
+    other = make_env(**world, copies=7, episode_length=9, seed=99)
+    position = other.position
+    other.load_state(saved)
+    assert other.position is position
+    assert_same(future, play(other, 20, seed=1))
+    env.load_state(saved)  # what was saved has not moved on with the world
+    assert_same(future, play(env, 20, seed=1))
+
+
+def test_states_that_do_not_fit_are_refused():
+    env = make_env("cooperative-navigation", copies=4)
+    before = env.state()
+    wrong = [
+        make_env("cooperative-navigation", 4, copies=4).state(),
+        make_env("cooperative-navigation", copies=5).state(),
+        make_env("cooperative-navigation", copies=4, episode_length=100).state(),
+        {**before, "random": before["random"].astype(np.int64)},
+        {**before, "episode_step": before["episode_step"] - 1},
+        {key: value for key, value in before.items() if key != "velocity"},
+    ]
+    for state in wrong:
+        with pytest.raises(UserError, match="does not fit"):
+            env.load_state(state)
+    assert_same(before.values(), env.state().values())
+
+
+def test_written_positions_are_seen():
+    env = make_env("cooperative-navigation", 2, copies=2, landmarks=1)
+    env.position[1] = [(0.1, 0.2), (0.5, 0.5), (-1.0, 1.0)]
+    env.velocity[1, 0] = (3.0, 4.0)
+    expected = [3.0, 4.0, 0.1, 0.2, -1.1, 0.8, 0.4, 0.3, 0.0, 0.0]
+    np.testing.assert_allclose(env.observe()[1, 0], expected, rtol=1e-6)
+
+
+@worlds
+def test_kept_observations_are_never_overwritten(world):
+    env = make_env(**world, copies=4, episode_length=3)
+    kept, copies = [env.reset()], []
+    copies.append(kept[0].copy())
+    for t, actions in zip(range(40), actions_for(env), strict=False):
+        step = env.step(actions)
+        # a view alone must hold it, too; some are dropped so that memory is used again
+        for field in (step.observation, step.final_observation[2:]):
+            if t % 3:
+                kept.append(field)
+                copies.append(field.copy())
+        del step, field
+    assert_same(kept, copies)
+
+
+def test_dropped_observations_are_used_again():
+    env = make_env("cooperative-navigation", copies=4, stagger=False)
+    actions = np.zeros((4, 3, 5))
+    addresses = {env.step(actions).observation.ctypes.data for _ in range(20)}
+    assert len(addresses) == 1
+
+
+# ------------------------------------------------------------------------------------------------- contacts
+
+
+@pytest.mark.parametrize("rules", ["mpe2", "openai"])
+def test_bodies_with_the_same_centre_part_along_x(rules):
+    env = make_env("cooperative-navigation", 2, rules=rules)
+    env.position[0, :2] = 0.5
+    env.step(np.zeros((1, 2, 5)))
+    np.testing.assert_allclose(env.velocity[0, :2], [(3.0, 0.0), (-3.0, 0.0)])  # 100 * 0.3 * 0.1
+
+
+@worlds
+def test_everything_in_one_point_stays_finite(world):
+    env = make_env(**world, copies=2)
+    env.position[:] = 0.25
+    results = play(env, 20)
+    for values in results:
+        assert np.isfinite(values).all()
+
+
+# ------------------------------------------------------------------------------------------------- actions
+
+
+@pytest.mark.parametrize("rules", ["mpe2", "openai"])
+@pytest.mark.parametrize("prepare", [np.asfortranarray, lambda a: a.astype(np.float64), lambda a: a[::1, :, ::1]])
+def test_actions_of_any_memory_layout(rules, prepare):
+    left, right = (make_env("predator-prey", copies=3, rules=rules) for _ in range(2))
+    actions = next(actions_for(left)).round(2)
+    frozen = actions.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_allclose(left.step(prepare(actions)).observation, right.step(frozen).observation, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        np.zeros((2, 3, 4)),
+        np.zeros((3, 3, 5)),
+        np.zeros((3, 5)),
+        np.zeros((2, 3, 5), np.int64),
+        np.zeros((2, 3, 5), np.float16),
+        [[[0.0] * 5] * 3] * 2,
+        None,
+    ],
+)
+def test_actions_of_a_wrong_kind_are_refused(actions):
+    with pytest.raises(UserError, match=r"needs a numpy array of float32 or float64 of shape \(2, 3, 5\)"):
+        make_env("cooperative-navigation", copies=2).step(actions)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@settings(max_examples=15, deadline=None)
+@given(copy=st.integers(0, 6), agent=st.integers(0, 3), entry=st.integers(0, 4))
+def test_actions_that_are_not_finite_are_refused_before_anything_moves(value, dtype, copy, agent, entry):
+    env = make_env("predator-prey", 3, prey="learned", copies=7)
+    before = env.state()
+    actions = np.ones((7, 4, 5), dtype)
+    actions[copy, agent, entry] = value
+    name = ("adversary_0", "adversary_1", "adversary_2", "agent_0")[agent]
+    with pytest.raises(UserError, match=rf"action of {name} in copy {copy} is .*finite"):
+        env.step(actions)
+    assert_same(before.values(), env.state().values())
+
+
+def test_huge_but_finite_actions_are_clipped():
+    env = make_env("cooperative-navigation", 2)
+    env.position[0] = [(-5.0, 0.0), (5.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
+    env.step(np.array([[[0, 0, 3e38, 0, 0], [3e38, 3e38, -3e38, 0, 0]]], np.float32))
+    np.testing.assert_allclose(env.velocity[0, :2], [(0.5, 0.0), (-0.5, 0.0)])
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"name": "predator-pray"}, "perhaps predator-prey was meant"),
+        ({"name": "chess"}, "known are cooperative-navigation, predator-prey, pettingzoo:<module> and gym:<id>"),
+        ({"name": None}, "is not known"),
+        ({"agents": 0}, "agents is 0, but must be from 1 to 1024"),
+        ({"agents": 1025}, "from 1 to 1024"),
+        ({"agents": 2.5}, "agents is 2.5, but must be a whole number"),
+        ({"agents": "3"}, "agents is '3', but must be a whole number"),
+        ({"agents": True}, "must be a whole number"),
+        ({"copies": 0}, "copies is 0, but must be at least 1"),
+        ({"copies": -3}, "at least 1"),
+        ({"copies": 1e3}, "must be a whole number"),
+        ({"copies": 10**15}, "from 1 to 1048576"),
+        ({"seed": -1}, "seed is -1, but must be at least 0"),
+        ({"seed": float("nan")}, "must be a whole number"),
+        ({"episode_length": 0}, "episode_length is 0, but must be at least 1"),
+        ({"episode_length": "25"}, "must be a whole number"),
+        ({"rules": "petting"}, "rules 'petting' is not known; choose one of: mpe2, openai"),
+        ({"prey": "clever"}, "choose one of: scripted, facmac, learned, random"),
+        ({"prey_count": 0}, "prey_count is 0"),
+        ({"prey_count": 1.0}, "must be a whole number"),
+        ({"obstacles": -1}, "obstacles is -1"),
+        ({"prey_scale": 4}, "prey_scale is a setting of facmac prey only"),
+        ({"prey": "facmac", "prey_scale": 2}, "prey_scale is 2, but must be 1 or 4"),
+        ({"landmarks": 3}, "landmarks is not a setting of predator-prey"),
+        ({"options": {}}, "options is not a setting of predator-prey"),
+        ({"name": "cooperative-navigation", "landmarks": 0}, "landmarks is 0"),
+        ({"name": "cooperative-navigation", "prey": "learned"}, "prey is not a setting of cooperative-navigation"),
+        ({"name": "cooperative-navigation", "prey_count": 1}, "prey_count is not a setting"),
+        ({"name": "cooperative-navigation", "obstacles": 1}, "obstacles is not a setting"),
+        ({"name": "cooperative-navigation", "prey_scale": 1}, "prey_scale is not a setting"),
+        ({"name": "gym:Pendulum-v1", "rules": "openai"}, "rules is not a setting of gym:Pendulum-v1"),
+        ({"name": "gym:Pendulum-v1", "landmarks": 1}, "landmarks is not a setting"),
+        ({"name": "gym:Pendulum-v1", "agents": 3}, "agents is 3, but gym:Pendulum-v1 has 1"),
+    ],
+)
+def test_wrong_settings_meet_one_sentence(wrong, sentence):
+    with pytest.raises(UserError) as error:
+        make_env(**{"name": "predator-prey", **wrong})
+    assert sentence in str(error.value)
+    assert str(error.value).endswith(".")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cooperative-navigation", "predator-prey"])
+def test_too_many_copies_for_the_memory(name, monkeypatch):
+    def refuse(shape, places=4):
+        raise MemoryError
+
+    monkeypatch.setattr(particle, "_Shelf", refuse)
+    with pytest.raises(UserError, match="1000 copies of 8 agents do not fit into memory; use fewer copies"):
+        make_env(name, 8, copies=1000)
+
+
+def test_numpy_numbers_are_numbers():
+    env = make_env("cooperative-navigation", np.int64(4), copies=np.int32(2))
+    assert (env.spec.agents, env.copies) == (4, 2)

@@ -1,0 +1,139 @@
+"""What the samplers draw: how often each transition, which neighbours, how many random numbers."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from shoal.errors import UserError
+from shoal.replay import Neighbor, Uniform, can_sample, make_sampler
+
+
+def history(copies=2, oldest=0, added=10):
+    return SimpleNamespace(copies=copies, oldest=oldest, added=added)
+
+
+def neighborhoods(seen, sampler):
+    """(cluster, slot): how often each centre yields each live transition, written out plainly."""
+    live = seen.added - seen.oldest
+    table = np.zeros((seen.copies * live, seen.copies * live))
+    for copy in range(seen.copies):
+        for center in range(live):
+            for near in range(center - sampler.neighbors, center + sampler.neighbors + 1):
+                if 0 <= near < live and (near != center or sampler.include_center):
+                    table[copy * live + center, copy * live + near] = 1
+    return table
+
+
+def slots(seen, sampler, batch, seed):
+    """How often each live transition was drawn in one large mini-batch."""
+    live = seen.added - seen.oldest
+    copies, transitions = sampler.draw(seen, 1, batch, np.random.default_rng(seed))
+    return np.bincount((copies * live + transitions - seen.oldest).ravel(), minlength=seen.copies * live)
+
+
+def test_uniform_is_flat():
+    counts = slots(history(3, 100, 117), Uniform(), 51_000, seed=1)
+    assert counts.size == 51
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def cluster_pvalue(counts, table, share):
+    """Chi-square of counts that come in whole neighbourhoods, drawn evenly, against these shares.
+
+    Members of a neighbourhood come together, so the counts' covariance is that of the neighbourhoods.
+    """
+    drawn = counts.sum() / table.sum(1).mean()
+    deviation = table - table.sum(1, keepdims=True) * share
+    covariance = drawn * np.cov(deviation.T, bias=True)
+    distance = counts - counts.sum() * share
+    rank = np.linalg.matrix_rank(covariance)
+    return stats.chi2.sf(distance @ np.linalg.pinv(covariance, rcond=1e-10) @ distance, rank)
+
+
+@pytest.mark.parametrize("sampler", [Neighbor(3), Neighbor(1), Neighbor(2, include_center=True), Neighbor(30)])
+def test_neighbor_draws_in_proportion_to_the_centres_that_reach_a_transition(sampler):
+    seen = history(2, 5, 17)
+    table = neighborhoods(seen, sampler)
+    share = table.sum(0) / table.sum()
+    counts = slots(seen, sampler, 120_000, seed=2)
+    assert cluster_pvalue(counts, table, share) > 0.01
+    if sampler.neighbors < 30:  # the test would notice an even distribution
+        assert cluster_pvalue(counts, table, np.full(share.size, 1 / share.size)) < 1e-6
+
+
+def test_inside_the_history_neighbor_is_flat_and_the_ends_come_half_as_often():
+    counts = slots(history(1, 0, 40), Neighbor(3), 400_000, seed=3)
+    inside = counts[6:-6].mean()
+    assert counts[0] / inside == pytest.approx(0.5, abs=0.02)
+    assert counts[-1] / inside == pytest.approx(0.5, abs=0.02)
+    assert counts[1] / inside == pytest.approx(4 / 6, abs=0.02)
+
+
+@pytest.mark.parametrize("sampler", [Neighbor(3), Neighbor(2, include_center=True), Neighbor(50), Neighbor(1)])
+@pytest.mark.parametrize("batch", [1, 5, 6, 7, 100])
+def test_neighborhoods_are_whole_ascending_and_clipped(sampler, batch):
+    seen = history(3, 7, 20)
+    rng, again = np.random.default_rng(4), np.random.default_rng(4)
+    copies, transitions = sampler.draw(seen, 2, batch, rng)
+    for m in range(2):
+        wanted = []
+        while len(wanted) < batch:  # the same centres, one number at a time, and the rule written out
+            copy, age = divmod(int(again.integers(3 * 13)), 13)
+            near = range(age - sampler.neighbors, age + sampler.neighbors + 1)
+            wanted += [(copy, 7 + t) for t in near if 0 <= t < 13 and (t != age or sampler.include_center)]
+        assert list(zip(copies[m], transitions[m], strict=True)) == wanted[:batch]
+    assert copies.shape == transitions.shape == (2, batch)
+
+
+class Counting(np.random.Generator):
+    """Counts the integers drawn."""
+
+    drawn = 0
+
+    def integers(self, *arguments, size=None, **options):
+        self.drawn += int(np.prod(size))
+        return super().integers(*arguments, size=size, **options)
+
+
+@pytest.mark.parametrize(("batch", "centers"), [(1, 1), (6, 1), (7, 2), (1024, 171)])
+def test_no_more_centres_are_drawn_than_needed(batch, centers):
+    rng = Counting(np.random.PCG64(0))
+    Neighbor(3).draw(history(25, 0, 1_000_000), 1, batch, rng)
+    assert rng.drawn == centers
+
+
+def test_draws_depend_on_the_generator_alone():
+    for sampler in (Uniform(), Neighbor(3)):
+        one, other = (sampler.draw(history(), 3, 50, np.random.default_rng(9)) for _ in range(2))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_mini_batches_are_independent():
+    _, transitions = Neighbor(3).draw(history(4, 0, 1000), 2, 600, np.random.default_rng(0))
+    assert not np.array_equal(transitions[0], transitions[1])
+
+
+def test_what_can_be_drawn_from():
+    assert not can_sample(history(added=0), Uniform())
+    assert can_sample(history(added=1), Uniform())
+    assert not can_sample(history(added=0), Neighbor(3, include_center=True))
+    assert can_sample(history(added=1), Neighbor(3, include_center=True))
+    assert not can_sample(history(oldest=8, added=9), Neighbor(3))
+    assert can_sample(history(oldest=8, added=10), Neighbor(3))
+
+
+def test_two_transitions_are_each_others_only_neighbours():
+    _, transitions = Neighbor(3).draw(history(1, 0, 2), 1, 101, np.random.default_rng(5))
+    assert set(transitions.ravel()) == {0, 1}
+
+
+def test_samplers_by_name():
+    assert make_sampler("uniform") == Uniform()
+    assert make_sampler("neighbor") == Neighbor(3, False)
+    assert make_sampler("neighbor", 5, True) == Neighbor(5, True)
+    with pytest.raises(UserError, match="sampler 'prioritized' is not known; choose one of: uniform, neighbor"):
+        make_sampler("prioritized")
+    with pytest.raises(UserError, match="neighbors is 0, but must be at least 1"):
+        make_sampler("neighbor", neighbors=0)

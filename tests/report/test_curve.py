@@ -1,0 +1,195 @@
+"""Learning curves: what is read, what is drawn, and what is refused."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shoal.errors import UserError
+from shoal.report.curve import COLOURS, draw_curve, draw_curves, read_metrics, smooth
+
+PHASES = {"time/action selection": 3.0, "time/environment": 1.0, "time/Q loss": 6.0, "time/other": 0.001}
+
+
+def run(lines, rise=1.0, **more):
+    return [
+        {
+            "episode": 100 * line,
+            "env_steps": 2500 * line,
+            "return_mean": -200 + rise * line,
+            "seconds": 0.5 * line,
+            "loss/q": 1.0,
+            **more,
+        }
+        for line in range(1, lines + 1)
+    ]
+
+
+def rgb(colour):
+    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def pixels(path):
+    """The picture as an array, having checked that it is a whole PNG."""
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.array(image.convert("RGB"))
+
+
+def places(picture, colour):
+    """(count, 2) rows and columns of the pixels that have exactly this colour."""
+    return np.argwhere((picture == rgb(colour)).all(axis=2))
+
+
+@pytest.mark.parametrize("rise", [1.0, -1.0])
+def test_the_line_goes_the_way_of_the_returns(tmp_path, rise):
+    line = places(pixels(draw_curve(run(80, rise), tmp_path / "a.png", "title")), COLOURS[0])
+    line = line[line[:, 0] > 120]  # below title and legend
+    start, end = line[line[:, 1].argmin(), 0], line[line[:, 1].argmax(), 0]
+    assert (start > end) == (rise > 0)  # rows count downwards
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 1000])
+def test_few_and_many_lines_are_drawn(tmp_path, lines):
+    picture = pixels(draw_curve(run(lines), tmp_path / "a.png", "title", random_return=-233.0))
+    assert (len(places(picture, COLOURS[0])) > 0) == (lines > 0)
+
+
+def test_lines_and_levels_that_are_not_numbers_are_passed_over(tmp_path):
+    holes = run(30)
+    holes[3]["return_mean"] = math.nan
+    holes[4]["return_mean"] = None
+    del holes[5]["return_mean"], holes[6]["episode"]
+    holes[7]["return_mean"] = math.inf
+    without = [line for number, line in enumerate(holes) if number not in range(3, 8)]
+    first = draw_curve(holes, tmp_path / "a.png", random_return=math.nan).read_bytes()
+    assert first == draw_curve(without, tmp_path / "b.png").read_bytes()
+    assert first != draw_curve(without, tmp_path / "c.png", random_return=-233.0).read_bytes()
+
+
+def test_only_nans_are_as_good_as_nothing(tmp_path):
+    picture = pixels(draw_curve([{"episode": 1, "return_mean": math.nan}], tmp_path / "a.png"))
+    assert len(places(picture, COLOURS[0])) == 0
+
+
+def test_a_resumed_run_that_repeats_lines_is_drawn_once(tmp_path):
+    lines = run(20)
+    resumed = lines[:15] + lines[10:]
+    once, twice = draw_curve(lines, tmp_path / "a.png"), draw_curve(resumed, tmp_path / "b.png")
+    assert once.read_bytes() == twice.read_bytes()
+
+
+def test_a_line_about_something_else_changes_nothing(tmp_path):
+    lines = run(20)
+    other = [*lines, {"episode": 2000, "evaluation": -150.0}]
+    assert draw_curve(lines, tmp_path / "a.png").read_bytes() == draw_curve(other, tmp_path / "b.png").read_bytes()
+
+
+def test_the_prey_has_a_line_of_its_own(tmp_path):
+    alone = pixels(draw_curve(run(40), tmp_path / "a.png"))
+    both = pixels(draw_curve(run(40, return_prey=-30.0), tmp_path / "b.png"))
+    assert len(places(alone, COLOURS[1])) == 0
+    assert len(places(both, COLOURS[1])) > 0
+
+
+def test_the_bar_of_phases_has_their_shares(tmp_path):
+    picture = pixels(draw_curve(run(5, **PHASES), tmp_path / "a.png"))
+    bottom = picture[len(picture) * 3 // 4 :]
+    assert len(places(bottom, COLOURS[2])) == pytest.approx(2 * len(places(bottom, COLOURS[0])), rel=0.2)
+    assert len(places(bottom, COLOURS[0])) > 2 * len(places(bottom, COLOURS[1]))
+
+
+@pytest.mark.parametrize("ci95", [[-165.0, -155.0], 5.0, None])
+def test_evaluations_are_marked(tmp_path, ci95):
+    evaluation = {"episode": 2000, "return_mean": -160.0, "return_ci95": ci95}
+    marked = draw_curve(run(40), tmp_path / "a.png", evaluations=[evaluation, {"episode": 1}])
+    assert marked.read_bytes() != draw_curve(run(40), tmp_path / "b.png").read_bytes()
+
+
+def test_an_interval_is_the_same_by_its_ends_and_by_its_half_width(tmp_path):
+    pictures = [
+        draw_curve(
+            run(9), tmp_path / f"{i}.png", evaluations=[{"episode": 500, "return_mean": -160.0, "return_ci95": ci95}]
+        ).read_bytes()
+        for i, ci95 in enumerate(([-164.0, -156.0], 4.0, 8.0))
+    ]
+    assert pictures[0] == pictures[1] != pictures[2]
+
+
+@pytest.mark.parametrize("title", ["a $ b", "$x", "$\\frac{$", "ü × −", "a\nb"])
+def test_any_title_is_text(tmp_path, title):
+    pixels(draw_curve(run(3), tmp_path / "a.png", title))
+
+
+def test_several_runs_lie_over_each_other(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in run(30, -1.0)))
+    picture = pixels(draw_curves([("up", run(30)), ("$down", file), ("none", [])], tmp_path / "a.png", "t", -233.0))
+    assert all(len(places(picture, colour)) for colour in COLOURS[:2])
+
+
+def test_a_file_is_read_line_by_line(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"episode": 1, "return_mean": NaN}\n\n{"episode": 2}\n{"episode": 3, "retu')
+    lines = read_metrics(file)
+    assert [line["episode"] for line in lines] == [1, 2]
+    assert math.isnan(lines[0]["return_mean"])
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b'{"episode": 1', b'{"a": "\xc3'])
+def test_a_file_with_no_whole_line_yet_is_empty(tmp_path, content):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(content)
+    assert read_metrics(file) == []
+    pixels(draw_curve(file, tmp_path / "a.png", "just started"))
+
+
+def test_files_that_are_no_metrics_get_a_sentence(tmp_path):
+    picture = tmp_path / "a.png"
+    (tmp_path / "words").write_text("some\nwords\n")
+    with pytest.raises(UserError, match="none of its lines is a JSON object"):
+        draw_curve(tmp_path / "words", picture)
+    with pytest.raises(UserError, match=r"Cannot read the metrics .*missing.*No such file"):
+        draw_curve(str(tmp_path / "missing"), picture)
+    with pytest.raises(UserError, match="Cannot read the metrics"):
+        draw_curves([("folder", tmp_path)], picture)
+    assert not picture.exists()
+
+
+def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="Cannot write the picture"):
+        draw_curve(run(3), tmp_path / "missing" / "a.png")
+
+
+@given(st.lists(st.floats(-1e3, 1e3), max_size=300))
+def test_smoothing_stays_within_the_values(values):
+    course = smooth(np.array(values))
+    assert len(course) == len(values)
+    if values:
+        assert min(values) - 1e-6 <= course.min() <= course.max() <= max(values) + 1e-6
+
+
+def test_smoothing_is_the_mean_of_the_neighbours():
+    values = np.random.default_rng(0).normal(size=200)
+    course = smooth(values)
+    assert course[100] == pytest.approx(values[95:106].mean())
+    assert course[0] == pytest.approx(values[:6].mean())
+    assert course[-1] == pytest.approx(values[-6:].mean())
+    np.testing.assert_array_equal(smooth(np.array([3.0, 1.0])), [3.0, 1.0])
+
+
+def test_importing_is_light_and_drawing_needs_no_pyplot(tmp_path):
+    program = f"""
+import sys
+from shoal.report import draw_curve
+assert not {{"matplotlib", "PIL", "torch", "numba"}} & set(sys.modules)
+draw_curve([{{"episode": 1, "return_mean": 2.0}}], {str(tmp_path / "a.png")!r})
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,130 @@
+"""What a moment of a particle world looks like, pixel by pixel where it matters."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from shoal.envs.base import Entity
+from shoal.report.scene import BODY, BUMPED, CAUGHT, COVERED, FIELD, PAPER, Scene, contact_reach, fit_view
+
+SIDE = 240
+AGENT, LANDMARK = Entity("agent", 0.15), Entity("landmark", 0.05)
+PREDATOR, PREY, OBSTACLE = Entity("predator", 0.075), Entity("prey", 0.05), Entity("obstacle", 0.2)
+
+
+def scene(entities, *moments):
+    position = np.array(moments, float)
+    return Scene(tuple(entities), position, *fit_view(entities, [position]))
+
+
+def colour_at(picture_of, point, time=0.0):
+    """The colour of the picture where a point of the world is."""
+    scale = SIDE / (2 * picture_of.half_width)
+    x = (point[0] - picture_of.centre[0] + picture_of.half_width) * scale
+    y = (picture_of.centre[1] + picture_of.half_width - point[1]) * scale
+    return picture_of.draw(time, SIDE).getpixel((int(x), int(y)))
+
+
+def colours_of(image):
+    """All colours in an image."""
+    return {colour for _, colour in image.getcolors(image.width * image.height)}
+
+
+@pytest.mark.parametrize("entity", [AGENT, PREDATOR, PREY, OBSTACLE])
+@pytest.mark.parametrize("at", [(-0.6, 0.4), (0.3, -0.7)])
+def test_a_body_is_drawn_in_its_colour_where_it_is(entity, at):
+    world = scene([entity], [at])
+    assert colour_at(world, at) == BODY[entity.kind]
+    assert colour_at(world, (-at[0], -at[1])) == PAPER
+
+
+def test_up_is_up():
+    world = scene([AGENT], [(0.0, 0.8)])
+    column = [world.draw(0, SIDE).getpixel((SIDE // 2, y)) for y in range(SIDE)]
+    assert BODY["agent"] in column[: SIDE // 2]
+    assert BODY["agent"] not in column[SIDE // 2 :]
+
+
+def test_between_two_steps_a_body_is_between_its_positions():
+    world = scene([PREY], [(-0.6, 0.0)], [(0.6, 0.0)])
+    assert colour_at(world, (0.0, 0.0), time=0.5) == BODY["prey"]
+    assert colour_at(world, (0.6, 0.0), time=0.5) == PAPER
+    assert colour_at(world, (0.6, 0.0), time=1.0) == BODY["prey"]
+
+
+def test_a_trail_leads_to_where_a_body_came_from_and_no_further_back_than_asked():
+    world = scene([PREDATOR], [(-0.8, 0.0)], [(0.0, 0.0)], [(0.8, 0.0)])
+    full, short = world.draw(2, SIDE, trail=2), world.draw(2, SIDE, trail=1)
+    early, late = (int(SIDE * 0.3), SIDE // 2), (int(SIDE * 0.7), SIDE // 2)
+    assert full.getpixel(early) != PAPER != full.getpixel(late)
+    assert sum(full.getpixel(early)) > sum(full.getpixel(late))  # the older the paler
+    assert sum(short.getpixel(early)) > sum(full.getpixel(early)) - 60
+    assert world.draw(0, SIDE, trail=2).getpixel(late) == PAPER
+
+
+def test_a_landmark_under_an_agent_is_covered_and_one_beside_it_is_not():
+    inside, outside = (0.14, 0.0), (0.16, 0.0)
+    assert colour_at(scene([AGENT, LANDMARK], [(0, 0), inside]), inside) == COVERED
+    assert colour_at(scene([AGENT, LANDMARK], [(0, 0), outside]), outside) == PAPER
+
+
+def test_a_touched_prey_lights_up_and_one_out_of_reach_does_not():
+    beside = (0.0, 0.085)  # outside the prey, inside its halo, away from the predator
+    touched = scene([PREDATOR, PREY], [(-0.12, 0.0), (0.0, 0.0)])
+    missed = scene([PREDATOR, PREY], [(-0.13, 0.0), (0.0, 0.0)])
+    assert colour_at(touched, beside) == CAUGHT
+    assert colour_at(missed, beside) == PAPER
+
+
+def test_bumping_agents_are_ringed():
+    def pixels(distance):
+        return colours_of(scene([AGENT, AGENT], [(0, 0), (distance, 0)]).draw(0, SIDE))
+
+    assert BUMPED in pixels(0.29)
+    assert BUMPED not in pixels(0.31)
+
+
+def test_touches_are_the_rewards_touches():
+    reach = contact_reach([PREDATOR, PREY, OBSTACLE])
+    assert reach[1, 0] == pytest.approx(0.125)
+    assert np.count_nonzero(reach) == 1  # obstacles touch nobody for a reward, predators do not touch each other
+
+
+def test_the_tally_counts_what_earns_rewards():
+    near, far = (0.0, 0.0), (0.9, 0.0)
+    chase = scene([PREDATOR, PREDATOR, PREY], [near, near, near], [near, far, near], [near, near, near])
+    assert [chase.tally(step) for step in range(3)] == ["0 touches so far", "1 touch so far", "3 touches so far"]
+    cover = scene([AGENT, LANDMARK, LANDMARK], [near, near, far], [far, near, near])
+    assert [cover.tally(step) for step in range(2)] == ["1 of 2 covered", "0 of 2 covered"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(arrays(np.float64, (3, 2, 2), elements=st.floats(-50, 50)))
+def test_the_view_holds_everything_and_the_arena(position):
+    centre, half_width = fit_view([AGENT, LANDMARK], [position])
+    radius = np.array([[0.15], [0.05]])
+    assert np.all(np.abs(position - centre) + radius <= half_width)
+    assert np.all(np.abs(centre) + 1 <= half_width)
+
+
+def test_outside_the_arena_is_shaded():
+    world = scene([AGENT], [(2.5, 0.0)])
+    assert colour_at(world, (1.5, 0.5)) == FIELD
+    assert colour_at(world, (0.5, 0.5)) == PAPER
+
+
+@pytest.mark.parametrize("agents", [1, 12, 64])
+def test_crowds_are_drawn_with_everyone_in_it(agents):
+    angle = np.arange(agents) * 2 * np.pi / agents
+    ring = 3 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    world = scene([AGENT] * agents, ring)
+    assert all(colour_at(world, at) == BODY["agent"] for at in ring[:: max(1, agents // 8)])
+
+
+def test_the_legend_names_only_what_there_is():
+    one, two = scene([AGENT], [(0, 0)]).legend(18), scene([AGENT, AGENT], [(0, 0), (1, 1)]).legend(18)
+    assert one.height == two.height == 18
+    assert one.width < two.width  # one agent alone has nobody to bump into
+    assert BODY["agent"] in colours_of(one)
