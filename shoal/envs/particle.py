@@ -3,6 +3,7 @@
 Shape letters: E copies, N agents, O observation, K entities. What the worlds do in one step is in `physics`.
 """
 
+import math
 import sys
 
 import numba
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.envs import physics
 from shoal.envs.base import Array, Entity, EnvSpec, Step, stagger_offsets
 from shoal.envs.physics import Layout
+from shoal.envs.threads import share_out
 from shoal.errors import UserError
 from shoal.seeding import stream
 
@@ -152,6 +154,11 @@ class ParticleWorld:
         """(E,) steps each copy has behind it in its episode."""
         return self._episode_step.copy()
 
+    @property
+    def threads(self) -> int:
+        """Threads that share the copies: just one where waking others would cost more than it saves."""
+        return 1 if self._views.size < THREADS_FROM else min(numba.get_num_threads(), self.copies)
+
     def reset(self) -> Array:
         """Start a new episode in every copy and return the observations (E, N, O)."""
         self._episode_step[:] = self._first_step
@@ -174,10 +181,7 @@ class ParticleWorld:
         reward = np.empty(self._action_shape[:2], np.float32)
         state = (self._layout, self.position, self.velocity, self._random, self._force)
         results = (ended, observation, reward, final_observation, any_ended)
-        if observation.size < THREADS_FROM:
-            physics.play(0, self.copies, *state, *results)
-        else:
-            physics.play_threads(numba.get_num_threads(), *state, *results)
+        share_out(physics.play, self.copies, self.threads, *state, *results)
         self._episode_step += 1
         if any_ended:
             self._episode_step[ended] = 0
@@ -250,6 +254,7 @@ class _Shelf:
 
     def __init__(self, shape: tuple[int, ...], places: int = 4) -> None:
         """An empty shelf for arrays of this shape; four are enough for a caller who keeps two steps."""
+        self.size = math.prod(shape)
         self._shape = shape
         self._places = places
         self._arrays: list[Array] = []

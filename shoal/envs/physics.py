@@ -10,7 +10,7 @@ the function it compiled.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from shoal.envs.base import Array, Bools
@@ -317,7 +317,7 @@ def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observat
 # ---------------------------------------------------------------------------------------------- all copies
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def play(
     first: int,
     last: int,
@@ -350,30 +350,6 @@ def play(
         if ended[e]:
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)
-
-
-@njit(cache=True, parallel=True)
-def play_threads(
-    threads: int,
-    layout: Layout,
-    position: Floats,
-    velocity: Floats,
-    random: NDArray[np.uint64],
-    force: Floats,
-    ended: Bools,
-    observation: Array,
-    reward: Array,
-    final_observation: Array,
-    keep_final: bool,
-) -> None:
-    """`play` all copies, shared out to the threads."""
-    copies = len(position)
-    for t in prange(threads):
-        first, last = t * copies // threads, (t + 1) * copies // threads
-        play(
-            first, last, layout, position, velocity, random, force, ended,
-            observation, reward, final_observation, keep_final,
-        )  # fmt: skip
 
 
 @njit(cache=True)

@@ -9,22 +9,22 @@ O observation, A action, J joint.
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, prange
 from numpy.typing import NDArray
 
 from shoal.replay.half import narrow_bfloat16, narrow_float16, widen_bfloat16, widen_float16
+from shoal.replay.intrinsics import copy, prefetch
 from shoal.replay.layout import Layout
 
 Floats = NDArray[np.float32]
+Halves = NDArray[np.uint16]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 ALIVE, TERMINATED = 1, 2  # bits of an agent's flag
 
-CHUNK = 32  # mini-batch rows that one thread takes at a time
-AHEAD = 8  # rows between the one asked from memory and the one copied: enough to hide the wait
+CHUNK = 32  # mini-batch rows that a thread takes at a time
+AHEAD = 8  # rows between the one asked from memory and the one copied: without, a small team's rows take twice as long
 LINE = 16  # words in a cache line
 STREAM = 512  # words after which the processor has noticed that we read in order and fetches by itself
 
@@ -33,7 +33,7 @@ class Store(NamedTuple):
     """The ring's arrays as the loops see them: a row's address is copy · R + row."""
 
     floats: Floats  # (E·R, W)
-    halves: NDArray[np.uint16]  # (E·R, 2W)  the same memory
+    halves: Halves  # (E·R, 2W)  the same memory
     start: Ints  # (E, C)  the row number, counted from the start of the run, where transition t mod C starts
     rows: int  # R
     agents: int  # N
@@ -69,28 +69,6 @@ def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
         copies=np.zeros(shape, np.int64),
         transitions=np.zeros(shape, np.int64),
     )
-
-
-@intrinsic
-def prefetch(typing_context, array, position):  # type: ignore[no-untyped-def]
-    """prefetch(array, position): ask memory for the cache line of array[position] (flat) without waiting for it.
-
-    Rows of small teams are a few cache lines at random places: without this their gather takes twice as long.
-    """
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        function = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
-        to_read, keep_close, as_data = word(0), word(3), word(1)
-        builder.call(
-            builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], function),
-            [pointer, to_read, keep_close, as_data],
-        )
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
 
 
 @njit(cache=True)
@@ -183,7 +161,7 @@ def locate(store: Store, copies: Ints, transitions: Ints, at: Ints, after: Ints)
     start, rows, capacity = store.start.ravel(), store.rows, store.start.shape[1]
     for i in range(copies.size):
         at[i] = copies[i] * capacity + transitions[i] % capacity
-        prefetch(start, at[i])  # type: ignore[call-arg]
+        prefetch(start, at[i])
     for i in range(copies.size):
         row = start[at[i]] % rows
         at[i] = copies[i] * rows + row
@@ -191,66 +169,96 @@ def locate(store: Store, copies: Ints, transitions: Ints, at: Ints, after: Ints)
 
 
 @njit(cache=True)
-def read_observation(store: Store, row: int, target: Floats, i: int) -> None:
-    """target[i, : N·O] = the observations of a row, as float32."""
-    if store.kind == 0:
-        for k in range(store.size):
-            target[i, k] = store.floats[row, k]
-    elif store.kind == 1:
-        for k in range(store.size):
-            target[i, k] = widen_float16(store.halves[row, k])
-    else:
-        for k in range(store.size):
-            target[i, k] = widen_bfloat16(store.halves[row, k])
-
-
-@njit(cache=True)
-def prefetch_row(store: Store, row: int) -> None:
-    """Ask memory for a row and for the observation after it."""
-    width = store.floats.shape[1]
-    for k in range(0, min(width + columns(store)[0], STREAM), LINE):
-        prefetch(store.floats, row * width + k)  # type: ignore[call-arg]
-
-
-@njit(cache=True)
-def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, low: int, high: int) -> None:
-    """Fill rows low to high of the mini-batches, given with M and B as one axis.
-
-    Where one transition follows the other in time, the next observation of the first is the observation of the second:
-    it is taken from there, still in the cache and already widened, so a run of k rows reads k + 1 rows of the ring.
-    """
-    floats, size = store.floats, store.size
-    played, rewards, flags = columns(store)
-    for i in range(low, min(low + AHEAD, high)):
-        prefetch_row(store, at[i])
+def prefetch_rows(words: Floats, width: int, reach: int, at: Ints, low: int, high: int) -> None:
+    """Ask memory for `reach` words from the start of each of these rows on."""
     for i in range(low, high):
-        if i + AHEAD < high:
-            prefetch_row(store, at[i + AHEAD])
-        row = at[i]
-        read_observation(store, row, batch.joint, i)
-        for k in range(store.actions):
-            batch.joint[i, size + k] = floats[row, played + k]
-            batch.next_joint[i, size + k] = 0
-        for n in range(store.agents):
-            flag = int(floats[row, flags + n])
-            batch.reward[i, n] = floats[row, rewards + n]
-            batch.terminated[i, n] = flag & TERMINATED != 0
-            batch.alive[i, n] = flag & ALIVE != 0
-        if i > low and row == after[i - 1]:
-            for k in range(size):
-                batch.next_joint[i - 1, k] = batch.joint[i, k]
+        for k in range(0, min(reach, STREAM), LINE):
+            prefetch(words, at[i] * width + k)
+
+
+@njit(cache=True)
+def gather_floats(store: Store, at: Ints, after: Ints, joint: Floats, next_joint: Floats, low: int, high: int) -> None:
+    """Rows low to high of both joint vectors from float32 storage, where a joint vector is the front of a row.
+
+    In a run of transitions that follow each other every row is asked from memory once: read as the next observation
+    of one transition, it is still in the cache when it is the observation of the other.
+    """
+    size, width, total = store.size, store.floats.shape[1], joint.shape[1]
+    words, ahead, target, next_target = store.floats.ravel(), width + size, joint.ravel(), next_joint.ravel()
+    prefetch_rows(words, width, ahead, at, low, min(low + AHEAD, high))
+    for i in range(low, high):
+        prefetch_rows(words, width, ahead, at, i + AHEAD, min(i + AHEAD + 1, high))
+        copy(target, i * total, words, at[i] * width, total)
+        copy(next_target, i * total, words, after[i] * width, size)
+        next_joint[i, size:] = 0
+
+
+@njit(cache=True)
+def widen_row(halves: Halves, row: int, size: int, kind: int, target: Floats, i: int) -> None:
+    """target[i, :size] = the observations of a row."""
+    if kind == 1:
+        for k in range(size):
+            target[i, k] = widen_float16(halves[row, k])
+    else:
+        for k in range(size):
+            target[i, k] = widen_bfloat16(halves[row, k])
+
+
+@njit(cache=True)
+def gather_halves(store: Store, at: Ints, after: Ints, joint: Floats, next_joint: Floats, low: int, high: int) -> None:
+    """Rows low to high of both joint vectors from 16-bit storage.
+
+    Where one transition follows the other, the next observation of the first is the observation of the second, which
+    is widened already: a run of k transitions widens k + 1 rows.
+    """
+    halves, size, kind, width, total = store.halves, store.size, store.kind, store.floats.shape[1], joint.shape[1]
+    played = columns(store)[0]
+    words, ahead, target, next_target = store.floats.ravel(), width + played, joint.ravel(), next_joint.ravel()
+    prefetch_rows(words, width, ahead, at, low, min(low + AHEAD, high))
+    for i in range(low, high):
+        prefetch_rows(words, width, ahead, at, i + AHEAD, min(i + AHEAD + 1, high))
+        widen_row(halves, at[i], size, kind, joint, i)
+        copy(target, i * total + size, words, at[i] * width + played, total - size)
+        next_joint[i, size:] = 0
+        if i > low and at[i] == after[i - 1]:
+            copy(next_target, (i - 1) * total, target, i * total, size)
         if i + 1 == high or at[i + 1] != after[i]:
-            read_observation(store, after[i], batch.next_joint, i)
+            widen_row(halves, after[i], size, kind, next_joint, i)
+
+
+@njit(cache=True)
+def gather_outcomes(store: Store, at: Ints, batch: Batch, low: int, high: int) -> None:
+    """Rows low to high of rewards and flags."""
+    floats, reward, terminated, alive = store.floats, batch.reward, batch.terminated, batch.alive
+    _, rewards, flags = columns(store)
+    for i in range(low, high):
+        for n in range(store.agents):
+            flag = int(floats[at[i], flags + n])
+            reward[i, n] = floats[at[i], rewards + n]
+            terminated[i, n] = flag & TERMINATED != 0
+            alive[i, n] = flag & ALIVE != 0
+
+
+@njit(cache=True)
+def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, chunk: int) -> None:
+    """Fill one chunk of the mini-batches, given with M and B as one axis."""
+    low, high = chunk * CHUNK, min(chunk * CHUNK + CHUNK, at.size)
+    if store.kind == 0:
+        gather_floats(store, at, after, batch.joint, batch.next_joint, low, high)
+    else:
+        gather_halves(store, at, after, batch.joint, batch.next_joint, low, high)
+    gather_outcomes(store, at, batch, low, high)
 
 
 @njit(cache=True)
 def gather_serial(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
     """Fill the mini-batches in the calling thread."""
-    gather_chunk(store, at, after, batch, 0, at.size)
+    for chunk in range((at.size + CHUNK - 1) // CHUNK):
+        gather_chunk(store, at, after, batch, chunk)
 
 
 @njit(cache=True, parallel=True)
 def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
     """Fill the mini-batches with all threads; the result is the same."""
-    for c in prange((at.size + CHUNK - 1) // CHUNK):
-        gather_chunk(store, at, after, batch, c * CHUNK, min(c * CHUNK + CHUNK, at.size))
+    for chunk in prange((at.size + CHUNK - 1) // CHUNK):
+        gather_chunk(store, at, after, batch, chunk)

@@ -61,9 +61,8 @@ class Uniform:
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
-        live = history.added - history.oldest
-        copies, ages = np.divmod(rng.integers(history.copies * live, size=(minibatches, batch)), live)
-        return copies, history.oldest + ages
+        shape = (minibatches, batch)
+        return rng.integers(history.copies, size=shape), rng.integers(history.oldest, history.added, size=shape)
 
 
 @dataclass(frozen=True)

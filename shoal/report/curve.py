@@ -124,9 +124,10 @@ def smooth(values: Values) -> Values:
 
 
 def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds per phase so far, without the phases that took none."""
+    """Seconds per phase so far; nothing if no phase took any."""
     seconds = {key.removeprefix("time/"): _number(value) for key, value in latest.items() if key.startswith("time/")}
-    return {phase: value for phase, value in seconds.items() if value > 0 and math.isfinite(value)}
+    finite = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
+    return finite if sum(finite.values()) > 0 else {}
 
 
 def _caption(latest: Mapping[str, Any]) -> str:
@@ -214,7 +215,9 @@ def _finish_curve(axes: "Axes", random_return: float | None, many: bool = False)
 def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
     """One bar of all the time, cut by phase; shares too narrow for their number have it in the legend only."""
     total, left = sum(seconds.values()), 0.0
-    for number, (phase, spent) in enumerate(seconds.items()):
+    for number, (phase, spent) in enumerate(seconds.items()):  # a phase keeps its colour though others took no time
+        if spent <= 0:
+            continue
         share = spent / total
         label = f"{phase} {100 * share:.0f} %" if share >= 0.01 else f"{phase} < 1 %"
         axes.barh(0, share, left=left, color=COLOURS[number % len(COLOURS)], edgecolor="white", label=_plain(label))

@@ -48,7 +48,7 @@ def steer(wanted):
 
 def steps(agents, prey):
     """A whole episode, or the thick of it where mpe2 takes seconds for an episode."""
-    return STEPS if agents + prey < 48 else 12
+    return STEPS if agents + prey < 48 else 8
 
 
 def assert_same_step(theirs, ours, actions, vectors):

@@ -105,6 +105,16 @@ def test_the_bar_of_phases_has_their_shares(tmp_path):
     assert len(places(bottom, COLOURS[0])) > 2 * len(places(bottom, COLOURS[1]))
 
 
+def test_a_phase_without_time_takes_no_room_and_no_colour_from_others(tmp_path):
+    phases = PHASES | {"time/environment": 0.0}
+    picture = pixels(draw_curve(run(5, **phases), tmp_path / "a.png"))
+    bottom = picture[len(picture) * 3 // 4 :]
+    assert len(places(bottom, COLOURS[1])) == 0
+    assert len(places(bottom, COLOURS[2])) > len(places(bottom, COLOURS[0])) > 0
+    idle = pixels(draw_curve(run(5, **dict.fromkeys(PHASES, 0.0)), tmp_path / "b.png"))
+    assert len(idle) < len(picture)  # no bar at all
+
+
 @pytest.mark.parametrize("ci95", [[-165.0, -155.0], 5.0, None])
 def test_evaluations_are_marked(tmp_path, ci95):
     evaluation = {"episode": 2000, "return_mean": -160.0, "return_ci95": ci95}

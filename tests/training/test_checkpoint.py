@@ -214,6 +214,15 @@ def test_a_checkpoint_without_ring_names_no_segments_and_the_next_one_shares_tho
     assert check(load(two)).added == 30 and load(two).segments == segments
 
 
+def test_what_killed_writers_did_not_finish_is_removed(two: Path) -> None:
+    store = Checkpoints(two)
+    ring = check(store.load(no_warning))
+    for tidy in (lambda: store.load(no_warning), lambda: save(store, 3, ring.add(2))):
+        shutil.copytree(two / "00000002", two / ".00000009.new")
+        tidy()
+        assert not (two / ".00000009.new").exists()
+
+
 def test_orphans_are_overwritten_or_removed(two: Path) -> None:
     """Segments of a writer that was killed before its checkpoint counted may hold another future."""
     other = FakeRing(salt=1).add(40)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,17 @@ def no_sync() -> Iterator[None]:
 
 
 class Faults:
-    """Counts the operations on the disk and does something at one of them: a write is then half done."""
+    """Counts the operations on the disk and does something before (or after, if `late`) some; writes are half done."""
 
     def __init__(
-        self, patch: pytest.MonkeyPatch, calls: tuple[str, ...], at: Callable[[int], bool], act: Callable[[], None]
+        self,
+        patch: pytest.MonkeyPatch,
+        calls: tuple[str, ...],
+        at: Callable[[int], bool],
+        act: Callable[[], None],
+        late: bool = False,
     ) -> None:
-        self.count, self.at, self.act = 0, at, act
+        self.count, self.at, self.act, self.late = 0, at, act, late
         for name in calls:
             patch.setattr(os, name, self.counted(getattr(os, name)))
         patch.setattr(disk, "open", self.open, raising=False)
@@ -59,8 +65,12 @@ class Faults:
 
     def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*args: Any, **options: Any) -> Any:
-            self.operation()
-            return call(*args, **options)
+            if not self.late:
+                self.operation()
+            result = call(*args, **options)
+            if self.late:
+                self.operation()
+            return result
 
         return operation
 
@@ -115,20 +125,26 @@ Scene = Callable[[], tuple[Checkpoints, FakeRing, int]]
 SCENES = [first, next_one, same_episode, only_one, after_damage]
 
 
+MEMORY = (
+    "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+)  # thousands of small files: not on the disk, if possible
+
+
 @pytest.fixture(params=SCENES, ids=lambda scene: scene.__name__)
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+def runs(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Makes a fresh run folder in the same situation at each call, ready to save."""
-    template, run = tmp_path / "template", tmp_path / "run"
-    template.mkdir()
-    if request.param is not first:
-        two_checkpoints(template)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        template, run = Path(place, "template"), Path(place, "run")
+        template.mkdir()
+        if request.param is not first:
+            two_checkpoints(template)
 
-    def fresh() -> tuple[Checkpoints, FakeRing, int]:
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(template, run)
-        return request.param(run)
+        def fresh() -> tuple[Checkpoints, FakeRing, int]:
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(template, run)
+            return request.param(run)
 
-    return fresh
+        yield fresh
 
 
 def until_untouched(trial: Callable[[int], bool]) -> int:
@@ -224,6 +240,26 @@ def test_refused_at_every_operation(runs: Scene, lasting: bool) -> None:
     assert until_untouched(trial) > 40
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_interrupted_after_every_operation(runs: Scene) -> None:
+    """Someone in a hurry presses Ctrl-C twice."""
+
+    def trial(k: int) -> bool:
+        store, ring, episode = runs()
+        before = added_on_disk(store.folder)
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            faults = Faults(patch, CHANGES, lambda n: n == k, interrupt, late=True)
+            save(store, episode, ring)
+        assert added_on_disk(store.folder) in (before, ring.added)
+        goes_on(store.folder)
+        return faults.count >= k
+
+    assert until_untouched(trial) > 15
+
+
 def test_everything_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a power cut may take: files and names that were not synced."""
     folder = two_checkpoints(tmp_path)
@@ -272,7 +308,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         reached = added
 
 
-# --- real refusals -----------------------------------------------------------------------------------------------------
+# --- real refusals --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,0 +1,109 @@
+"""A run from beginning to end: what it writes, that it learns, and that its counters are true."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shoal import TrainConfig, train
+from shoal.algorithms import MADDPG
+from shoal.errors import UserError
+from shoal.training.clock import PHASES
+from shoal.training.loop import Training
+
+SMALL = {
+    "warmup": 400, "batch": 64, "hidden": (16, 16), "checkpoint_every": 40, "log_every": 20, "evaluate_episodes": 20,
+    "tensorboard": False,
+}  # fmt: skip
+
+
+def lines(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_run_folder(tmp_path, algorithm):
+    result = train(TrainConfig(**SMALL, algorithm=algorithm, episodes=100, out=str(tmp_path / "run")))
+    assert result.finished and result.episodes == 100
+    assert result.updates == result.env_steps // 100
+    assert result.return_mean < 0 and result.return_random < 0
+    log = lines(tmp_path / "run")
+    assert [line["episode"] for line in log] == [20, 40, 60, 80, 100]
+    assert {"episode", "env_steps", "return_mean", "seconds", "loss/q", "loss/p"} <= log[-1].keys()
+    assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.01)
+    assert set(result.phases) == set(PHASES) and result.phases["Q loss"] > 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["algorithm"] == algorithm
+    # the mean of the lines is the mean of the episodes
+    assert np.mean([line["return_mean"] for line in log]) == pytest.approx(result.return_mean)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"env": "predator-prey", "agents": 4},
+        {"env": "predator-prey", "agents": 3, "prey": "learned"},
+        {"env": "predator-prey", "rules": "openai", "prey": "facmac", "sampler": "neighbor", "storage": "float16"},
+        {"env": "cooperative-navigation", "agents": 1, "copies": 1, "minibatch": "independent"},
+        {"env": "pettingzoo:mpe2.simple_speaker_listener_v4", "copies": 3},
+        {"env": "gym:Pendulum-v1", "copies": 2, "episode_length": 30},
+        {"env": "gym:CartPole-v1", "copies": 2, "algorithm": "masac"},
+    ],
+    ids=lambda world: f"{world['env']}-{world.get('prey', '')}",
+)
+def test_every_kind_of_world(tmp_path, world):
+    result = train(TrainConfig(**{**SMALL, "episodes": 40, "out": str(tmp_path / "run"), **world}))
+    assert result.finished and result.updates > 0 and np.isfinite(result.return_mean)
+    assert (result.return_prey is not None) == (world.get("prey") == "learned")
+
+
+@pytest.mark.parametrize("copies", [1, 7, 25, 60])
+def test_updates_owed(copies):
+    """One for every 100 samples counted from the first, for any number of copies; the backlog at once."""
+    training = Training(TrainConfig(copies=copies, warmup=1000, batch=32, hidden=(8,), episodes=200))
+    seen = []
+    while training.samples < 2000:
+        training.step()
+        while training.owes_update():
+            training.update()
+        seen.append((training.samples, training.updates))
+    assert all(updates == (samples // 100 if samples >= 1000 else 0) for samples, updates in seen)
+
+
+def test_staggered_first_episodes_count_nowhere():
+    """With 25 copies that start at steps 0 to 24, the first full episode to end is copy 0's, at step 25."""
+    training = Training(TrainConfig(copies=25, episodes=10))
+    for _ in range(24):
+        training.step()
+    assert training.episodes == 0
+    training.step()
+    assert training.episodes == 1
+
+
+def test_team_learns(tmp_path):
+    """Cooperative navigation, openai rules: well above the untrained team after a minute's worth of episodes."""
+    config = TrainConfig(rules="openai", episodes=1800, warmup=10_000, batch=256, out=str(tmp_path / "run"),
+                         checkpoint_every=0, tensorboard=False)  # fmt: skip
+    result = train(config)
+    first = lines(tmp_path / "run")[0]["return_mean"]
+    assert result.return_noisy > result.return_random + 20
+    assert result.return_noisy > first + 15
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_a_number_ends_in_a_sentence(tmp_path, monkeypatch, value):
+    monkeypatch.setattr(MADDPG, "learn", lambda self, batch, phase: {"q": torch.full((3,), value), "p": torch.zeros(3)})
+    with pytest.raises(UserError, match=r"q loss is (nan|inf).*--learning-rate"):
+        train(TrainConfig(**SMALL, episodes=100, out=str(tmp_path / "run")))
+    assert not list((tmp_path / "run" / "checkpoints").glob("0*"))  # what is poisoned is not saved
+
+
+def test_same_seed_same_run_other_seed_other_run(tmp_path):
+    runs = [
+        train(TrainConfig(**SMALL, episodes=60, seed=seed, out=str(tmp_path / str(k))))
+        for k, seed in enumerate((3, 3, 4))
+    ]
+    a, b, c = ([line["return_mean"] for line in lines(run.run)] for run in runs)
+    assert a == b != c

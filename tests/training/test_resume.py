@@ -1,0 +1,243 @@
+"""A run that was killed, interrupted or whose files were damaged ends with the bits of an uninterrupted one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from shoal import TrainConfig, train
+from shoal.errors import UserError
+from shoal.training.loop import Silent
+
+ARGUMENTS = (
+    "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
+    "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet"
+).split()  # noqa: SIM905
+    "--env",
+    "cooperative-navigation",
+    "--episodes",
+    "160",
+    "--warmup",
+    "400",
+    "--batch",
+    "64",
+    "--hidden",
+    "16",
+    "16",
+    "--update-every",
+    "20",
+    "--checkpoint-every",
+    "16",
+    "--log-every",
+    "16",
+    "--evaluate-episodes",
+    "10",
+    "--no-tensorboard",
+    "--threads",
+    "1",
+    "--quiet",
+]
+
+
+def command(*words):
+    return [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())", *map(str, words)]
+
+
+def shoal(*words, **options):
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120, **options)
+
+
+def newest(run):
+    """The weights of the newest checkpoint."""
+    return load_file(sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1] / "weights.safetensors")
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes(), name
+
+
+def returns(run):
+    return [
+        (line["episode"], line["return_mean"], line.get("loss/q"))
+        for line in map(json.loads, (Path(run) / "metrics.jsonl").open())
+    ]
+
+
+@pytest.fixture(scope="module", params=["masac-neighbor"])
+def whole(request, tmp_path_factory):
+    """An uninterrupted run, and the arguments that made it."""
+    algorithm, sampler = request.param.split("-")
+    # a ring that wraps: oldest transitions are forgotten before the end
+    extra = ["--algorithm", algorithm, "--sampler", sampler, "--capacity", "2000"]
+    run = tmp_path_factory.mktemp(request.param) / "whole"
+    assert shoal("train", *ARGUMENTS, *extra, "--out", run).returncode == 0
+    return run, [*ARGUMENTS, *extra]
+
+
+def finish(run):
+    result = shoal("train", "--resume", run, "--quiet")
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_killed_at_random_moments(whole, tmp_path):
+    run, arguments = whole
+    rng = random.Random(7)
+    process = subprocess.Popen(command("train", *arguments, "--out", tmp_path / "run"), stderr=subprocess.DEVNULL)
+    kills = 0
+    while kills < 5:
+        start = time.monotonic()
+        while not (tmp_path / "run" / "config.json").exists():
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1.2))  # in the middle of steps, updates and checkpoints being written
+        process.kill()
+        process.wait()
+        if (tmp_path / "run" / "result.json").exists() or time.monotonic() - start > 60:
+            break
+        kills += 1
+        process = subprocess.Popen(command("train", "--resume", tmp_path / "run", "--quiet"), stderr=subprocess.DEVNULL)
+    process.kill()
+    process.wait()
+    assert kills
+    finish(tmp_path / "run")
+    same(newest(run), newest(tmp_path / "run"))
+    assert returns(run) == returns(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_save_and_say_how_to_go_on(whole, tmp_path, number):
+    run, arguments = whole
+    process = subprocess.Popen(
+        command("train", *arguments, "--out", tmp_path / "run"), stderr=subprocess.PIPE, text=True
+    )
+    while not list((tmp_path / "run").glob("checkpoints/0*")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number
+    assert f"shoal train --resume {tmp_path / 'run'}" in said
+    finish(tmp_path / "run")
+    same(newest(run), newest(tmp_path / "run"))
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Witness(Silent):
+    """Remembers what was said; with `until`, the run crashes at that episode, wherever it is."""
+
+    def __init__(self, until=None):
+        self.until, self.said = until, []
+
+    def tell(self, sentence):
+        self.said.append(sentence)
+
+    def advance(self, training):
+        if self.until is not None and training.episodes >= self.until:
+            raise Crash
+
+
+SMALL = {
+    "episodes": 160, "warmup": 400, "batch": 64, "hidden": (16, 16), "update_every": 20, "checkpoint_every": 16,
+    "log_every": 16, "evaluate_episodes": 10, "tensorboard": False, "capacity": 2000,
+}  # fmt: skip
+
+
+def crashed_run(run, until, **options):
+    with pytest.raises(Crash):
+        train(TrainConfig(**{**SMALL, **options}, out=str(run)), observer=Witness(until))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The same settings run in this process without any trouble."""
+    run = tmp_path_factory.mktemp("calm") / "run"
+    train(TrainConfig(**SMALL, out=str(run)))
+    return run
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "delete"])
+@pytest.mark.parametrize("what", ["weights", "optimizer", "random", "environment", "training", "meta", "segment"])
+def test_damage_is_found_and_the_checkpoint_before_used(calm, tmp_path, what, harm):
+    run = tmp_path / "run"
+    crashed_run(run, until=70)  # checkpoints at 48 and 64
+    last = sorted((run / "checkpoints").glob("[0-9]*"))[-1]
+    if what == "segment":  # the newest one: the checkpoint before does not need it
+        path = sorted((run / "checkpoints" / "replay").iterdir())[-1]
+    else:
+        path = next(last.glob(f"{what}.*"))
+    data = bytearray(path.read_bytes())
+    if harm == "delete":
+        path.unlink()
+    elif harm == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    witness = Witness()
+    assert train(TrainConfig(out=str(run)), resume=True, observer=witness).finished
+    assert len(witness.said) == 1 and last.name in witness.said[0]
+    same(newest(calm), newest(run))
+    assert returns(calm) == returns(run)
+
+
+@pytest.mark.parametrize("until", [1, 15, 17, 100, 159])
+def test_crash_at(calm, tmp_path, until):
+    crashed_run(tmp_path / "run", until)
+    train(TrainConfig(out=str(tmp_path / "run")), resume=True)
+    same(newest(calm), newest(tmp_path / "run"))
+    assert returns(calm) == returns(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "masac", "sampler": "neighbor", "storage": "float16", "learn_entropy": True},
+        {"env": "predator-prey", "prey": "learned", "minibatch": "independent", "copies": 7},
+        {"env": "predator-prey", "prey": "facmac", "rules": "openai", "variant": "tf2", "algorithm": "masac"},
+        {"env": "pettingzoo:mpe2.simple_speaker_listener_v4", "episode_length": 20, "copies": 3},
+        {"env": "gym:Pendulum-v1", "episode_length": 20, "copies": 3},
+    ],
+    ids=str,
+)
+def test_every_kind_of_run_resumes_exactly(tmp_path, options):
+    train(TrainConfig(**{**SMALL, **options}, out=str(tmp_path / "whole")))
+    crashed_run(tmp_path / "run", until=90, **options)
+    train(TrainConfig(out=str(tmp_path / "run")), resume=True)
+    same(newest(tmp_path / "whole"), newest(tmp_path / "run"))
+    assert returns(tmp_path / "whole") == returns(tmp_path / "run")
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path):
+    crashed_run(tmp_path / "run", until=40)
+    with pytest.raises(UserError, match=r"--batch is 32, but the run in .* has 64"):
+        train(TrainConfig(batch=32, out=str(tmp_path / "run")), resume=True)
+
+
+def test_no_checkpoint_yet_starts_over(whole, tmp_path):
+    run, _arguments = whole
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text((run / "config.json").read_text())
+    result = shoal("train", "--resume", tmp_path / "run")
+    assert result.returncode == 0 and "starting over" in result.stderr
+    same(newest(run), newest(tmp_path / "run"))
+
+
+def test_finished_run_says_so(whole):
+    run, _ = whole
+    before = os.stat(run / "metrics.jsonl").st_mtime_ns
+    for words in (["--resume", run], ["--out", run, "--resume"]):
+        result = shoal("train", *words)
+        assert result.returncode == 0 and "finished" in result.stderr
+    assert os.stat(run / "metrics.jsonl").st_mtime_ns == before
