@@ -28,7 +28,7 @@ class Toy:
         return np.eye(3, dtype=np.float32)[choice]  # (E, N, 3)
 
     def reward(self, actions):
-        """Choices: 1 for each agent whose choice matches its context. Boxes: minus the squared distance to (±0.5, 0)."""
+        """Choices: 1 for an agent whose choice matches its context. Boxes: minus the squared distance to (±0.5, 0)."""
         if self.spec.discrete:
             return (actions.argmax(-1) == self.context.argmax(-1)).astype(np.float32)
         wanted = np.stack([self.context[..., 0] - 0.5, 0 * self.context[..., 0]], -1)

@@ -25,7 +25,7 @@ COPIES, ACTIONS, EPISODE = 25, 5, 25
 
 
 def run(
-    agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**30
+    agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**29
 ) -> list[dict[str, Any]]:
     """A row for each number of agents, storage and sampler; rings of about `size` bytes, `seconds` for each of them."""
     return [

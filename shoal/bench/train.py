@@ -4,10 +4,12 @@ import time
 from typing import Any
 
 from shoal.bench.bare import BareProducts
-from shoal.bench.update import filled_training
+from shoal.bench.update import Algorithm, filled_training
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 10.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+def run(
+    agents: tuple[int, ...] = (3, 12), seconds: float = 10.0, algorithm: Algorithm = "maddpg"
+) -> list[dict[str, Any]]:
     """A row for each number of agents: steps/s of training (100 steps, one update), and of the products alone."""
     rows = []
     for n in agents:

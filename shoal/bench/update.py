@@ -1,15 +1,17 @@
 """`shoal bench update`: one update of all trainers over its bare matrix products."""
 
-from typing import Any
+from typing import Any, Literal
 
 from shoal.bench.bare import BareProducts
 from shoal.bench.timing import interleaved
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 
+Algorithm = Literal["maddpg", "masac"]
+
 
 def run(
-    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg"
+    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: Algorithm = "maddpg"
 ) -> list[dict[str, Any]]:
     """A row for each number of agents: both times and their ratio, measured in turns."""
     rows = []
@@ -31,14 +33,14 @@ def run(
     return rows
 
 
-def filled_training(agents: int, algorithm: str = "maddpg", transitions: int = 25_600) -> Training:
+def filled_training(agents: int, algorithm: Algorithm = "maddpg", transitions: int = 25_600) -> Training:
     """Predator-prey with the papers' settings and a ring that holds the warm-up, ready to update."""
     config = TrainConfig(
         env="predator-prey",
         agents=agents,
         algorithm=algorithm,
         capacity=transitions,
-        episodes=10**6,  # type: ignore[arg-type]
+        episodes=10**6,
     )
     training = Training(config)
     while len(training.ring) < transitions:

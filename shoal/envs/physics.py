@@ -32,6 +32,10 @@ PREY_DIRECTIONS = np.array([(0.0, 0.0)] + [(np.cos(t), np.sin(t)) for t in np.ar
 FACMAC_CANDIDATES = 100
 
 
+# Passing the layout along in calls takes longer than a small world's whole step: 350 against 95 ns at 3 agents.
+inlined = njit(cache=True, forceinline=True)
+
+
 class Layout(NamedTuple):
     """Who is in a world and how they move: all that the kernels need to know besides its state."""
 
@@ -58,7 +62,7 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def draw(random: NDArray[np.uint64], e: int) -> float:
     """The next number of copy e's stream, uniform in [0, 1)."""
     random[e] += _STEP
@@ -69,7 +73,7 @@ def draw(random: NDArray[np.uint64], e: int) -> float:
     return np.float64(z >> _SHIFT_11) * 2.0**-53
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def scatter(layout: Layout, e: int, position: Floats, velocity: Floats, random: NDArray[np.uint64]) -> None:
     """Start an episode in copy e: everything at a random place and at rest."""
     for k in range(len(layout.size)):
@@ -107,7 +111,7 @@ def control(layout: Layout, actions: NDArray[np.floating], force: Floats) -> int
     return -1
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def penetration(gap: float) -> float:
     """How deep two bodies press into each other, smoothed: margin * log(1 + exp(-gap / margin))."""
     depth = -gap / CONTACT_MARGIN
@@ -118,7 +122,7 @@ def penetration(gap: float) -> float:
     return np.log1p(np.exp(depth)) * CONTACT_MARGIN
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def add_contacts(layout: Layout, e: int, position: Floats, force: Floats) -> None:
     """Add to copy e's forces the push of every two colliders that are near each other.
 
@@ -148,7 +152,7 @@ def add_contacts(layout: Layout, e: int, position: Floats, force: Floats) -> Non
                 force[e, b, 1] -= push_y
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def integrate(layout: Layout, e: int, position: Floats, velocity: Floats, force: Floats) -> None:
     """Move copy e's bodies by one time step: mpe2 with the old velocity, openai with the new one."""
     for i in range(layout.bodies):
@@ -167,7 +171,7 @@ def integrate(layout: Layout, e: int, position: Floats, velocity: Floats, force:
 # ---------------------------------------------------------------------------------------------- prey
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def border(s: float) -> float:
     """What a prey pays for a coordinate of absolute value s: nothing inside, more and more outside."""
     if s < 0.9:
@@ -177,7 +181,7 @@ def border(s: float) -> float:
     return min(np.exp(2.0 * s - 2.0), 10.0)
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def scripted_prey(layout: Layout, e: int, k: int, position: Floats) -> int:
     """Index in PREY_DIRECTIONS that leads prey k to the best place: far from predators, inside the border."""
     best, best_score = 0, -np.inf
@@ -194,7 +198,7 @@ def scripted_prey(layout: Layout, e: int, k: int, position: Floats) -> int:
     return best
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def facmac_prey(layout: Layout, e: int, k: int, position: Floats, random: NDArray[np.uint64]) -> tuple[float, float]:
     """FACMAC's rule: of 100 random offsets in the unit disc, the one that ends farthest from the nearest predator.
 
@@ -222,7 +226,7 @@ def facmac_prey(layout: Layout, e: int, k: int, position: Floats, random: NDArra
     return best_x, best_y
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def move_prey(layout: Layout, e: int, position: Floats, random: NDArray[np.uint64], force: Floats) -> None:
     """Set the forces of the prey that the world itself moves."""
     for k in range(layout.agents, layout.bodies):
@@ -241,7 +245,7 @@ def move_prey(layout: Layout, e: int, position: Floats, random: NDArray[np.uint6
 # ---------------------------------------------------------------------------------------------- rewards
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def navigation_reward(layout: Layout, e: int, position: Floats, reward: Array) -> None:
     """Every landmark wants an agent near it, and agents should not touch.
 
@@ -269,27 +273,27 @@ def navigation_reward(layout: Layout, e: int, position: Floats, reward: Array) -
         reward[e, :] = shared
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array) -> None:
     """Predators share +10 for every predator that touches a prey; a prey pays for it and for leaving the arena."""
     total = 0.0
     for k in range(layout.predators, layout.bodies):
         x, y = position[e, k, 0], position[e, k, 1]
         touch = (layout.size[0] + layout.size[k]) ** 2
-        touched = 0.0
+        touches = 0
         for p in range(layout.predators):
             dx, dy = x - position[e, p, 0], y - position[e, p, 1]
-            touched += TOUCH_REWARD if dx * dx + dy * dy < touch else 0.0
-        total += touched
+            touches += dx * dx + dy * dy < touch
+        total += TOUCH_REWARD * touches
         if layout.prey_rule == LEARNED:
-            reward[e, k] = -touched - border(abs(x)) - border(abs(y))
+            reward[e, k] = -TOUCH_REWARD * touches - border(abs(x)) - border(abs(y))
     reward[e, : layout.predators] = total
 
 
 # ---------------------------------------------------------------------------------------------- observations
 
 
-@njit(cache=True, forceinline=True)
+@inlined
 def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observation: Array) -> None:
     """Write what each agent of copy e sees.
 

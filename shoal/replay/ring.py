@@ -218,12 +218,9 @@ class Ring:
         return self._gathered(chosen, numbers)
 
     def _gathered(self, copies: NDArray[np.int64], transitions: NDArray[np.int64]) -> Batch:
-        """Fill the mini-batches' arrays, which are kept from one call to the next."""
+        """Fill the mini-batches."""
         self._check_whole()
-        if self._batch is None or self._batch.copies.shape != copies.shape:
-            self._renew_batch(*copies.shape)
-        assert self._batch is not None
-        batch = self._batch._replace(copies=copies, transitions=transitions)
+        batch = self._arrays(*copies.shape)._replace(copies=copies, transitions=transitions)
         rows = copies.size
         flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in batch))  # type: ignore[arg-type]
         gather.locate(self._store, flat.copies, flat.transitions, self._at, self._after)
@@ -231,18 +228,20 @@ class Ring:
         fill(self._store, self._at, self._after, flat)
         return batch
 
-    def _renew_batch(self, minibatches: int, batch: int) -> None:
-        """Make the arrays for mini-batches of another shape."""
-        self._batch = None  # the old ones go first: both may not fit
-        each = minibatches * self.layout.sample_bytes
-        check_fits(
-            f"A sample of {minibatches} × {batch:,} transitions",
-            batch * each,
-            lambda usable: f"the largest batch that fits is {usable // each:,}",
-        )
-        self._batch = empty_batch(self.layout, minibatches, batch)
-        self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
-        self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
+    def _arrays(self, minibatches: int, batch: int) -> Batch:
+        """The mini-batches' arrays, kept from one call to the next while the shape stays."""
+        if self._batch is None or self._batch.copies.shape != (minibatches, batch):
+            self._batch = None  # the old ones go first: both may not fit
+            each = minibatches * self.layout.sample_bytes
+            check_fits(
+                f"A sample of {minibatches} × {batch:,} transitions",
+                batch * each,
+                lambda usable: f"the largest batch that fits is {usable // each:,}",
+            )
+            self._batch = empty_batch(self.layout, minibatches, batch)
+            self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
+            self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
+        return self._batch
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 

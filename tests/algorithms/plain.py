@@ -112,7 +112,7 @@ class Plain:
 
     def update(self, batch, next_noise, online_noise, current_noise, own_noise):
         """`next_noise`, `current_noise` (N, M*B, A); `own_noise`, `online_noise` (N, B, A)."""
-        n, o, a = self.n, self.o, self.a
+        n, o = self.n, self.o
         rows = batch.joint.shape[1]
         joints, next_joints = torch.from_numpy(batch.joint.copy()), torch.from_numpy(batch.next_joint.copy())
         alive, ended = torch.from_numpy(batch.alive.copy()), torch.from_numpy(batch.terminated.copy())

@@ -19,31 +19,7 @@ from shoal.training.loop import Silent
 ARGUMENTS = (
     "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
     "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet"
-).split()  # noqa: SIM905
-    "--env",
-    "cooperative-navigation",
-    "--episodes",
-    "160",
-    "--warmup",
-    "400",
-    "--batch",
-    "64",
-    "--hidden",
-    "16",
-    "16",
-    "--update-every",
-    "20",
-    "--checkpoint-every",
-    "16",
-    "--log-every",
-    "16",
-    "--evaluate-episodes",
-    "10",
-    "--no-tensorboard",
-    "--threads",
-    "1",
-    "--quiet",
-]
+).split()
 
 
 def command(*words):
