@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import re
@@ -71,7 +72,7 @@ def evaluate(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class EvaluateCommand:
-        run: Annotated[str, tyro.conf.Positional]
+        run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
         """Run folder."""
         episodes: int = 200
         """Episodes that each team plays."""
@@ -107,7 +108,7 @@ def watch(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class WatchCommand:
-        run: Annotated[str, tyro.conf.Positional]
+        run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
         """Run folder."""
         seed: int = 0
         """Which episode: decides where everybody starts."""
@@ -131,7 +132,9 @@ def bench(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class BenchCommand:
-        name: Annotated[Literal["env", "update", "replay", "train", "all"], tyro.conf.Positional]
+        name: Annotated[
+            Literal["env", "update", "replay", "train", "all"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCH")
+        ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
         train: whole training beside its ceiling."""
         agents: str = ""
@@ -161,6 +164,7 @@ COMMANDS = {"train": train, "evaluate": evaluate, "watch": watch, "bench": bench
 def main(argv: list[str] | None = None) -> int:
     """Run a command; what is the user's to mend ends in one sentence and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    sys.path.append(os.getcwd())  # a person's own environments lie where they work
     try:
         if not argv or argv[0] in ("-h", "--help", "help"):
             print(overview())
@@ -221,12 +225,9 @@ def parse(kind: type[Arguments], command: str, argv: list[str]) -> Arguments:
 
 def one_sentence(box: str, command: str) -> str:
     """The gist of the parser's framed message."""
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
-    gist = []
-    for line in lines[1:]:
-        if not line or line.startswith("─"):
-            break
-        gist.append(line)
+    lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
+    body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
+    gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
     hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")), "")
     hint = f"; perhaps you meant {hint.split()[0]}" if hint else ""
     sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
@@ -234,6 +235,11 @@ def one_sentence(box: str, command: str) -> str:
         r"^Error parsing (\S+): no type matching (\S+) could be .* from \['(.*)'\]$", r"\1 '\3' is not \2", sentence
     )
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
+
+
+def is_rule(line: str) -> bool:
+    """Whether a line of the parser's message is empty or only drawn."""
+    return not line.strip("─-=+ ")
 
 
 def folder_after_resume(argv: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from shoal.replay.gather import Batch
 from shoal.replay.layout import STORAGES
-from shoal.replay.memory import free_memory
 from shoal.replay.ring import Ring
 from shoal.replay.samplers import SAMPLERS, Neighbor, Sampler, Uniform, can_sample, make_sampler
 
@@ -15,6 +14,5 @@ __all__ = [
     "STORAGES",
     "Uniform",
     "can_sample",
-    "free_memory",
     "make_sampler",
 ]

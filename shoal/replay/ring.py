@@ -23,11 +23,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range
+from shoal.memory import check_fits
 from shoal.replay import gather
 from shoal.replay.gather import Batch, Store, empty_batch
 from shoal.replay.half import first_beyond
 from shoal.replay.layout import BOUNDS, STORAGES, Layout, describe, most_that_fit, ring_bytes, rows_needed
-from shoal.replay.memory import check_fits
 from shoal.replay.samplers import Sampler, can_sample
 
 PARALLEL_BYTES = 16_000_000

@@ -61,8 +61,9 @@ class Uniform:
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
-        shape = (minibatches, batch)
-        return rng.integers(history.copies, size=shape), rng.integers(history.oldest, history.added, size=shape)
+        live = history.added - history.oldest
+        copies, ages = np.divmod(rng.integers(history.copies * live, size=(minibatches, batch)), live)
+        return copies, history.oldest + ages
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ import torch
 
 from shoal.algorithms import make_team
 from shoal.algorithms.config import option
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.replay import Ring, make_sampler
-from shoal.replay.memory import free_memory, human_bytes
+from shoal.memory import check_fits
+from shoal.replay import Ring, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
@@ -109,25 +110,38 @@ def train(config: TrainConfig, resume: bool = False, observer: Observer | None =
         observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
         return TrainResult(**before)
 
+    training = Training(config)
+    folder.lock()
+    try:
+        return carry_out(training, folder, resume, observer)
+    finally:
+        folder.unlock()
+
+
+def carry_out(training: "Training", folder: RunFolder, resume: bool, observer: Observer) -> TrainResult:
+    """Begin or go on, to the end or to the first signal; then evaluate what was reached."""
+    config = training.config
     with Interrupt() as interrupt:
-        training = Training(config)
         checkpoint = folder.checkpoints.load(observer.tell) if resume else None
-        if resume and checkpoint is None:
-            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
         if checkpoint is not None:
             training.load(checkpoint)
+        elif resume:
+            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
         folder.create(config)
-        log = MetricsLog(
-            folder.path, config.tensorboard, training.log_bytes, training.episodes if checkpoint is not None else 0
-        )
+        log = MetricsLog(folder.path, config.tensorboard, training.log_bytes, training.episodes)
         observer.begin(config, folder.path, training.episodes)
+        if training.most_samples is not None and training.most_samples < config.warmup:
+            observer.tell(
+                f"Nothing will be learned: the run ends after about {training.most_samples:,} samples, "
+                f"before the warm-up of {config.warmup:,}; set --warmup or --episodes."
+            )
         try:
             training.run(folder, log, observer, interrupt)
         finally:
             log.close()
             observer.end()
-        if interrupt.signal is not None:
-            return training.result(folder.path, finished=False, signal=interrupt.signal)
+    if interrupt.signal is not None:
+        return training.result(folder.path, finished=False, signal=interrupt.signal)
     result = training.result(folder.path, finished=True)
     folder.write("result.json", result_json(result))
     return result
@@ -141,13 +155,13 @@ class Training:
         device = make_device(config.device)
         self.env = build_env(config, config.copies, config.seed, config.stagger)
         spec = self.env.spec
-        check_network_memory(config, spec.agents, spec.observation_size, spec.action_size)
+        check_update_memory(config, spec)
         self.team = make_team(spec, config, config.seed, device)
         self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
         self.rng = stream(config.seed, "sampling")
         length = spec.episode_length if spec.fixed_length else None
-        limit = None if length is None else (config.episodes + 2 * config.copies) * length
-        self.ring = Ring(spec, config.copies, config.capacity, config.storage, limit)
+        self.most_samples = None if length is None else (config.episodes + 2 * config.copies) * length
+        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples)
         self.clock = PhaseClock()
         self.observation = self.env.reset()  # (E, N, O)
         self.ring.begin(self.observation)
@@ -187,7 +201,8 @@ class Training:
 
     def owes_update(self) -> bool:
         """One update is owed for every `update_every` samples, counted from the first; none before the warm-up."""
-        return self.samples >= self.config.warmup and self.updates < self.samples // self.config.update_every
+        owed = self.samples // self.config.update_every
+        return self.samples >= self.config.warmup and self.updates < owed and can_sample(self.ring, self.sampler)
 
     def step(self) -> None:
         """One step of all copies."""
@@ -358,16 +373,21 @@ def make_device(name: str) -> torch.device:
     return device
 
 
-def check_network_memory(config: TrainConfig, agents: int, observation: int, action: int) -> None:
-    """Refuse networks that do not fit in memory: weights, targets, gradients and Adam's two moments."""
-    heads = 2 if config.algorithm == "masac" else 1
-    first = agents * (observation + action) * agents * heads * config.hidden[0]
-    need, free = 5 * 4 * first, free_memory()
-    if free is not None and config.device == "cpu" and need > free:
-        raise UserError(
-            f"The critics of {agents} agents need {human_bytes(need)}, but {human_bytes(free)} are free: "
-            "train fewer agents, or with smaller --hidden layers."
-        )
+def check_update_memory(config: TrainConfig, spec: EnvSpec) -> None:
+    """Refuse an update that does not fit in memory: weights, targets, gradients and Adam's two moments of the
+    critics, and what the mini-batches keep for their gradients."""
+    if config.device != "cpu":
+        return
+    joint = spec.agents * (spec.observation_size + spec.action_size)
+    units = spec.agents * (2 if config.algorithm == "masac" else 1) * sum(config.hidden)
+    widest = spec.agents * (2 if config.algorithm == "masac" else 1) * config.hidden[0]
+    weights = 5 * 4 * joint * widest
+    rows = 4 * config.batch * (2 * joint * (1 if config.minibatch == "shared" else spec.agents) + 3 * units)
+    check_fits(
+        f"An update of {spec.agents} agents",
+        weights + rows,
+        lambda usable: "train fewer --agents, or with smaller --hidden layers or a smaller --batch",
+    )
 
 
 def mean(values: list[float]) -> float | None:

@@ -1,13 +1,14 @@
 """A run is a folder: config.json, metrics.jsonl (append only), events.* (TensorBoard), checkpoints/, result.json."""
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shoal.errors import UserError
 from shoal.training.checkpoint import Checkpoints
@@ -31,7 +32,7 @@ def new_folder(config: TrainConfig) -> Path:
         folder = Path(config.out)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out '{folder}' is a file, but must be a folder.")
-        if (folder / "config.json").exists():
+        if (folder / "config.json").exists() or (folder / "checkpoints").exists():
             raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
         return folder
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{config.env}-{config.algorithm}-seed{config.seed}")
@@ -47,6 +48,23 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self._lock: IO[bytes] | None = None
+
+    def lock(self) -> None:
+        """Keep other processes from writing into this run; the system lets go of it however this one ends."""
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"The run in '{self.path}' is being trained by another process.") from None
+
+    def unlock(self) -> None:
+        """Let others write."""
+        if self._lock is not None:
+            self._lock.close()
+            (self.path / ".lock").unlink(missing_ok=True)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -59,10 +77,8 @@ class RunFolder:
             raise UserError(f"'{self.path / 'result.json'}' cannot be read: {error}.") from None
 
     def create(self, config: TrainConfig) -> None:
-        """Make the folder and write the configuration."""
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.write("config.json", config.to_json())
+        """Write the configuration."""
+        self.write("config.json", config.to_json())
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file under a temporary name and put it in its place."""

@@ -278,6 +278,7 @@ def test_actions_of_any_memory_layout(rules, prepare):
         np.zeros((2, 3, 5), np.int64),
         np.zeros((2, 3, 5), np.float16),
         [[[0.0] * 5] * 3] * 2,
+        [[0.0], [0.0, 1.0]],
         None,
     ],
 )

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from shoal.replay import memory
-from shoal.replay.memory import free_memory, human_bytes
+from shoal import memory
+from shoal.memory import free_memory, human_bytes
 
 
 def write(root, files):

@@ -1,0 +1,222 @@
+"""Every wrong input ends in one clear sentence and exit code 2, and nothing is lost or half-written."""
+
+import fcntl
+import json
+import os
+import pty
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal import TrainConfig, train
+from shoal.cli import main
+
+SHORT = "--episodes 20 --warmup 100 --batch 32 --hidden 8 --evaluate-episodes 4 --no-tensorboard --quiet".split()
+
+# the words after `shoal`, and what the sentence must say
+WRONG = [
+    ("", "shoal train"),
+    ("fly", "There is no command 'fly'; the commands are train"),
+    ("train --env cooperative-navigatoin", "'cooperative-navigatoin' is not known"),
+    ("train --env predatorprey", "predator-prey"),
+    ("train --env ''", "''"),
+    ("train --agents 0", "agents is 0"),
+    ("train --agents -3", "-3"),
+    ("train --agents 100000", "agents is 100000"),
+    ("train --agents three", "--agents 'three' is not"),
+    ("train --agents 2.5", "--agents '2.5' is not"),
+    ("train --agnets 3", "--agnets"),
+    ("train --copies 0", "--copies is 0"),
+    ("train --rules chess", "'chess'"),
+    ("train --episodes 0", "--episodes is 0"),
+    ("train --episodes -5", "-5"),
+    ("train --episode-length 0", "episode_length is 0"),
+    ("train --batch 0", "--batch is 0"),
+    ("train --batch 16000000 --agents 48", "memory"),
+    ("train --tau 2", "--tau is 2.0"),
+    ("train --discount nan", "--discount is nan"),
+    ("train --hidden 0", "--hidden is (0,)"),
+    ("train --hidden", "--hidden"),
+    ("train --hidden 100000000", "memory"),
+    ("train --learning-rate -1", "--learning-rate is -1.0"),
+    ("train --learning-rate fast", "fast"),
+    ("train --sampler lottery", "'lottery'"),
+    ("train --sampler neighbor --neighbors 0", "--neighbors is 0"),
+    ("train --minibatch both", "'both'"),
+    ("train --storage int4", "'int4'"),
+    ("train --capacity 10", "capacity is 10"),
+    ("train --agents 48 --episodes 10000000 --capacity 100000000", "largest capacity that fits is"),
+    ("train --warmup 0", "--warmup is 0"),
+    ("train --update-every 0", "--update-every is 0"),
+    ("train --algorithm ppo", "'ppo'"),
+    ("train --entropy -1 --algorithm masac", "--entropy is -1.0"),
+    ("train --clip -1", "--clip is -1.0"),
+    ("train --device gpu", "--device 'gpu'"),
+    ("train --device cuda:9", "--device 'cuda:9'"),
+    ("train --seed -1", "-1"),
+    ("train --threads 0", "--threads is 0"),
+    ("train --log-every 0", "--log-every is 0"),
+    ("train --landmarks 0", "landmarks is 0"),
+    ("train --env predator-prey --landmarks 3", "landmarks"),
+    ("train --prey learned", "prey"),
+    ("train --env predator-prey --prey-count 0", "prey_count is 0"),
+    ("train --env predator-prey --obstacles -1", "obstacles"),
+    ("train --env predator-prey --prey wolf", "'wolf'"),
+    ("train --env predator-prey --prey facmac --prey-scale 3", "prey_scale"),
+    ("train --env-options {", "--env-options is not JSON"),
+    ("train --env-options [1]", "--env-options must be a JSON object"),
+    ('train --env-options {"N":3}', "options"),
+    ("train --env pettingzoo:no.such_module", "no.such_module"),
+    ("train --env pettingzoo:json", "json"),
+    ("train --env pettingzoo:mpe2.simple_spread_v3 --agents 5", "agents"),
+    ('train --env pettingzoo:mpe2.simple_spread_v3 --env-options {"wings":2}', "wings"),
+    ("train --env gym:NoSuchEnv-v9", "NoSuchEnv"),
+    ("train --env gym:", "gym:"),
+    ("train --env gym:Taxi-v3 --rules openai", "rules"),
+    ("train --env gym:Blackjack-v1", "Blackjack"),
+    ("train --env gym:CartPole-v1 --agents 2", "agents"),
+    ("train --resume", "--resume needs the run folder"),
+    ("train --resume nowhere", "There is no run folder 'nowhere'"),
+    ("train --resume {tmp}", "is not a run folder"),
+    ("train --resume {corrupt}", "cannot be read"),
+    ("train --resume {foreign}", "unknown setting 'wings'"),
+    ("train --resume {list}", "does not hold a JSON object"),
+    ("train --resume {wrong_type}", "--batch is 'many'"),
+    ("train --out {run}", "already holds a run"),
+    ("train --out {file}", "is a file"),
+    ("train --out {file}/below", "cannot be written"),
+    ("train --out /proc/nowhere/run", "cannot be written"),
+    ("train --out ''", "--out is empty"),
+    ("evaluate", "RUN"),
+    ("evaluate nowhere", "There is no run folder 'nowhere'"),
+    ("evaluate {empty_run}", "has no checkpoint yet"),
+    ("evaluate {run} --episodes 0", "--episodes is 0"),
+    ("evaluate {run} --seed -1", "-1"),
+    ("evaluate {damaged}", "checkpoint"),
+    ("evaluate {resized}", "the number of agents or the sizes of the world differ"),
+    ("evaluate {relayered}", "weights"),
+    ("watch nowhere", "There is no run folder 'nowhere'"),
+    ("watch {empty_run}", "has no checkpoint yet"),
+    ("watch {run} --seed x", "x"),
+    ("bench", "BENCH"),
+    ("bench everything", "'everything'"),
+    ("bench update --agents 0", "from 1 to 1024"),
+    ("bench update --agents three", "whole numbers"),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Folders and files to go wrong with."""
+    tmp = tmp_path_factory.mktemp("places")
+    train(
+        TrainConfig(
+            episodes=20, warmup=100, batch=32, hidden=(8,), evaluate_episodes=4, tensorboard=False, out=str(tmp / "run")
+        )
+    )
+    config = json.loads((tmp / "run" / "config.json").read_text())
+
+    def folder(name, text):
+        (tmp / name).mkdir()
+        (tmp / name / "config.json").write_text(text)
+
+    def changed(name, **settings):
+        subprocess.run(["cp", "-r", tmp / "run", tmp / name], check=True)
+        (tmp / name / "config.json").write_text(json.dumps({**config, **settings}))
+
+    folder("empty_run", json.dumps(config))
+    folder("corrupt", '{"env": "coop')
+    folder("foreign", json.dumps({**config, "wings": 2}))
+    folder("list", "[]")
+    folder("wrong_type", json.dumps({**config, "batch": "many"}))
+    changed("resized", agents=4)
+    changed("relayered", hidden=[8, 8])
+    changed("damaged")
+    for path in (tmp / "damaged" / "checkpoints").glob("0*/weights.safetensors"):
+        path.write_bytes(path.read_bytes()[:-7])
+    (tmp / "file").write_text("not a folder")
+    names = ("run", "empty_run", "corrupt", "foreign", "list", "wrong_type", "resized", "relayered", "damaged", "file")
+    return {name: str(tmp / name) for name in names}
+
+
+def words_of(text, places, tmp_path):
+    for name, path in {**places, "tmp": str(tmp_path)}.items():
+        text = text.replace(f"{{{name}}}", path)
+    return [word if word != "''" else "" for word in text.split()]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG, ids=[text or "nothing" for text, _ in WRONG])
+def test_wrong_input(text, expected, places, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words_of(text, places, tmp_path)) == 2
+    out, err = capsys.readouterr()
+    if text:
+        assert out == ""
+        assert err.startswith("shoal: ") and err.endswith(".\n") and len(err.splitlines()) == 1, err
+    assert expected in (err or out)
+    assert os.listdir(tmp_path) == []  # nothing half-written
+
+
+def shoal(*words, **options):
+    code = "import sys; from shoal.cli import main; sys.exit(main())"
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **options)
+
+
+def test_full_disk_keeps_the_checkpoint_before(tmp_path):
+    """The disk refuses a file that grows too large: one sentence, exit code 2, and what was saved stays whole."""
+    run = tmp_path / "run"
+
+    def little_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    arguments = [*SHORT, "--episodes", "4000", "--log-every", "1", "--checkpoint-every", "20", "--out", run]
+    process = shoal("train", *arguments, stderr=subprocess.PIPE, text=True, preexec_fn=little_room)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert len(said.splitlines()) == 1 and "File too large" in said and str(run) in said
+    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
+
+
+def test_output_that_nobody_reads(places):
+    with open("/dev/full", "w") as full:
+        process = shoal(
+            "evaluate", places["run"], "--episodes", "2", "--json", stdout=full, stderr=subprocess.PIPE, text=True
+        )
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert said == "shoal: The output could not be written: No space left on device.\n"
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
+    """Without a hang-up signal, as under nohup: the progress bar has nowhere to go, the run goes on and is finished."""
+    ours, theirs = pty.openpty()
+    words = [word for word in SHORT if word != "--quiet"]
+    process = shoal(
+        "train", *words, "--episodes", "600", "--out", tmp_path / "run", stdout=theirs, stderr=theirs, stdin=theirs
+    )
+    os.close(theirs)
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    os.close(ours)
+    process.wait(timeout=120)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["finished"]
+
+
+def test_two_processes_on_one_run(places):
+    with open(Path(places["empty_run"]) / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = shoal("train", "--resume", places["empty_run"], stderr=subprocess.PIPE, text=True)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "is being trained by another process" in said
+
+
+def test_python_api_checks_too():
+    from shoal.errors import UserError
+
+    for settings in ({"batch": "many"}, {"agents": 2.5}, {"stagger": "yes"}, {"algorithm": "ppo"}, {"hidden": ()}):
+        with pytest.raises(UserError):
+            train(TrainConfig(**settings))
