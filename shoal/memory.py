@@ -1,5 +1,7 @@
 """How much memory is free, and the refusal of what would not fit: a sentence instead of an out-of-memory kill."""
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,20 @@ def free_memory(root: Path = Path("/")) -> int | None:
     if left:
         return max(0, min(left))
     return _physical()
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep what is freed for the next request instead of handing it back to the system.
+
+    An update frees and asks for the same megabytes over and over; getting them from the system page by page took
+    a fifth of its time. Nothing happens where the C library is not glibc.
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, 2**30)
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 2**26)
 
 
 def check_fits(what: str, needed: int, largest: Callable[[int], str]) -> None:

@@ -171,7 +171,7 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path):
     run = tmp_path / "run"
 
     def little_room():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
     arguments = [*SHORT, "--episodes", "4000", "--log-every", "1", "--checkpoint-every", "20", "--out", run]
     process = shoal("train", *arguments, stderr=subprocess.PIPE, text=True, preexec_fn=little_room)

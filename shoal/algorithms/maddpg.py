@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.descent import move_targets
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Phase, Team, q_loss
 from shoal.envs.base import EnvSpec
@@ -51,8 +50,7 @@ class MADDPG(Team):
         self.descents["actors"].step(p.sum())
 
         phase("target update")
-        move_targets(self.target_critics, self.critics, self.config.tau)
-        move_targets(self.target_actors, self.actors, self.config.tau)
+        self.move_targets("critics", "actors")
         return {"q": q.detach(), "p": p.detach()}
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.descent import Descent, move_targets
+from shoal.algorithms.descent import Descent
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Phase, Team, q_loss
 from shoal.envs.base import EnvSpec
@@ -71,9 +71,7 @@ class MASAC(Team):
             self.descents["temperature"].step((self.temperature.log * (entropy.detach() - self.target_entropy)).sum())
 
         phase("target update")
-        move_targets(self.target_critics, self.critics, self.config.tau)
-        if self.tf2:
-            move_targets(self.target_actors, self.actors, self.config.tau)
+        self.move_targets("critics", *(["actors"] if self.tf2 else []))
         return {"q": q.detach(), "p": p.detach(), "entropy": entropy.detach().squeeze(-1)}
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.descent import Descent
+from shoal.algorithms.descent import Descent, move_targets
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions, sample_minibatch
 from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
@@ -34,6 +34,7 @@ class Team:
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
         self.descents: dict[str, Descent] = {}
+        self._moving: tuple[list[Tensor], ...] = ()  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
 
@@ -72,6 +73,15 @@ class Team:
         """Replace the played actions by the current policies': in place, nothing after the P loss reads them."""
         head = self.actors(every_observation(batch.joint, self.spec))
         put_actions(batch.joint, self.actors.sample(head, self.noise), batch.alive)
+
+    def move_targets(self, *names: str) -> None:
+        """Move the targets of these networks towards them, all in one go."""
+        if not self._moving:
+            self._moving = tuple(
+                [parameter for name in names for parameter in self.networks[prefix + name].parameters()]
+                for prefix in ("target_", "")
+            )
+        move_targets(self._moving[0], self._moving[1], self.config.tau)
 
     @property
     def rollout_actors(self) -> Actors:

@@ -29,6 +29,11 @@ def real_entries(sizes: Sequence[int], width: int, repeat: int = 1) -> Tensor:
     return real.repeat(1, repeat)
 
 
+def softmax(logits: Tensor) -> Tensor:
+    """Over the last axis, by way of the one before it: processors do that many rows at a time."""
+    return logits.mT.softmax(-2).mT
+
+
 class Actors(StackedMLP):
     """One policy an agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
 
@@ -84,7 +89,7 @@ class Actors(StackedMLP):
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
 
     def _gumbel(self, logits: Tensor, noise: NoiseSource) -> Tensor:
-        soft = (self._masked(logits) + noise("gumbel", tuple(logits.shape))).softmax(-1)
+        soft = softmax(self._masked(logits) + noise("gumbel", tuple(logits.shape)))
         if not self.hard:
             return soft
         choice = torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
 from shoal.networks.actors import real_entries
+from shoal.networks.layers import OwnCritics, SharedCritics, Stack
 from shoal.networks.stacked import StackedMLP, xavier
 
 
@@ -40,7 +41,9 @@ class JointCritics(nn.Module):
 
     def forward(self, joint: Tensor) -> Tensor:
         """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch an agent."""
-        return self._upper(self._first_layer(joint, self.first, self.first_bias, activate=True))
+        if joint.dim() == 2:
+            return self._by_head(SharedCritics.apply(joint, self.first, self.first_bias, *self.rest.flat))
+        return self._of_own_rows(joint, frozen=False)
 
     def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
         """Q (N, heads, B) where agent i's action in its own critics is own[i] (N, B, A), all else as in `joint`.
@@ -49,37 +52,49 @@ class JointCritics(nn.Module):
         first layer is computed once and corrected by (own - played) @ W_own[i]. `dense` builds every agent's
         whole input instead: the same numbers up to rounding, and the same bits as a product that is emulated.
         """
-        first, bias = self.first.detach(), self.first_bias.detach()
         if dense:
-            return self._upper(self._first_layer(self._replaced(joint, own), first, bias, activate=True), frozen=True)
+            return self._of_own_rows(self._replaced(joint, own), frozen=True)
         with torch.no_grad():
-            z = self._first_layer(joint, first, bias, activate=False)  # (C, B, H)
-            played = own_actions(joint, self.agents, self.action_size)  # (N, B, A)
-        change = (own - played).repeat_interleave(self.heads, 0) if self.heads > 1 else own - played  # (C, B, A)
-        return self._upper(torch.baddbmm(z, change, self._own_weights(first)).relu_(), frozen=True)
+            z = self._first_layer(joint)  # (C, B, H)
+            own_weights = self._own_weights()
+        change = own - own_actions(joint, self.agents, self.action_size)  # (N, B, A)
+        if self.heads > 1:
+            change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
+        return self._by_head(OwnCritics.apply(z, change, own_weights, *self.rest.flat))
 
-    def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor, activate: bool) -> Tensor:
-        """(C, B, H); the ReLU comes before the views, where it costs autograd nothing to do it in place."""
-        inputs, stack, hidden = first.shape
+    def _of_own_rows(self, joint: Tensor, frozen: bool) -> Tensor:
+        """Q where every agent has rows of its own (N, B, J)."""
+        h = Stack.apply(joint, frozen, True, *self._first_by_agent())  # (N, B, heads*H)
+        return self._by_head(self.rest(self._as_stack(h), frozen))
+
+    def _first_layer(self, joint: Tensor) -> Tensor:
+        """(C, B, H), before the ReLU."""
         if joint.dim() == 2:
-            z = torch.addmm(bias.view(-1), joint, first.view(inputs, -1))  # (B, C*H)
-            z = z.relu_() if activate else z
-            return z.view(-1, stack, hidden).transpose(0, 1)  # (C, B, H)
-        weight = first.view(inputs, self.agents, self.heads * hidden).transpose(0, 1)  # (N, J, heads*H)
-        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, weight)  # (N, B, heads*H)
-        z = z.relu_() if activate else z
-        return z.view(self.agents, -1, self.heads, hidden).transpose(1, 2).reshape(stack, -1, hidden)
+            z = torch.addmm(self.first_bias.view(-1), joint, self.first.flatten(1))  # (B, C*H)
+            return z.unflatten(1, self.first.shape[1:]).transpose(0, 1)
+        weight, bias = self._first_by_agent()
+        return self._as_stack(torch.baddbmm(bias, joint, weight))
 
-    def _upper(self, h: Tensor, frozen: bool = False) -> Tensor:
-        return self.rest(h, frozen).view(self.agents, self.heads, -1)
+    def _first_by_agent(self) -> tuple[Tensor, Tensor]:
+        """Views of the first layer with one matrix an agent: (N, J, heads*H) and (N, 1, heads*H)."""
+        weight = self.first.view(len(self.first), self.agents, -1).transpose(0, 1)
+        return weight, self.first_bias.view(self.agents, 1, -1)
 
-    def _own_weights(self, first: Tensor) -> Tensor:
+    def _as_stack(self, z: Tensor) -> Tensor:
+        """(C, B, H) of (N, B, heads*H)."""
+        return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
+
+    def _by_head(self, q: Tensor) -> Tensor:
+        """(N, heads, B) of (C, B, 1)."""
+        return q.view(self.agents, self.heads, -1)
+
+    def _own_weights(self) -> Tensor:
         """(C, A, H): the first-layer rows that multiply the critic's own agent's action.
 
         Seen as (agent of the row, A, agent of the critic, heads, H) these are the diagonal of the two agent axes:
         with 3 agents, block (1, 1) holds what agent 1's critics make of agent 1's action.
         """
-        blocks = first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
+        blocks = self.first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
         return (
             blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(self.agents * self.heads, self.action_size, -1)
         )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from shoal.networks.layers import Stack, forward_stack
+
 
 def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Tensor:
     """(I, H) Xavier-uniform weights between the real inputs and outputs; zero where either is padding.
@@ -39,18 +41,14 @@ class StackedMLP(nn.Module):
             weight = torch.stack([xavier(before[c], after[c], generator) for c in range(stack)])
             self.weights.append(nn.Parameter(weight))  # (C, in, out)
             self.biases.append(nn.Parameter(torch.zeros(stack, 1, after.shape[1])))  # (C, 1, out)
+        self.flat = [parameter for pair in zip(self.weights, self.biases, strict=True) for parameter in pair]
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if frozen:
-                weight, bias = weight.detach(), bias.detach()
-            x = torch.baddbmm(bias, x, weight)
-            if layer < last:
-                x = x.relu_()
-        return x
+        if not torch.is_grad_enabled():
+            return forward_stack(x, self.flat)[-1]
+        return Stack.apply(x, frozen, False, *self.flat)
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
-        return [(parameter, 0) for parameter in self.parameters()]
+        return [(parameter, 0) for parameter in self.flat]

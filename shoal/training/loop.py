@@ -19,7 +19,7 @@ from shoal.algorithms import make_team
 from shoal.algorithms.config import option
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.memory import check_fits
+from shoal.memory import check_fits, keep_freed_memory
 from shoal.replay import Ring, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
@@ -152,6 +152,7 @@ class Training:
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
+        keep_freed_memory()
         device = make_device(config.device)
         self.env = build_env(config, config.copies, config.seed, config.stagger)
         spec = self.env.spec
