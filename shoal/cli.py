@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -85,7 +86,8 @@ def evaluate(argv: list[str]) -> int:
     from shoal.training.evaluation import evaluate_team, load_team
 
     team, config = load_team(Path(command.run), say)
-    played = evaluate_team(team, config, command.episodes, command.seed)
+    with progress_bar("shoal evaluate", 3 * command.episodes) as advance:
+        played = evaluate_team(team, config, command.episodes, command.seed, advance)
     if command.json:
         best = played["deterministic"]
         figures: dict[str, Any] = {"run": command.run, "episodes": best.episodes}
@@ -143,18 +145,21 @@ def bench(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(BenchCommand, "bench", argv)
-    from shoal.bench import BENCHES, run_bench
+    from shoal.bench import BENCHES, run_bench, sizes
 
     agents = numbers("--agents", command.agents)
     names = list(BENCHES) if command.name == "all" else [command.name]
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        fresh = run_bench(name, agents)
-        rows += [{"bench": name, **row} for row in fresh]
-        if not command.json:
-            print_rows(f"shoal bench {name}: {BENCHES[name]}", fresh)
+    work = [(name, n) for name in names for n in sizes(name, agents)]
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with progress_bar(f"shoal bench {command.name}", len(work)) as advance:
+        for name, n in work:
+            rows[name] += run_bench(name, n)
+            advance(1)
     if command.json:
-        print_json({"rows": rows})
+        print_json({"rows": [{"bench": name, **row} for name in names for row in rows[name]]})
+    else:
+        for name in names:
+            print_rows(f"shoal bench {name}: {BENCHES[name]}", rows[name])
     return 0
 
 
@@ -262,6 +267,18 @@ def say(sentence: str) -> None:
     """A sentence to the person, on standard error; nobody there is no error."""
     with contextlib.suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda amount: progress.advance(task, amount)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """The project's ratios against peers and limits; both sides of each are measured in one run."""
 
 import importlib
+import inspect
+from types import ModuleType
 from typing import Any
 
 from shoal.errors import UserError
@@ -13,10 +15,19 @@ BENCHES = {
 }
 
 
-def run_bench(name: str, agents: tuple[int, ...] = ()) -> list[dict[str, Any]]:
-    """The rows of one bench, for these numbers of agents or its own."""
+def sizes(name: str, agents: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The numbers of agents that a bench goes through: the ones asked for, or its own."""
     if any(not 1 <= n <= 1024 for n in agents):
         raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
-    module = importlib.import_module(f"shoal.bench.{name}")
-    rows: list[dict[str, Any]] = module.run(agents=agents) if agents else module.run()
+    own: tuple[int, ...] = inspect.signature(_module(name).run).parameters["agents"].default
+    return agents or own
+
+
+def run_bench(name: str, agents: int) -> list[dict[str, Any]]:
+    """The rows of one bench for one number of agents."""
+    rows: list[dict[str, Any]] = _module(name).run(agents=(agents,))
     return rows
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"shoal.bench.{name}")

@@ -54,7 +54,7 @@ def build_env(
     )
 
 
-def play(env: VectorEnv, act: Act, episodes: int) -> Evaluation:
+def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
     """Play whole episodes, the same number in every copy so that short ones are not preferred."""
     observation = env.reset()
     tracker = ReturnTracker(env)
@@ -68,6 +68,8 @@ def play(env: VectorEnv, act: Act, episodes: int) -> Evaluation:
         for copy, episode in zip(finished, tracker.add(step), strict=True):
             if open_copies[copy]:
                 wanted[copy] -= 1
+                if advance is not None:
+                    advance(1)
                 team.append(episode.team)
                 prey += [] if episode.prey is None else [episode.prey]
         observation = step.observation
@@ -96,14 +98,19 @@ def team_act(team: Team, explore: bool) -> Act:
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
-def evaluate_team(team: Team, config: TrainConfig, episodes: int, seed: int) -> dict[str, Evaluation]:
-    """Deterministic, noisy and random play in the same number of episodes; each from the same starts."""
+def evaluate_team(
+    team: Team, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
+) -> dict[str, Evaluation]:
+    """Deterministic, noisy and random play in the same number of episodes; each from the same starts.
+
+    `advance` is told of every episode played.
+    """
     check_range("--episodes", episodes, 1, 10**7)
     results = {}
     for name in ("deterministic", "noisy", "random"):
         env = build_env(config, min(episodes, 100), seed, stagger=False)
         act = random_act(env.spec, seed) if name == "random" else team_act(team, explore=name == "noisy")
-        results[name] = play(env, act, episodes)
+        results[name] = play(env, act, episodes, advance)
         env.close()
     return results
 
