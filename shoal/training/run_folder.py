@@ -127,7 +127,8 @@ class MetricsLog:
                         self._events.add_scalar(name, value, clean["episode"])
 
     def close(self) -> None:
-        """Close both files."""
-        self._file.close()
+        """Close both files; every line was flushed when it was added, so nothing is lost if that fails."""
+        with contextlib.suppress(OSError):
+            self._file.close()
         if self._events is not None:
             self._events.close()
