@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from shoal.errors import UserError
 
 if TYPE_CHECKING:
-    from shoal.training.loop import TrainResult
+    from shoal.training.result import TrainResult
 
 Arguments = TypeVar("Arguments")
 

@@ -5,10 +5,7 @@ and continued to the same bits (same machine, same number of threads).
 """
 
 import dataclasses
-import json
-import os
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,19 +13,20 @@ import numpy as np
 import torch
 
 from shoal.algorithms import make_team
-from shoal.algorithms.config import option
-from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.memory import check_fits, keep_freed_memory
+from shoal.memory import keep_freed_memory
 from shoal.replay import Ring, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
-from shoal.training.config import TrainConfig, read_config
-from shoal.training.evaluation import Evaluation, build_env, evaluate_team
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
+from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode, ReturnTracker
 from shoal.training.run_folder import MetricsLog, RunFolder, new_folder
+from shoal.training.setup import check_update_memory, make_device, set_threads, stored_config
+from shoal.training.snapshot import restore, snapshot
 
 LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
 
@@ -63,33 +61,6 @@ class Silent:
 
     def end(self) -> None:
         """Nothing to close."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to. Returns are per agent and episode; see docs/returns.md."""
-
-    run: str
-    finished: bool
-    episodes: int
-    env_steps: int
-    updates: int
-    seconds: float
-    steps_per_second: float
-    return_mean: float | None
-    """Training return (noisy policies), mean over the last 1,000 episodes."""
-    return_random: float | None = None
-    return_random_ci95: float | None = None
-    return_deterministic: float | None = None
-    return_deterministic_ci95: float | None = None
-    return_noisy: float | None = None
-    return_noisy_ci95: float | None = None
-    return_prey: float | None = None
-    """Where the prey learns: its training return, mean over the last 1,000 episodes."""
-    phases: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Seconds of each phase."""
-    signal: int | None = None
-    """The signal that stopped an unfinished run."""
 
 
 def train(config: TrainConfig, resume: bool = False, observer: Observer | None = None) -> TrainResult:
@@ -168,7 +139,7 @@ class Training:
         self.ring.begin(self.observation)
         self.returns = ReturnTracker(self.env)
         self.episodes = self.samples = self.updates = 0
-        self.logged = self.saved = 0  # episodes, in whole intervals
+        self.logged = self.saved = 0  # the episode of the last line of the log, of the last checkpoint
         self.log_bytes = 0
         self.fresh: list[Episode] = []  # ended since the last line of the log
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
@@ -187,18 +158,18 @@ class Training:
             self.clock("other")
             if interrupt.signal is not None:
                 break
-            if self.episodes // self.config.log_every > self.logged:
+            if self.episodes // self.config.log_every > self.logged // self.config.log_every:
                 self.write_log(log)
             if self.episodes >= self.config.episodes:
                 break
-            if every and self.episodes // every > self.saved:
-                self.save(folder, log)
+            if every and self.episodes // every > self.saved // every:
+                self.save(folder)
             self.step()
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, log, with_ring=not finished)
+        self.save(folder, with_ring=not finished)
 
     def owes_update(self) -> bool:
         """One update is owed for every `update_every` samples, counted from the first; none before the warm-up."""
@@ -236,7 +207,7 @@ class Training:
 
     def write_log(self, log: MetricsLog) -> None:
         """One line: the returns of the episodes since the last line, losses, and where the time went."""
-        self.logged = self.episodes // self.config.log_every
+        self.logged = self.episodes
         seconds = self.clock.total()
         line: dict[str, Any] = {"episode": self.episodes, "env_steps": self.samples, "updates": self.updates}
         line["return_mean"] = mean([episode.team for episode in self.fresh])
@@ -283,151 +254,20 @@ class Training:
         played = evaluate_team(self.team, self.config, self.config.evaluate_episodes, self.config.seed + 1)
         return dataclasses.replace(result, **result_fields(played))
 
-    # ---- checkpoints -----------------------------------------------------------------------------------------------
-
-    def save(self, folder: RunFolder, log: MetricsLog, with_ring: bool = True) -> None:
-        """Everything that decides the future of the run. A finished run needs its ring no more."""
+    def save(self, folder: RunFolder, with_ring: bool = True) -> None:
+        """A checkpoint; a finished run needs its ring no more."""
         if self.losses:
             self.check_finite({f"loss/{name}": float(total.mean()) for name, total in self.losses.items()})
-        every = self.config.checkpoint_every
-        self.saved = self.episodes // every if every else 0
-        parts = {
-            "weights": as_arrays(self.team.weights()),
-            "optimizer": as_arrays(self.team.optimizer_state()),
-            "random": as_arrays(self.team.random_state()),
-            "environment": self.env.state(),
-            "training": {
-                "observation": self.observation,
-                "fresh": episodes_array(self.fresh),
-                "last": episodes_array(self.last),
-                **{f"returns.{name}": array for name, array in self.returns.state().items()},
-                **{f"losses.{name}": array for name, array in as_arrays(self.losses).items()},
-            },
-        }
-        meta = {
-            "episodes": self.episodes,
-            "samples": self.samples,
-            "updates": self.updates,
-            "logged": self.logged,
-            "log_bytes": self.log_bytes,
-            "loss_count": self.loss_count,
-            "sampling": self.rng.bit_generator.state,
-            "seconds": self.clock.seconds,
-            "threads": torch.get_num_threads(),
-        }
+        parts, meta = snapshot(self)
         folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
+        self.saved = self.episodes
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        parts, meta = checkpoint.parts, checkpoint.meta
-        self.team.load_weights(as_tensors(parts["weights"]))
-        self.team.load_optimizer_state(as_tensors(parts["optimizer"]))
-        self.team.load_random_state(as_tensors(parts["random"]))
-        self.env.load_state(parts["environment"])
-        checkpoint.load_ring(self.ring)
-        own = parts["training"]
-        self.observation = own["observation"]
-        self.fresh = array_episodes(own["fresh"])
-        self.last.extend(array_episodes(own["last"]))
-        self.returns.load_state(with_prefix(own, "returns."))
-        self.losses = as_tensors(with_prefix(own, "losses."), self.team.device)
-        self.episodes, self.samples, self.updates = meta["episodes"], meta["samples"], meta["updates"]
-        self.logged, self.log_bytes, self.loss_count = meta["logged"], meta["log_bytes"], meta["loss_count"]
-        every = self.config.checkpoint_every
-        self.saved = self.episodes // every if every else 0
-        self.rng.bit_generator.state = meta["sampling"]
-        self.clock.seconds = dict(meta["seconds"])
-
-
-# ---- small helpers -------------------------------------------------------------------------------------------------
-
-
-def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
-    """The settings of the run in this folder; one that was asked for and differs is refused."""
-    stored = read_config(folder)
-    for field in dataclasses.fields(TrainConfig):
-        value, kept = getattr(asked, field.name), getattr(stored, field.name)
-        if field.name != "out" and value not in (kept, field.default):
-            raise UserError(
-                f"{option(field.name)} is {value}, but the run in '{folder}' has {kept}: "
-                "a resumed run keeps its settings."
-            )
-    return stored
-
-
-def set_threads(threads: int) -> None:
-    """Use this many processor threads in torch and numba alike."""
-    import numba
-
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, os.cpu_count() or 1))
-
-
-def make_device(name: str) -> torch.device:
-    """The torch device of this name, if it is there and works."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"--device '{name}' cannot be used here ({reason}); 'cpu' always works.") from None
-    return device
-
-
-def check_update_memory(config: TrainConfig, spec: EnvSpec) -> None:
-    """Refuse an update that does not fit in memory: weights, targets, gradients and Adam's two moments of the
-    critics, and what the mini-batches keep for their gradients."""
-    if config.device != "cpu":
-        return
-    joint = spec.agents * (spec.observation_size + spec.action_size)
-    units = spec.agents * (2 if config.algorithm == "masac" else 1) * sum(config.hidden)
-    widest = spec.agents * (2 if config.algorithm == "masac" else 1) * config.hidden[0]
-    weights = 5 * 4 * joint * widest
-    rows = 4 * config.batch * (2 * joint * (1 if config.minibatch == "shared" else spec.agents) + 3 * units)
-    check_fits(
-        f"An update of {spec.agents} agents",
-        weights + rows,
-        lambda usable: "train fewer --agents, or with smaller --hidden layers or a smaller --batch",
-    )
+        restore(self, checkpoint)
+        self.saved = self.episodes
 
 
 def mean(values: list[float]) -> float | None:
     """The mean; None of nothing."""
     return float(np.mean(values)) if values else None
-
-
-def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
-    """Evaluations as the result's fields: return_random, return_random_ci95, …"""
-    fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
-    return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
-
-
-def result_json(result: TrainResult) -> str:
-    """The text of result.json."""
-    return json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-
-
-def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Tensors as numpy arrays on the CPU."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None) -> dict[str, torch.Tensor]:
-    """Arrays as tensors of their own memory."""
-    return {name: torch.from_numpy(np.array(array)).to(device or "cpu") for name, array in arrays.items()}
-
-
-def with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The entries whose name starts with the prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:
-    """(n, 2): team's and prey's returns, NaN where there is no learning prey."""
-    rows = [(episode.team, np.nan if episode.prey is None else episode.prey) for episode in episodes]
-    return np.array(rows, np.float64).reshape(-1, 2)
-
-
-def array_episodes(array: np.ndarray) -> list[Episode]:
-    """The inverse of `episodes_array`."""
-    return [Episode(float(team), None if np.isnan(prey) else float(prey)) for team, prey in array]

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class ProgressDisplay:
                 TextColumn("left"),
                 TimeRemainingColumn(),
                 console=self.console,
+                auto_refresh=False,  # no thread of its own: it is drawn when there is something new
             )
             self._task = self._progress.add_task("train", total=config.episodes, completed=episode, figures="")
             self._write(self._progress.start)
@@ -60,7 +62,7 @@ class ProgressDisplay:
         self._next = now + REFRESH
         if self._progress is not None:
             progress, figures = self._progress, summary(training)
-            self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures))
+            self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
         elif now >= self._next_line:
             self._next_line = now + LINE_EVERY
             since, first = self._started
@@ -73,9 +75,9 @@ class ProgressDisplay:
         if self._progress is not None:
             self._write(self._progress.stop)
 
-    def _write(self, action: "object") -> None:
+    def _write(self, action: Callable[[], object]) -> None:
         try:
-            if not self._gone and callable(action):
+            if not self._gone:
                 action()
         except OSError:
             self._gone = True

@@ -1,0 +1,46 @@
+"""What a run came to."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.training.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to. Returns are per agent and episode; see docs/returns.md."""
+
+    run: str
+    finished: bool
+    episodes: int
+    env_steps: int
+    updates: int
+    seconds: float
+    steps_per_second: float
+    return_mean: float | None
+    """Training return (noisy policies), mean over the last 1,000 episodes."""
+    return_random: float | None = None
+    return_random_ci95: float | None = None
+    return_deterministic: float | None = None
+    return_deterministic_ci95: float | None = None
+    return_noisy: float | None = None
+    return_noisy_ci95: float | None = None
+    return_prey: float | None = None
+    """Where the prey learns: its training return, mean over the last 1,000 episodes."""
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of each phase."""
+    signal: int | None = None
+    """The signal that stopped an unfinished run."""
+
+
+def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
+    """Evaluations as the result's fields: return_random, return_random_ci95, …"""
+    fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
+    return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
+
+
+def result_json(result: TrainResult) -> str:
+    """The text of result.json."""
+    return json.dumps(dataclasses.asdict(result), indent=2) + "\n"

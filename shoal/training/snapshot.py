@@ -1,0 +1,91 @@
+"""The state of a run as arrays and counters: everything that decides its future, out and in again."""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from shoal.training.checkpoint import Checkpoint
+from shoal.training.returns import Episode
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
+
+Parts = dict[str, dict[str, np.ndarray]]
+
+
+def snapshot(training: "Training") -> tuple[Parts, dict[str, Any]]:
+    """Arrays by part, and counters; the ring is saved beside them."""
+    parts = {
+        "weights": as_arrays(training.team.weights()),
+        "optimizer": as_arrays(training.team.optimizer_state()),
+        "random": as_arrays(training.team.random_state()),
+        "environment": training.env.state(),
+        "training": {
+            "observation": training.observation,
+            "fresh": episodes_array(training.fresh),
+            "last": episodes_array(training.last),
+            **{f"returns.{name}": array for name, array in training.returns.state().items()},
+            **{f"losses.{name}": array for name, array in as_arrays(training.losses).items()},
+        },
+    }
+    meta = {
+        "episodes": training.episodes,
+        "samples": training.samples,
+        "updates": training.updates,
+        "logged": training.logged,
+        "log_bytes": training.log_bytes,
+        "loss_count": training.loss_count,
+        "sampling": training.rng.bit_generator.state,
+        "seconds": training.clock.seconds,
+        "threads": torch.get_num_threads(),
+    }
+    return parts, meta
+
+
+def restore(training: "Training", checkpoint: Checkpoint) -> None:
+    """Put a fresh training where the checkpoint was taken."""
+    parts, meta = checkpoint.parts, checkpoint.meta
+    training.team.load_weights(as_tensors(parts["weights"]))
+    training.team.load_optimizer_state(as_tensors(parts["optimizer"]))
+    training.team.load_random_state(as_tensors(parts["random"]))
+    training.env.load_state(parts["environment"])
+    checkpoint.load_ring(training.ring)
+    own = parts["training"]
+    training.observation = own["observation"]
+    training.fresh = array_episodes(own["fresh"])
+    training.last.extend(array_episodes(own["last"]))
+    training.returns.load_state(with_prefix(own, "returns."))
+    training.losses = as_tensors(with_prefix(own, "losses."), training.team.device)
+    training.episodes, training.samples, training.updates = meta["episodes"], meta["samples"], meta["updates"]
+    training.logged, training.log_bytes = meta["logged"], meta["log_bytes"]
+    training.loss_count = meta["loss_count"]
+    training.rng.bit_generator.state = meta["sampling"]
+    training.clock.seconds = dict(meta["seconds"])
+
+
+def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Tensors as numpy arrays on the CPU."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None) -> dict[str, torch.Tensor]:
+    """Arrays as tensors of their own memory."""
+    return {name: torch.from_numpy(np.array(array)).to(device or "cpu") for name, array in arrays.items()}
+
+
+def with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The entries whose name starts with the prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:
+    """(n, 2): team's and prey's returns, NaN where there is no learning prey."""
+    rows = [(episode.team, np.nan if episode.prey is None else episode.prey) for episode in episodes]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def array_episodes(array: np.ndarray) -> list[Episode]:
+    """The inverse of `episodes_array`."""
+    return [Episode(float(team), None if np.isnan(prey) else float(prey)) for team, prey in array]
