@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from shoal.training.clock import UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -19,6 +19,17 @@ LINE_EVERY = 10.0  # seconds between lines where there is no terminal
 REFRESH = 0.2  # seconds between looks at the numbers
 
 
+class TwoLines(Progress):
+    """A progress bar with a line of text below it."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, then the text."""
+        yield from super().get_renderables()
+        yield Text(self.below, style="dim")
+
+
 class ProgressDisplay:
     """Bar with return, steps per second, share of time per phase and time left; on standard error."""
 
@@ -26,7 +37,7 @@ class ProgressDisplay:
         self.console = Console(stderr=True)
         self._next = self._next_line = 0.0
         self._gone = False  # the terminal went away: the run does not mind
-        self._progress: Progress | None = None
+        self._progress: TwoLines | None = None
         self._task = TaskID(0)
         self._started = (time.perf_counter(), 0)
 
@@ -37,13 +48,11 @@ class ProgressDisplay:
         verb = f"Going on at episode {episode:,}" if episode else "Training"
         self.tell(f"{verb}: {config.algorithm} on {config.env}, {config.episodes:,} episodes, into {folder}")
         if self.console.is_terminal and not self._gone:
-            self._progress = Progress(
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} episodes"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[figures]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+            self._progress = TwoLines(
+                TextColumn("episode {task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=10),
+                TimeRemainingColumn(compact=True),
+                TextColumn("left  {task.fields[figures]}"),
                 console=self.console,
                 auto_refresh=False,  # no thread of its own: it is drawn when there is something new
             )
@@ -62,13 +71,16 @@ class ProgressDisplay:
         self._next = now + REFRESH
         if self._progress is not None:
             progress, figures = self._progress, summary(training)
+            progress.below = shares(training)
             self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
         elif now >= self._next_line:
             self._next_line = now + LINE_EVERY
             since, first = self._started
             rate = (training.episodes - first) / (now - since)
             left = f", {(training.config.episodes - training.episodes) / rate:,.0f} s left" if rate > 0 else ""
-            self.tell(f"episode {training.episodes:,} of {training.config.episodes:,}: {summary(training)}{left}")
+            self.tell(
+                f"episode {training.episodes:,} of {training.config.episodes:,}: {summary(training)}  {shares(training)}{left}"
+            )
 
     def end(self) -> None:
         """Take the bar down."""
@@ -85,18 +97,14 @@ class ProgressDisplay:
 
 
 def summary(training: "Training") -> str:
-    """Return per agent, steps per second, and where the time goes, in a few words."""
-    seconds = training.clock.by_phase()
-    total = sum(seconds.values()) or 1.0
+    """Return per agent of the last hundred episodes, and steps per second."""
     recent = [episode.team for episode in list(training.last)[-100:]]
     figures = f"return {sum(recent) / len(recent):,.1f}  " if recent else ""
-    figures += f"{training.samples / total:,.0f} steps/s  "
-    update = sum(seconds[phase] for phase in UPDATE_ALL_TRAINERS)
-    shares = {
-        "act": seconds["action selection"],
-        "world": seconds["environment"],
-        "insert": seconds["replay insertion"],
-        "sample": seconds["mini-batch sampling"],
-        "learn": update - seconds["mini-batch sampling"],
-    }
-    return figures + " ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
+    return figures + f"{training.samples / training.clock.total():,.0f} steps/s"
+
+
+def shares(training: "Training") -> str:
+    """Where the time goes, in a few words."""
+    seconds = training.clock.by_phase()
+    total = sum(seconds.values()) or 1.0
+    return "  ".join(f"{phase} {spent / total:.0%}" for phase, spent in seconds.items() if spent / total >= 0.005)

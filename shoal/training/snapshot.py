@@ -51,7 +51,8 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.team.load_optimizer_state(as_tensors(parts["optimizer"]))
     training.team.load_random_state(as_tensors(parts["random"]))
     training.env.load_state(parts["environment"])
-    checkpoint.load_ring(training.ring)
+    if "replay" in parts:  # else all episodes were done, and only the evaluation was missing
+        checkpoint.load_ring(training.ring)
     own = parts["training"]
     training.observation = own["observation"]
     training.fresh = array_episodes(own["fresh"])

@@ -176,6 +176,20 @@ def test_crash_at(calm, tmp_path, until):
     assert returns(calm) == returns(tmp_path / "run")
 
 
+def test_killed_between_the_last_episode_and_the_result(calm, tmp_path):
+    class KilledAtTheEnd(Silent):
+        def end(self):
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), observer=KilledAtTheEnd())
+    assert not (tmp_path / "run" / "result.json").exists()
+    result = train(TrainConfig(out=str(tmp_path / "run")), resume=True)
+    assert result.finished and result.return_random is not None
+    same(newest(calm), newest(tmp_path / "run"))
+    assert returns(calm) == returns(tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "options",
     [
