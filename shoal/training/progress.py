@@ -78,9 +78,8 @@ class ProgressDisplay:
             since, first = self._started
             rate = (training.episodes - first) / (now - since)
             left = f", {(training.config.episodes - training.episodes) / rate:,.0f} s left" if rate > 0 else ""
-            self.tell(
-                f"episode {training.episodes:,} of {training.config.episodes:,}: {summary(training)}  {shares(training)}{left}"
-            )
+            done = f"episode {training.episodes:,} of {training.config.episodes:,}"
+            self.tell(f"{done}: {summary(training)}{left}  ({shares(training)})")
 
     def end(self) -> None:
         """Take the bar down."""

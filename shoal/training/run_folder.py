@@ -4,24 +4,20 @@ import contextlib
 import fcntl
 import json
 import math
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from shoal.errors import UserError
+from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 
 
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be written: {error.strerror or error}.") from None
+def writing(path: Path) -> contextlib.AbstractContextManager[None]:
+    """What the disk refuses inside the block becomes one sentence about `path`."""
+    return disk.sentence(f"'{path}' cannot be written")
 
 
 def new_folder(config: TrainConfig) -> Path:
@@ -52,7 +48,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep other processes from writing into this run; the system lets go of it however this one ends."""
-        with disk_errors(self.path):
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("ab")
         try:
@@ -82,12 +78,10 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file under a temporary name and put it in its place."""
-        with disk_errors(self.path / name):
+        with writing(self.path / name):
             temporary = self.path / f".{name}.new"
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            temporary.unlink(missing_ok=True)  # of a writer that was killed
+            disk.write(temporary, text.encode())
             temporary.replace(self.path / name)
 
 
@@ -97,7 +91,7 @@ class MetricsLog:
     def __init__(self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0) -> None:
         """Lines behind `keep_bytes` are of a time that a resumed run lives through again: they are dropped."""
         self.path = folder / "metrics.jsonl"
-        with disk_errors(self.path):
+        with writing(self.path):
             self._file = self.path.open("ab")
             self._file.truncate(keep_bytes)
             self._file.seek(keep_bytes)
@@ -105,7 +99,7 @@ class MetricsLog:
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            with disk_errors(folder):
+            with writing(folder):
                 self._events = SummaryWriter(str(folder), purge_step=purge_step or None)
 
     @property
@@ -116,11 +110,11 @@ class MetricsLog:
     def add(self, line: Mapping[str, Any]) -> None:
         """Append one line; numbers that are not finite become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
-        with disk_errors(self.path):
+        with writing(self.path):
             self._file.write((json.dumps(clean) + "\n").encode())
             self._file.flush()
         if self._events is not None:
-            with disk_errors(self.path.parent):
+            with writing(self.path.parent):
                 for key, value in clean.items():
                     if key != "episode" and isinstance(value, int | float):
                         name = key if "/" in key else f"train/{key}"
