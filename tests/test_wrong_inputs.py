@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -207,10 +206,13 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
 
 
 def test_two_processes_on_one_run(places):
-    with open(Path(places["empty_run"]) / ".lock", "ab") as lock:
+    lock = os.open(places["empty_run"], os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = shoal("train", "--resume", places["empty_run"], stderr=subprocess.PIPE, text=True)
         said = process.communicate(timeout=120)[1]
+    finally:
+        os.close(lock)
     assert process.returncode == 2 and "is being trained by another process" in said
 
 

@@ -4,10 +4,11 @@ import contextlib
 import fcntl
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shoal.errors import UserError
 from shoal.training import disk
@@ -44,13 +45,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None
 
     def lock(self) -> None:
         """Keep other processes from writing into this run; the system lets go of it however this one ends."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("ab")
+            self._lock = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,8 +60,7 @@ class RunFolder:
     def unlock(self) -> None:
         """Let others write."""
         if self._lock is not None:
-            self._lock.close()
-            (self.path / ".lock").unlink(missing_ok=True)
+            os.close(self._lock)
 
     @property
     def result(self) -> dict[str, Any] | None:

@@ -1,0 +1,66 @@
+"""Returns, their two sides and their intervals."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from shoal import make_env
+from shoal.envs.base import EnvSpec, Step
+from shoal.training.evaluation import play, random_act
+from shoal.training.returns import ReturnTracker, confidence95
+from tests.toys import Toy
+
+
+@pytest.mark.parametrize("n", [4, 10, 200])
+def test_confidence_interval_is_students(n):
+    values = np.random.default_rng(n).normal(size=n)
+    low, high = stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values))
+    assert confidence95(values) == pytest.approx((high - low) / 2, rel=0.01)
+
+
+def test_interval_of_too_few_values_is_not_a_number():
+    assert np.isnan(confidence95(np.array([1.0])))
+
+
+class Sides:
+    """Two predators and one prey in two copies; the second copy starts in the middle of its episode."""
+
+    spec = EnvSpec("sides", ("p0", "p1", "prey"), (1, 1, 1), (2, 2, 2), True, team=2)
+    copies = 2
+    episode_step = np.array([0, 1])
+
+
+def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():
+    tracker = ReturnTracker(Sides())
+    nothing = np.zeros((2, 3, 1), np.float32)
+    flags = np.zeros((2, 3), bool)
+
+    def step(rewards, ended):
+        ended = np.array(ended)
+        return Step(nothing, np.array(rewards, np.float32), flags, ended, ~flags, ended, nothing)
+
+    assert tracker.add(step([[1, 3, -5], [9, 9, 9]], [False, True])) == []  # shortened: not counted
+    assert tracker.add(step([[1, 1, -1], [2, 4, -3]], [True, False])) == [(3.0, -6.0)]
+    assert tracker.add(step([[0, 0, 0], [1, 1, 1]], [False, True])) == [(4.0, -2.0)]
+
+
+def test_play_counts_the_same_number_of_episodes_in_every_copy():
+    env = Toy(agents=2, copies=4)
+    result = play(env, random_act(env.spec, 0), 10)
+    assert result.episodes == 10
+    assert result.mean == pytest.approx(1.0, abs=0.4)  # three steps, a third right in each
+
+
+def test_random_team_is_uniform_over_real_choices():
+    spec = EnvSpec("toy", ("a", "b"), (1, 1), (2, 4), True)
+    actions = random_act(spec, 0)(np.zeros((20_000, 2, 1), np.float32))
+    np.testing.assert_allclose(actions.mean(0), [[0.5, 0.5, 0, 0], [0.25] * 4], atol=0.015)
+
+
+def test_return_is_the_sum_of_an_agents_rewards():
+    env = make_env("cooperative-navigation", agents=3, copies=1, stagger=False, seed=3)
+    again = make_env("cooperative-navigation", agents=3, copies=1, stagger=False, seed=3)
+    still = np.zeros((1, 3, 5), np.float32)
+    again.reset()
+    total = sum(again.step(still).reward.mean() for _ in range(25))
+    assert play(env, lambda observation: still, 1).mean == pytest.approx(total, rel=1e-5)
