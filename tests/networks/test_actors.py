@@ -100,3 +100,11 @@ def test_actions_reach_the_world_in_its_own_units():
     assert team.to_world(actions).tolist() == [[[-2.0, 2.0, 6.0], [6.0, -2.0, 0.0]]]
     choices = make_team(spec(True), LearnConfig(hidden=(8,)), 0, CPU)
     assert choices.to_world(actions) is actions
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.3])
+def test_rollouts_use_the_configured_noise(deviation):
+    team = make_team(spec(False), LearnConfig(hidden=(8,), exploration_noise=deviation), 0, CPU)
+    observation = np.random.default_rng(0).normal(size=(2000, 2, 4)).astype(np.float32) * 0.1
+    change = team.act(observation, explore=True) - team.act(observation, explore=False)
+    assert change[:, 0].std() == pytest.approx(deviation, abs=0.02)

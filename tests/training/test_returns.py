@@ -64,3 +64,11 @@ def test_return_is_the_sum_of_an_agents_rewards():
     again.reset()
     total = sum(again.step(still).reward.mean() for _ in range(25))
     assert play(env, lambda observation: still, 1).mean == pytest.approx(total, rel=1e-5)
+
+
+def test_random_team_is_uniform_over_its_box():
+    low, high = np.array([[-1.0, 0.0]], np.float32), np.array([[3.0, 0.0]], np.float32)
+    spec = EnvSpec("toy", ("a",), (1,), (2,), False, action_low=low, action_high=high)
+    actions = random_act(spec, 0)(np.zeros((20_000, 1, 1), np.float32))[:, 0]
+    assert stats.kstest(actions[:, 0], "uniform", (-1, 4)).pvalue > 1e-3
+    assert not actions[:, 1].any()
