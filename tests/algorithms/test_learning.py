@@ -71,7 +71,8 @@ def test_truncation_bootstraps_and_termination_does_not(algorithm, terminates, w
     """Reward 1 a step, discount 0.9, episodes of 2 steps: worth 1 + 0.9 Q where a time limit cuts them,
     and 1 + 0.9 Q / 2 where every second step is a true end."""
     env = Constant(agents=2, length=2, terminates=terminates)
-    team, _ = learn(env, 700, algorithm=algorithm, tau=0.1, clip=0.0, learning_rate=0.005, entropy=0.0)
+    team, _ = learn(env, 700, algorithm=algorithm, tau=0.1, clip=0.0, batch=256, entropy=0.0)
     joint = torch.ones(1, 2 * 3 + 2 * 3)
     joint[:, 6:] = torch.tensor([1.0, 0, 0, 1, 0, 0])
-    assert team.critics(joint).detach().numpy() == pytest.approx(worth, rel=0.1)
+    # a mini-batch holds a varying share of ends, so Q wanders a little; a wrong rule would be off by five times
+    assert team.critics(joint).detach().numpy() == pytest.approx(worth, rel=0.25)
