@@ -1,5 +1,6 @@
 """How a team learns: the papers' settings are the defaults, everything can be changed."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -102,6 +103,8 @@ def check_types(config: object) -> None:
         if (int in kinds and float not in kinds and (wrong or value != int(value))) or (float in kinds and wrong):
             kind = "a whole number" if float not in kinds else "a number"
             raise UserError(f"{option(name)} is {value!r}, but must be {kind}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{option(name)} is {value}, but must be a finite number.")
         if hint is bool and not isinstance(value, bool):
             raise UserError(f"{option(name)} is {value!r}, but must be true or false.")
 

@@ -50,7 +50,7 @@ class MADDPG(Team):
         self.descents["actors"].step(p.sum())
 
         phase("target update")
-        self.move_targets("critics", "actors")
+        self.move_targets()
         return {"q": q.detach(), "p": p.detach()}
 
     @torch.no_grad()

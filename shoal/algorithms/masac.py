@@ -17,6 +17,7 @@ from shoal.algorithms.descent import Descent
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Phase, Team, q_loss
 from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
 from shoal.networks import Actors, own_observations
 from shoal.seeding import stream_seed
 
@@ -53,7 +54,7 @@ class MASAC(Team):
 
     @property
     def rollout_actors(self) -> Actors:
-        """The policies that play while training: the targets in the TF2 variant."""
+        """The policies that play: the targets in the TF2 variant."""
         return self.target_actors if self.tf2 else self.actors
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
@@ -71,7 +72,7 @@ class MASAC(Team):
             self.descents["temperature"].step((self.temperature.log * (entropy.detach() - self.target_entropy)).sum())
 
         phase("target update")
-        self.move_targets("critics", *(["actors"] if self.tf2 else []))
+        self.move_targets()
         return {"q": q.detach(), "p": p.detach(), "entropy": entropy.detach().squeeze(-1)}
 
     @torch.no_grad()
@@ -79,13 +80,13 @@ class MASAC(Team):
         """(N, B): r + gamma (min of both Q'(o', a') + temperature * entropy of the agent's own policy at o')."""
         phase("target Q: next action")
         observations = every_observation(batch.next_joint, self.spec)
-        actors = self.rollout_actors
+        actors = self.target_actors if self.tf2 else self.actors
         actions, entropy = actors.sample_with_entropy(actors(observations), self.noise)
         put_actions(batch.next_joint, actions, batch.next_alive)
         entropy = self._own_rows(entropy, batch)  # (N, B)
         if self.tf2:  # the online policy's entropy, and by a broadcast slip its mean over the batch
             own = own_observations(batch.next_joint, self.spec.agents, self.spec.observation_size)
-            entropy = self._online_entropy(own).mean(-1, keepdim=True)
+            entropy = batch.mean(self._online_entropy(own))[:, None]
         phase("target Q: target Q next")
         next_q = self.target_critics(batch.next_joint).amin(1)  # (N, B)
         phase("target Q: target Q")
@@ -115,5 +116,11 @@ class MASAC(Team):
 
     def _target_entropy(self, size: int) -> float:
         if self.config.target_entropy is not None:
+            largest = math.log(size) if self.spec.discrete else math.inf
+            if self.config.target_entropy >= largest:
+                raise UserError(
+                    f"--target-entropy is {self.config.target_entropy}, but the largest possible is {largest:.3f}, "
+                    f"of {size} choices: the temperature would grow without end."
+                )
             return self.config.target_entropy
         return 0.5 * math.log(size) if self.spec.discrete else -float(size)

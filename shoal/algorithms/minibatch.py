@@ -16,7 +16,7 @@ from shoal.replay import Batch, Ring, Sampler
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What the agents saw and did, and what came of it.
+    """What the agents saw and did, and what came of it. The update writes next and redrawn actions into it.
 
     `joint` and `next_joint` are (B, J) where all agents share one mini-batch, (N, B, J) where each has its own.
     """
@@ -70,7 +70,7 @@ def put_actions(joint: Tensor, actions: Tensor, alive: Tensor | None) -> None:
     if alive is not None:
         actions = actions * alive
     width = actions.shape[0] * actions.shape[2]
-    rows = joint.flatten(0, -2)
+    rows = joint.view(-1, joint.shape[-1])  # a view, or an error: what is written must arrive
     rows[:, rows.shape[1] - width :].unflatten(-1, (actions.shape[0], actions.shape[2])).copy_(actions.transpose(0, 1))
 
 

@@ -34,7 +34,7 @@ class Team:
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
         self.descents: dict[str, Descent] = {}
-        self._moving: tuple[list[Tensor], ...] = ()  # target and online parameters, listed once
+        self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
 
@@ -74,24 +74,26 @@ class Team:
         head = self.actors(every_observation(batch.joint, self.spec))
         put_actions(batch.joint, self.actors.sample(head, self.noise), batch.alive)
 
-    def move_targets(self, *names: str) -> None:
-        """Move the targets of these networks towards them, all in one go."""
+    def move_targets(self) -> None:
+        """Move every network called target_… towards its online one, all in one go."""
         if not self._moving:
-            self._moving = tuple(
-                [parameter for name in names for parameter in self.networks[prefix + name].parameters()]
-                for prefix in ("target_", "")
-            )
-        move_targets(self._moving[0], self._moving[1], self.config.tau)
+            names = [name for name in self.networks if name.startswith("target_")]
+            online = [name.removeprefix("target_") for name in names]
+            self._moving = (self._parameters(names), self._parameters(online))
+        move_targets(*self._moving, self.config.tau)
+
+    def _parameters(self, names: list[str]) -> list[Tensor]:
+        return [parameter for name in names for parameter in self.networks[name].parameters()]
 
     @property
     def rollout_actors(self) -> Actors:
-        """The policies that play while training."""
+        """The policies that play, in training and in evaluation."""
         return self.actors
 
     @torch.no_grad()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
-        actors = self.rollout_actors if explore else self.actors
+        actors = self.rollout_actors
         head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
         if explore:
             actions = actors.explore(head, self.rollout_noise, self.config.exploration_noise)

@@ -93,7 +93,7 @@ class Actors(StackedMLP):
         if not self.hard:
             return soft
         choice = torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
-        return choice + soft - soft.detach()
+        return choice + (soft - soft.detach())  # exactly one-hot: the bracket is zero, but for its gradient
 
     def _gaussian(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         mean, squashed = head.chunk(2, -1)

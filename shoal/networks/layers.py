@@ -112,6 +112,7 @@ class SharedCritics(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
         """All weights; nobody asks for the joint rows' gradient."""
+        assert not ctx.needs_input_grad[0]
         joint, rows, *saved = ctx.saved_tensors
         below, rest = backward_stack(gradient, saved[: ctx.layers], saved[ctx.layers :], True, True)
         assert below is not None

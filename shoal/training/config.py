@@ -72,7 +72,7 @@ class TrainConfig(RunConfig, LearnConfig, WorldConfig):
         """Raise a `UserError` for the first setting that cannot be; the world checks its own."""
         super().check()
         check_range("--episodes", self.episodes, 1, 2**40)
-        check_range("--seed", self.seed, 0, 2**63 - 1)
+        check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
         check_range("--log-every", self.log_every, 1, 100_000)
         check_range("--checkpoint-every", self.checkpoint_every, 0)

@@ -131,9 +131,14 @@ class Training:
         self.team = make_team(spec, config, config.seed, device)
         self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
         self.rng = stream(config.seed, "sampling")
-        length = spec.episode_length if spec.fixed_length else None
+        length = spec.episode_length  # nobody plays longer
         self.most_samples = None if length is None else (config.episodes + 2 * config.copies) * length
         self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples)
+        if self.sampler.needs > self.ring.capacity_per_copy:
+            raise UserError(
+                f"--sampler {config.sampler} needs {self.sampler.needs} transitions of each of the {config.copies} "
+                f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
+            )
         self.clock = PhaseClock()
         self.observation = self.env.reset()  # (E, N, O)
         self.ring.begin(self.observation)
@@ -180,6 +185,8 @@ class Training:
         """One step of all copies."""
         self.clock("action selection")
         actions = self.team.act(self.observation)
+        if not np.isfinite(actions.sum()):
+            raise self.diverged("policy's actions are not numbers")
         self.clock("environment")
         step = self.env.step(self.team.to_world(actions))
         self.clock("replay insertion")
@@ -226,10 +233,14 @@ class Training:
         """A loss that is not a number ends the run with a sentence; the checkpoint before it stays."""
         for name, value in line.items():
             if name.startswith("loss/") and not np.isfinite(value):
-                raise UserError(
-                    f"The {name.removeprefix('loss/')} loss is {value} at episode {self.episodes}: "
-                    f"training has diverged; a smaller --learning-rate than {self.config.learning_rate} may help."
-                )
+                raise self.diverged(f"{name.removeprefix('loss/')} loss is {value}")
+
+    def diverged(self, how: str) -> UserError:
+        """The sentence that ends a run whose numbers went wrong."""
+        return UserError(
+            f"The {how} at episode {self.episodes}: "
+            f"training has diverged; a smaller --learning-rate than {self.config.learning_rate} may help."
+        )
 
     def result(self, path: Path, finished: bool, signal: int | None = None) -> TrainResult:
         """The run's figures; a finished one also plays against the random team."""

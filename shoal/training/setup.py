@@ -38,7 +38,8 @@ def make_device(name: str) -> torch.device:
     """The torch device of this name, if it is there and works."""
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()
+        torch.Generator(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(f"--device '{name}' cannot be used here ({reason}); 'cpu' always works.") from None

@@ -92,7 +92,7 @@ class Plain:
             hard = self.c.gumbel == "straight-through" or (self.c.gumbel == "auto" and not self.spec.soft_actions)
             if hard:
                 one = torch.nn.functional.one_hot(soft.argmax(-1), size).float()
-                soft = one + soft - soft.detach()
+                soft = one + (soft - soft.detach())
             action = torch.cat([soft, action[:, size:]], 1)
             p = torch.softmax(logits, -1)
             entropy = -(p * torch.log(p)).sum(-1)
@@ -139,7 +139,7 @@ class Plain:
             if self.masac:
                 if self.tf2:
                     _, entropy, _ = self.act(self.actors[i], obs[:, i * o : (i + 1) * o], i, online_noise[i])
-                    entropy = entropy.mean()
+                    entropy = (weight * entropy).sum()
                 q = q + math.exp(self.log_alpha[i]) * entropy.detach()
             y = rewards[m, :, i] + self.c.discount * (~ended[m, :, i]).float() * q
             targets.append((y, weight))

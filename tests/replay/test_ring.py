@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal import memory
 from shoal.envs.base import stagger_offsets
 from shoal.errors import UserError
-from shoal.replay import Neighbor, Ring, Uniform, memory
+from shoal.replay import Neighbor, Ring, Uniform
 from shoal.replay import ring as ring_module
 from shoal.replay.layout import rows_needed
 from tests.replay.model import Model, ToyWorld, all_live, equal, make_spec
