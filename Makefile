@@ -16,7 +16,8 @@ train: setup
 	@$(BIN)/shoal train --env cooperative-navigation --rules openai --episodes 8000 --watch
 
 test: lint
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 tests/training tests/algorithms
+	@$(BIN)/python -m pytest -n 2 --ignore tests/training --ignore tests/algorithms
 
 lint: setup
 	@$(BIN)/ruff check --quiet .
