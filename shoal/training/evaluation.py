@@ -16,6 +16,7 @@ from shoal.errors import UserError, check_range
 from shoal.seeding import stream
 from shoal.training.checkpoint import load_part
 from shoal.training.config import TrainConfig, read_config
+from shoal.training.parts import Learner
 from shoal.training.returns import ReturnTracker, confidence95
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -93,13 +94,13 @@ def random_act(spec: EnvSpec, seed: int) -> Act:
     return act
 
 
-def team_act(team: Team, explore: bool) -> Act:
+def team_act(team: Learner, explore: bool) -> Act:
     """The team's policies, noisy as in training or the most likely actions."""
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
 def evaluate_team(
-    team: Team, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
+    team: Learner, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
     """Deterministic, noisy and random play in the same number of episodes; each from the same starts.
 

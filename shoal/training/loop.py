@@ -13,15 +13,17 @@ import numpy as np
 import torch
 
 from shoal.algorithms import make_team
+from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.memory import keep_freed_memory
-from shoal.replay import Ring, can_sample, make_sampler
+from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
+from shoal.training.parts import Learner, Replay
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode, ReturnTracker
 from shoal.training.run_folder import MetricsLog, RunFolder, new_folder
@@ -121,24 +123,16 @@ def carry_out(training: "Training", folder: RunFolder, resume: bool, observer: O
 class Training:
     """A run in memory: the world's copies, the team, the ring and all counters."""
 
+    env: VectorEnv
+    team: Learner
+    ring: Replay
+    sampler: Sampler
+
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
         keep_freed_memory()
-        device = make_device(config.device)
-        self.env = build_env(config, config.copies, config.seed, config.stagger)
-        spec = self.env.spec
-        check_update_memory(config, spec)
-        self.team = make_team(spec, config, config.seed, device)
-        self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+        self.build(make_device(config.device))
         self.rng = stream(config.seed, "sampling")
-        length = spec.episode_length  # nobody plays longer
-        self.most_samples = None if length is None else (config.episodes + 2 * config.copies) * length
-        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples)
-        if self.sampler.needs > self.ring.capacity_per_copy:
-            raise UserError(
-                f"--sampler {config.sampler} needs {self.sampler.needs} transitions of each of the {config.copies} "
-                f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
-            )
         self.clock = PhaseClock()
         self.observation = self.env.reset()  # (E, N, O)
         self.ring.begin(self.observation)
@@ -150,6 +144,27 @@ class Training:
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
         self.losses: dict[str, torch.Tensor] = {}  # sums since the last line of the log
         self.loss_count = 0
+
+    def build(self, device: torch.device) -> None:
+        """The engine's world, team, ring and sampler."""
+        config = self.config
+        self.env = build_env(config, config.copies, config.seed, config.stagger)
+        spec = self.env.spec
+        check_update_memory(config, spec)
+        self.team = make_team(spec, config, config.seed, device)
+        self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples)
+        if self.sampler.needs > self.ring.capacity_per_copy:
+            raise UserError(
+                f"--sampler {config.sampler} needs {self.sampler.needs} transitions of each of the {config.copies} "
+                f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
+            )
+
+    @property
+    def most_samples(self) -> int | None:
+        """More samples than these the run cannot produce; None: nobody knows."""
+        length = self.env.spec.episode_length  # nobody plays longer
+        return None if length is None else (self.config.episodes + 2 * self.config.copies) * length
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
