@@ -11,14 +11,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
 from shoal.errors import UserError
 
 if TYPE_CHECKING:
+    from shoal.training.config import TrainConfig
     from shoal.training.result import TrainResult
 
 Arguments = TypeVar("Arguments")
+
+_out: TextIO | None = sys.stdout  # where answers go; while a command runs, others' prints go to standard error
 
 
 def train(argv: list[str]) -> int:
@@ -42,24 +45,32 @@ def train(argv: list[str]) -> int:
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
-    command = parse(TrainCommand, "train", folder_after_resume(argv))
+    argv = folder_after_resume(argv)
+    stored = stored_settings(argv)  # a resumed run's: what is not said stays as it was
+    command = parse(TrainCommand, "train", argv, TrainCommand(**vars(stored)) if stored else None)
     config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
-    config.check()
+    config = config.checked()
 
     from shoal.training.loop import Silent, train
     from shoal.training.progress import ProgressDisplay
+    from shoal.training.setup import check_kept
 
+    if stored and config.out:
+        check_kept(vars(config), stored, Path(config.out))
+    was_finished = bool(stored and config.out) and (Path(config.out or "") / "result.json").exists()
     result = train(config, command.resume, Silent() if command.quiet else ProgressDisplay())
-    if result.signal is not None:
-        say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {result.run}")
-        return 128 + result.signal
-    pictures = [draw_curve(result)]
-    if command.watch:
-        pictures += draw_episode(Path(result.run), seed=0, noisy=False)
     if command.json:
         print_json(dataclasses.asdict(result))
-    elif not command.quiet:
-        print_result(result, pictures)
+    if result.signal is not None:
+        say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {quoted(result.run)}")
+        return 128 + result.signal
+    if not command.json and not command.quiet:
+        print_result(result)
+    pictures = [] if was_finished else [draw_curve(result)]
+    if command.watch:
+        pictures += draw_episode(Path(result.run), seed=0, noisy=False)
+    if not command.json and not command.quiet:
+        print_files(Path(result.run), pictures)
     return 0
 
 
@@ -119,7 +130,7 @@ def watch(argv: list[str]) -> int:
 
     command = parse(WatchCommand, "watch", argv)
     for path in draw_episode(Path(command.run), command.seed, command.noisy):
-        print(path)
+        put(str(path))
     return 0
 
 
@@ -138,7 +149,7 @@ def bench(argv: list[str]) -> int:
             Literal["env", "update", "replay", "train", "all"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCH")
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
-        train: whole training beside its ceiling."""
+        train: whole training beside its ceiling; all: each of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
         json: bool = False
@@ -168,36 +179,46 @@ COMMANDS = {"train": train, "evaluate": evaluate, "watch": watch, "bench": bench
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; what is the user's to mend ends in one sentence and exit code 2."""
+    global _out
     argv = sys.argv[1:] if argv is None else argv
-    sys.path.append(os.getcwd())  # a person's own environments lie where they work
+    _out = sys.stdout
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII shows question marks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        if not argv or argv[0] in ("-h", "--help", "help"):
-            print(overview())
-            return 0 if argv else 2
-        if argv[0] == "--version":
-            from shoal import __version__
-
-            print(__version__)
-            return 0
-        if argv[0] not in COMMANDS:
-            raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
-        code = COMMANDS[argv[0]](argv[1:])
-        sys.stdout.flush()
-        return code
+        with contextlib.redirect_stdout(sys.stderr):  # only answers go to standard output, not what others print
+            return run_command(argv)
     except UserError as error:
         say(f"shoal: {error}")
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         say("Interrupted.")
-        return 130
+        return 128 + getattr(stop, "number", 2)
     except MemoryError:
         say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
         return 2
-    except OSError as error:  # standard output is full or gone
-        with contextlib.suppress(OSError):
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  nothing more can be flushed to the old one
-        say(f"shoal: The output could not be written: {error.strerror or error}.")
-        return 2
+
+
+def run_command(argv: list[str]) -> int:
+    """Find the command and run it."""
+    with contextlib.suppress(OSError):  # the working directory may be gone
+        sys.path.append(os.getcwd())  # a person's own environments lie where they work
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        put(overview())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from shoal import __version__
+
+        put(__version__)
+        return 0
+    if argv[0] not in COMMANDS:
+        raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
+    from shoal.processes import prepare
+    from shoal.training.interrupt import stop_at_signals
+
+    prepare()
+    stop_at_signals()
+    return COMMANDS[argv[0]](argv[1:])
 
 
 def overview() -> str:
@@ -212,18 +233,20 @@ def overview() -> str:
 # ---- words in, words out -------------------------------------------------------------------------------------------
 
 
-def parse(kind: type[Arguments], command: str, argv: list[str]) -> Arguments:
+def parse(kind: type[Arguments], command: str, argv: list[str], default: Arguments | None = None) -> Arguments:
     """The command's arguments; a mistake becomes one sentence."""
     import tyro
 
     text, *examples = (COMMANDS[command].__doc__ or "").strip().splitlines()
     description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
-    complaint = io.StringIO()
+    complaint, answer = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=f"shoal {command}", description=description, args=argv)
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer):
+            settings: dict[str, Any] = {} if default is None else {"default": default}
+            return tyro.cli(kind, prog=f"shoal {command}", description=description, args=argv, **settings)
     except SystemExit as stop:
         if stop.code in (0, None):
+            put(answer.getvalue())
             raise
         raise UserError(one_sentence(complaint.getvalue(), command)) from None
 
@@ -251,8 +274,23 @@ def folder_after_resume(argv: list[str]) -> list[str]:
     """`--resume FOLDER` is short for `--resume --out FOLDER`."""
     for k, word in enumerate(argv[:-1]):
         if word == "--resume" and not argv[k + 1].startswith("-"):
+            if any(other.partition("=")[0] == "--out" for other in argv):
+                raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
             return [*argv[: k + 1], "--out", *argv[k + 1 :]]
     return argv
+
+
+def stored_settings(argv: list[str]) -> "TrainConfig | None":
+    """The settings of the run that these words ask to resume, if they do."""
+    if "--resume" not in argv:
+        return None
+    folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
+    folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
+    if folder is None:
+        return None
+    from shoal.training.config import read_config
+
+    return read_config(Path(folder))
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
@@ -265,8 +303,28 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
 def say(sentence: str) -> None:
     """A sentence to the person, on standard error; nobody there is no error."""
-    with contextlib.suppress(OSError):
-        print(sentence, file=sys.stderr, flush=True)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(sentence, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """What was asked for, on standard output; a sentence if that is full or gone."""
+    if _out is None:
+        raise UserError("The output could not be written: standard output is closed.")
+    try:
+        print(text, file=_out, flush=True)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _out.fileno())  # nothing more can be flushed to the old one
+        raise UserError(f"The output could not be written: {error.strerror or error}.") from None
+
+
+def quoted(path: str) -> str:
+    """A path as a shell takes it."""
+    import shlex
+
+    return shlex.quote(path)
 
 
 @contextlib.contextmanager
@@ -283,28 +341,33 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output; what is not a number is null."""
-    clean = {k: None if isinstance(v, float) and v != v else v for k, v in value.items()}
-    print(json.dumps(clean), flush=True)
+    from shoal.training.run_folder import finite
+
+    put(json.dumps(finite(value)))
 
 
-def print_result(result: "TrainResult", pictures: list[Path]) -> None:
-    """The table at the end of training, and where everything is."""
+def print_result(result: "TrainResult") -> None:
+    """The table at the end of training."""
     if result.return_random is not None:
         teams = {
             name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95"))
             for name in ("deterministic", "noisy", "random")
         }
         print_returns(teams, None)
-    print(
+    put(
         f"{result.episodes:,} episodes, {result.env_steps:,} steps and {result.updates:,} updates "
         f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
     )
+
+
+def print_files(run: Path, pictures: list[Path]) -> None:
+    """Where everything is."""
     for path in pictures:
-        print(f"{path.suffix[1:].upper():<4} {path}")
-    print(f"run  {result.run}")
+        put(f"{path.suffix[1:].upper():<4} {path}")
+    put(f"run  {run}")
 
 
-def print_returns(teams: dict[str, tuple[float, float]], episodes: int | None) -> None:
+def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
     """Trained against random, with intervals."""
     labels = {
         "deterministic": "trained, most likely actions",
@@ -312,10 +375,15 @@ def print_returns(teams: dict[str, tuple[float, float]], episodes: int | None) -
         "random": "random team",
     }
     rows = [
-        {"team": labels[name], "return per agent": mean, "95 % interval": f"{mean - ci:,.1f} to {mean + ci:,.1f}"}
+        {"team": labels[name], "return per agent": mean, "95 % interval": interval(mean, ci)}
         for name, (mean, ci) in teams.items()
     ]
     print_rows("Return of an episode" + (f", {episodes:,} episodes each" if episodes else ""), rows)
+
+
+def interval(mean: float, ci: float | None) -> str:
+    """From where to where; one episode alone tells nothing about it."""
+    return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
@@ -328,8 +396,11 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right")
     for row in rows:
         table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=160).print(table)
+    text = io.StringIO()
+    on_terminal = _out is not None and _out.isatty()
+    width = None if on_terminal else 160
+    Console(file=text, width=width, force_terminal=on_terminal).print(table)
+    put(text.getvalue().rstrip("\n"))
 
 
 def draw_curve(result: "TrainResult") -> Path:
@@ -337,7 +408,8 @@ def draw_curve(result: "TrainResult") -> Path:
     from shoal.report.curve import draw_curve
 
     run = Path(result.run)
-    draw_curve(run / "metrics.jsonl", run / "curve.png", title=run.name, random_return=result.return_random)
+    name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
+    draw_curve(run / "metrics.jsonl", run / "curve.png", title=name, random_return=result.return_random)
     return run / "curve.png"
 
 

@@ -34,19 +34,20 @@ def keep_freed_memory() -> None:
         mallopt(top_pad, 2**26)
 
 
-def check_fits(what: str, needed: int, largest: Callable[[int], str]) -> None:
+def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: int = 0) -> None:
     """Refuse `what` unless its bytes fit into free memory less a tenth, which is kept for everything else.
 
+    `reserved` bytes more will be taken by something that was let in before and has not taken them yet.
     `largest` is given the bytes that may be used and says in half a sentence what would fit into them.
     """
     free = free_memory()
     if free is None:
         return
-    usable = free - free // 10
-    if needed > usable:
+    kept = free // 10 + reserved
+    if needed > free - kept:
         raise UserError(
             f"{what} needs {human_bytes(needed)}, but only {human_bytes(free)} of memory is free "
-            f"(a tenth of it is kept for the rest); {largest(usable)}."
+            f"({human_bytes(kept)} of it is kept for the rest); {largest(max(0, free - kept))}."
         )
 
 

@@ -1,8 +1,13 @@
 """How a team learns: the papers' settings are the defaults, everything can be changed."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from os import PathLike, fspath
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from shoal.errors import UserError, check_choice, check_range
 
@@ -66,9 +71,7 @@ class LearnConfig:
 
     def check(self) -> None:
         """Raise a `UserError` for the first setting that cannot be."""
-        check_literals(self)
-        check_types(self)
-        if not self.hidden or any(not isinstance(width, int) or width < 1 for width in self.hidden):
+        if not self.hidden or any(width < 1 for width in self.hidden):
             raise UserError(f"--hidden is {self.hidden}, but needs at least one layer of at least one unit.")
         check_range("--learning-rate", self.learning_rate, 0, 10)
         check_range("--discount", self.discount, 0, 1)
@@ -84,29 +87,45 @@ class LearnConfig:
         check_range("--entropy", self.entropy, 0)
 
 
-def check_literals(config: object) -> None:
-    """Refuse a value that is not among its field's choices (configurations also come from Python and JSON)."""
-    for name, hint in get_type_hints(type(config)).items():
-        choices = get_args(hint)
-        if choices and all(isinstance(choice, str) for choice in choices):
-            check_choice(option(name), str(getattr(config, name)), choices)
+Config = TypeVar("Config")
 
 
-def check_types(config: object) -> None:
-    """Refuse numbers of the wrong kind, e.g. 2.5 agents or a word for a number."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        kinds = {hint} if get_origin(hint) is tuple else set(get_args(hint)) | {hint}
-        if value is None and type(None) in kinds:
-            continue
-        wrong = isinstance(value, bool) or not isinstance(value, int | float)
-        if (int in kinds and float not in kinds and (wrong or value != int(value))) or (float in kinds and wrong):
-            kind = "a whole number" if float not in kinds else "a number"
-            raise UserError(f"{option(name)} is {value!r}, but must be {kind}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{option(name)} is {value}, but must be a finite number.")
-        if hint is bool and not isinstance(value, bool):
-            raise UserError(f"{option(name)} is {value!r}, but must be true or false.")
+def as_declared(config: Config) -> Config:
+    """The same settings in their fields' own types: configurations also come from Python and from JSON.
+
+    numpy's numbers, lists and paths are taken for what they mean; anything else is refused with a sentence.
+    """
+    hints = get_type_hints(type(config))
+    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
+
+
+def _declared(what: str, value: Any, hint: Any) -> Any:
+    """A setting in the type that its field declares."""
+    kinds = get_args(hint) or (hint,)
+    if value is None and NoneType in kinds:
+        return None
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple | np.ndarray):
+            raise UserError(f"{what} is {value!r}, but must be a list of whole numbers.")
+        return tuple(_declared(what, element, kinds[0]) for element in value)
+    if get_origin(hint) is Literal:
+        check_choice(what, str(value), kinds)
+        return str(value)
+    if bool in kinds:
+        if not isinstance(value, bool | np.bool_):
+            raise UserError(f"{what} is {value!r}, but must be true or false.")
+        return bool(value)
+    if str in kinds:
+        if not isinstance(value, str | PathLike):
+            raise UserError(f"{what} is {value!r}, but must be a text.")
+        return fspath(value)
+    if float in kinds:
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise UserError(f"{what} is {value!r}, but must be a finite number.")
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{what} is {value!r}, but must be a whole number.")
+    return int(value)
 
 
 def option(name: str) -> str:

@@ -44,7 +44,8 @@ class Descent:
         self.learning_rate, self.clip, self.clip_by = learning_rate, clip, clip_by
         self.means = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.steps = [torch.zeros((), device=parameter.device) for parameter in self.parameters]
+        # counts are float32 whatever the parameters are: the kernel asks for it
+        self.steps = [torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self.parameters]
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of `loss`."""

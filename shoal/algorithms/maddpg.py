@@ -22,6 +22,8 @@ from shoal.seeding import stream_seed
 class MADDPG(Team):
     """Stacked MADDPG: all agents' critics step, then all actors, then all targets move once."""
 
+    losses: tuple[str, ...] = ("q", "p")
+
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
         generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))

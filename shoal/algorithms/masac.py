@@ -33,6 +33,8 @@ class Temperature(nn.Module):
 class MASAC(Team):
     """Stacked MASAC: all agents' critics step, then all actors, then all targets move once."""
 
+    losses: tuple[str, ...] = ("q", "p", "entropy")
+
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
         self.tf2 = config.variant == "tf2"
@@ -69,44 +71,50 @@ class MASAC(Team):
         p, entropy = self.p_loss(batch)
         self.descents["actors"].step(p.sum())
         if self.config.learn_entropy:
-            self.descents["temperature"].step((self.temperature.log * (entropy.detach() - self.target_entropy)).sum())
+            excess = batch.mean(entropy - self.target_entropy)[:, None]  # 0 of an agent that is in no row
+            self.descents["temperature"].step((self.temperature.log * excess).sum())
 
         phase("target update")
         self.move_targets()
-        return {"q": q.detach(), "p": p.detach(), "entropy": entropy.detach().squeeze(-1)}
+        return {"q": q.detach(), "p": p.detach(), "entropy": batch.mean(entropy)}
 
     @torch.no_grad()
     def target_q(self, batch: Minibatch, phase: Phase) -> Tensor:
         """(N, B): r + gamma (min of both Q'(o', a') + temperature * entropy of the agent's own policy at o')."""
         phase("target Q: next action")
         observations = every_observation(batch.next_joint, self.spec)
-        actors = self.target_actors if self.tf2 else self.actors
-        actions, entropy = actors.sample_with_entropy(actors(observations), self.noise)
-        put_actions(batch.next_joint, actions, batch.next_alive)
-        entropy = self._own_rows(entropy, batch)  # (N, B)
         if self.tf2:  # the online policy's entropy, and by a broadcast slip its mean over the batch
+            actions = self.target_actors.sample(self.target_actors(observations), self.noise)
             own = own_observations(batch.next_joint, self.spec.agents, self.spec.observation_size)
-            entropy = batch.mean(self._online_entropy(own))[:, None]
+            entropy = batch.mean(self._online_entropy(own))[:, None]  # (N, 1)
+        else:
+            actions, entropy = self.actors.sample_with_entropy(self.actors(observations), self.noise)
+            entropy = self._own_rows(entropy, batch)  # (N, B)
+        put_actions(batch.next_joint, actions, batch.next_alive)
         phase("target Q: target Q next")
         next_q = self.target_critics(batch.next_joint).amin(1)  # (N, B)
         phase("target Q: target Q")
         return batch.reward + batch.bootstrap * (next_q + self._alpha() * entropy)
 
     def p_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """(N,) losses and (N, 1) mean entropies: each agent climbs its own critics and keeps its entropy up."""
+        """(N,) losses and (N, B) entropies: each agent climbs its own critics and keeps its entropy up."""
         if self.config.others == "current":
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
         own, entropy = self.actors.sample_with_entropy(head, self.noise)  # (N, B, A), (N, B)
         q = self.critics.of_own_action(batch.joint, own, self.config.first_layer == "dense")  # (N, 2, B)
         q = q[:, 0] if self.tf2 else q.amin(1)
-        return batch.mean(-q - self._alpha() * entropy), batch.mean(entropy)[:, None]
+        return batch.mean(-q - self._alpha() * entropy), entropy.detach()
 
     def _alpha(self) -> Tensor | float:
         return self.temperature.log.detach().exp() if self.config.learn_entropy else self.config.entropy
 
     def _online_entropy(self, observation: Tensor) -> Tensor:
-        return self.actors.sample_with_entropy(self.actors(observation), self.noise)[1]
+        """(N, B): exact for choices, which need no sample; boxes need one."""
+        head = self.actors(observation)
+        if self.spec.discrete:
+            return self.actors.entropy(head)
+        return self.actors.sample_with_entropy(head, self.noise)[1]
 
     def _own_rows(self, values: Tensor, batch: Minibatch) -> Tensor:
         """(N, B) of values (N, M*B): agent i's in the shared mini-batch or in its own."""

@@ -49,11 +49,11 @@ def as_tensors(batch: Batch, spec: EnvSpec, discount: float, device: torch.devic
     weight = alive = next_alive = None
     if not spec.fixed_length:  # somebody may have ended or left early
         there, ended = torch.from_numpy(batch.alive).to(device), torch.from_numpy(batch.terminated).to(device)
-        bootstrap = discount * (~_own_column(ended)).float()
-        weight = _own_column(there).float()
+        bootstrap = discount * (~_own_column(ended)).to(joint.dtype)
+        weight = _own_column(there).to(joint.dtype)
         weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
-        alive = there.flatten(0, 1).T[..., None].float()
-        next_alive = (there & ~ended).flatten(0, 1).T[..., None].float()
+        alive = there.flatten(0, 1).T[..., None].to(joint.dtype)
+        next_alive = (there & ~ended).flatten(0, 1).T[..., None].to(joint.dtype)
     reward = _own_column(torch.from_numpy(batch.reward).to(device))
     if len(joint) == 1:
         joint, next_joint = joint[0], next_joint[0]

@@ -27,6 +27,8 @@ class Team:
 
     actors: Actors
     critics: JointCritics
+    losses: tuple[str, ...]
+    """What `update` returns, by name."""
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         self.spec, self.config, self.device = spec, config, device

@@ -15,6 +15,7 @@ from shoal.envs.base import Array, Entity, EnvSpec, Step, stagger_offsets
 from shoal.envs.physics import Layout
 from shoal.envs.threads import share_out
 from shoal.errors import UserError
+from shoal.memory import check_fits
 from shoal.seeding import stream
 
 ACTIONS = 5  # do nothing, and a push along each of two axes either way
@@ -134,6 +135,12 @@ class ParticleWorld:
 
     def __init__(self, spec: EnvSpec, layout: Layout, kinds: list[str], copies: int, seed: int, stagger: bool) -> None:
         """Build the copies and start an episode in each."""
+        each = 4 * (4 * spec.agents * (spec.observation_size + ACTIONS) + 16 * len(kinds))  # four steps' views
+        check_fits(
+            f"A world of {copies:,} copies of {spec.agents} agents",
+            copies * each,
+            lambda usable: f"the most copies that fit are {usable // each:,}",
+        )
         self.spec = spec
         self.copies = copies
         self.entities = tuple(Entity(kind, float(size)) for kind, size in zip(kinds, layout.size, strict=True))

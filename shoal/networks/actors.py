@@ -50,7 +50,7 @@ class Actors(StackedMLP):
         self.padded = spec.padded
         self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)
         self.real_count: Tensor
-        self.register_buffer("real_count", self.real.sum(-1).float(), persistent=False)  # (N, 1)
+        self.register_buffer("real_count", self.real.sum(-1), persistent=False)  # (N, 1)
 
     def sample(self, head: Tensor, noise: NoiseSource) -> Tensor:
         """Differentiable actions (N, B, A) drawn from the policies."""

@@ -44,6 +44,7 @@ class Ring:
 
     Give `limit`, the transitions that the run can produce in all copies together, and no more than that is allocated.
     `storage` is how observations are kept: float32, or 16 bits as float16 or bfloat16 and widened when sampled.
+    `reserved` bytes of memory will be taken by others.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Ring:
         capacity: int = 1_000_000,
         storage: str = "float32",
         limit: int | None = None,
+        reserved: int = 0,
     ) -> None:
         check_choice("storage", storage, STORAGES)
         check_range("copies", copies, 1)
@@ -72,11 +74,11 @@ class Ring:
         self._loaded = 0  # live transitions below this number are in their rows; less than `added` only while loading
         self._begun = False
         self._batch: Batch | None = None
-        self._check_memory()
+        self._check_memory(reserved)
         self._allocate()
 
-    def _check_memory(self) -> None:
-        """Refuse a ring that free memory cannot hold."""
+    def _check_memory(self, reserved: int) -> None:
+        """Refuse a ring that free memory cannot hold, besides the bytes reserved for others."""
 
         def largest(usable: int) -> str:
             fit = most_that_fit(self.spec, self.layout, self.copies, self.capacity_per_copy, usable) * self.copies
@@ -85,7 +87,7 @@ class Ring:
             return f"the largest capacity that fits is {fit:,} transitions"
 
         needed = ring_bytes(self.spec, self.layout, self.copies, self.capacity_per_copy)
-        check_fits(f"A ring for {self.capacity:,} transitions", needed, largest)
+        check_fits(f"A ring for {self.capacity:,} transitions", needed, largest, reserved)
 
     def _allocate(self) -> None:
         """Reserve the rows; pages of memory are taken only when they are written."""

@@ -134,7 +134,11 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
     render = getattr(env, "render", lambda: None)  # beyond the protocol, too
 
     def look() -> Frame:
-        frame = render()
+        try:
+            frame = render()
+        except Exception as error:  # another's code
+            what = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+            raise UserError(f"The world '{env.spec.name}' cannot be watched: its render() fails ({what}).") from error
         if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8):
             raise UserError(
                 f"The world '{env.spec.name}' cannot be watched: it has neither positions nor RGB pictures; "

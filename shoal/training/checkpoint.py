@@ -171,6 +171,15 @@ class Checkpoints:
             self._prune()
         return final
 
+    def keep_newest(self) -> None:
+        """Delete all but the newest checkpoint, with what only they needed: the run is finished."""
+        self._kept = self._kept[-1:]
+        with disk.sentence(f"The checkpoints in {self.folder} cannot be tidied up"):
+            self._prune()
+            if not any(kept.segments for kept in self._kept):
+                with contextlib.suppress(OSError):
+                    (self.folder / _REPLAY).rmdir()
+
     def _write(self, checkpoint: Checkpoint, ring: RingStore | None) -> None:
         """All of `save` up to the moment from which the new checkpoint counts, or nothing of it."""
         final = checkpoint.path

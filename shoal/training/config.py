@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.config import LearnConfig, as_declared
 from shoal.errors import UserError, check_range
 
 
@@ -55,7 +55,7 @@ class RunConfig:
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
-    """Episodes for each line of metrics.jsonl."""
+    """Episodes for each line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
     """Episodes for each checkpoint; 0: only when the run ends or is interrupted."""
     evaluate_episodes: int = 200
@@ -68,13 +68,19 @@ class RunConfig:
 class TrainConfig(RunConfig, LearnConfig, WorldConfig):
     """Train a team of agents."""
 
+    def checked(self) -> "TrainConfig":
+        """The same settings in their declared types; a `UserError` for the first that cannot be."""
+        config = as_declared(self)
+        config.check()
+        return config
+
     def check(self) -> None:
         """Raise a `UserError` for the first setting that cannot be; the world checks its own."""
         super().check()
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
-        check_range("--log-every", self.log_every, 1, 100_000)
+        check_range("--log-every", self.log_every, 1, 100)
         check_range("--checkpoint-every", self.checkpoint_every, 0)
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
@@ -114,8 +120,7 @@ def read_config(folder: Path) -> TrainConfig:
     known = {field.name for field in dataclasses.fields(TrainConfig)}
     if unknown := fields.keys() - known:
         raise UserError(f"'{path}' has the unknown setting '{min(unknown)}': it is of another version of Shoal.")
-    if isinstance(fields.get("hidden"), list):
-        fields["hidden"] = tuple(fields["hidden"])
-    config = TrainConfig(**fields)
-    config.check()
-    return config
+    try:
+        return TrainConfig(**fields).checked()
+    except UserError as error:
+        raise UserError(f"'{path}' cannot be used: {error}") from None

@@ -1,7 +1,8 @@
 """Playing without learning: what a trained team and a random team get."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,23 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.algorithms import make_team
+from shoal.algorithms.config import option
 from shoal.algorithms.team import Team
 from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.seeding import stream
 from shoal.training.checkpoint import load_part
-from shoal.training.config import TrainConfig, read_config
+from shoal.training.config import TrainConfig, WorldConfig, read_config
 from shoal.training.parts import Learner
 from shoal.training.returns import ReturnTracker, confidence95
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Observations (E, N, O) to actions (E, N, A) in the world's units."""
+
+
+PLAYERS = ("deterministic", "noisy", "random")
+"""Who plays in an evaluation: the trained team with its most likely actions, with training noise, a random team."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +44,35 @@ def build_env(
     config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
 ) -> VectorEnv:
     """The configured world."""
-    return make_env(
-        config.env,
-        agents=config.agents,
-        copies=copies,
-        rules=config.rules,
-        seed=seed,
-        episode_length=episode_length or config.episode_length,
-        stagger=stagger,
-        landmarks=config.landmarks,
-        prey=config.prey,
-        prey_count=config.prey_count,
-        obstacles=config.obstacles,
-        prey_scale=config.prey_scale,
-        options=config.world_options or None,
-    )
+    with options_named():
+        return make_env(
+            config.env,
+            agents=config.agents,
+            copies=copies,
+            rules=config.rules,
+            seed=seed,
+            episode_length=episode_length or config.episode_length,
+            stagger=stagger,
+            landmarks=config.landmarks,
+            prey=config.prey,
+            prey_count=config.prey_count,
+            obstacles=config.obstacles,
+            prey_scale=config.prey_scale,
+            options=config.world_options or None,
+        )
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """A world's complaint about `prey_count` is one about --prey-count here."""
+    try:
+        yield
+    except UserError as error:
+        setting, _, rest = str(error).partition(" ")
+        if setting not in {field.name for field in fields(WorldConfig)} | {"options"}:
+            raise
+        name = "env_options" if setting == "options" else setting
+        raise UserError(f"{option(name)} {rest}") from None
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
@@ -108,7 +128,7 @@ def evaluate_team(
     """
     check_range("--episodes", episodes, 1, 10**7)
     results = {}
-    for name in ("deterministic", "noisy", "random"):
+    for name in PLAYERS:
         env = build_env(config, min(episodes, 100), seed, stagger=False)
         act = random_act(env.spec, seed) if name == "random" else team_act(team, explore=name == "noisy")
         results[name] = play(env, act, episodes, advance)

@@ -5,31 +5,50 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal came where there is nothing to save."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def stop_at_signals() -> None:
+    """From now on every signal that asks a program to stop raises `Stopped`, as Ctrl-C raises KeyboardInterrupt."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, stop)
+
 
 class Interrupt:
-    """While entered, the first signal is only noted; the second one acts as it always did."""
-
-    SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+    """While entered, signals are only noted; a second Ctrl-C acts at once, as the person insists."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        if self.signal is not None and number == signal.SIGINT:
+            raise Stopped(number)
+        self.signal = self.signal or number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -5,7 +5,9 @@ and continued to the same bits (same machine, same number of threads).
 """
 
 import dataclasses
+import signal
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,14 +22,21 @@ from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
-from shoal.training.config import TrainConfig
-from shoal.training.evaluation import build_env, evaluate_team
+from shoal.training.config import TrainConfig, read_config
+from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.parts import Learner, Replay
-from shoal.training.result import TrainResult, result_fields, result_json
+from shoal.training.result import TrainResult, result_fields, result_json, result_of
 from shoal.training.returns import Episode, ReturnTracker
-from shoal.training.run_folder import MetricsLog, RunFolder, new_folder
-from shoal.training.setup import check_update_memory, make_device, set_threads, stored_config
+from shoal.training.run_folder import MetricsLog, RunFolder, check_free, new_run
+from shoal.training.setup import (
+    check_update_memory,
+    compile_loops,
+    make_device,
+    set_threads,
+    stored_config,
+    told_if_long,
+)
 from shoal.training.snapshot import restore, snapshot
 
 LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
@@ -43,7 +52,10 @@ class Observer(Protocol):
         """Something the user should know."""
 
     def advance(self, training: "Training") -> None:
-        """Called after every step of all copies; cheap unless there is something new to show."""
+        """Called after every step of all copies and after every update; cheap unless there is something to show."""
+
+    def evaluate(self, episodes: int) -> Callable[[int], None]:
+        """Training is over and this many episodes are played; what is returned is told how many more are done."""
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -61,47 +73,76 @@ class Silent:
     def advance(self, training: "Training") -> None:
         """Nothing to show."""
 
+    def evaluate(self, episodes: int) -> Callable[[int], None]:
+        """Nothing to show."""
+        return lambda count: None
+
     def end(self) -> None:
         """Nothing to close."""
 
 
-def train(config: TrainConfig, resume: bool = False, observer: Observer | None = None) -> TrainResult:
+def train(
+    config: TrainConfig,
+    resume: bool = False,
+    observer: Observer | None = None,
+    implementation: "type[Training] | None" = None,
+) -> TrainResult:
     """Train a team into a run folder; with `resume`, go on with the run in `config.out` from its newest checkpoint.
 
     A resumed run takes its settings from its folder. A finished one is returned as it is.
     """
     observer = observer or Silent()
-    if resume:
-        if config.out is None:
-            raise UserError("--resume needs the run folder to go on with: --out FOLDER --resume, or --resume FOLDER.")
-        config = dataclasses.replace(stored_config(config, Path(config.out)), out=config.out)
-    config.check()
+    implementation = implementation or Training
+    config = config.checked()
+    if config.out is not None and not config.out.strip():
+        raise UserError("--out is empty, but must be the name of a folder.")
+    if not resume:
+        if config.out is not None:
+            check_free(Path(config.out))  # before anything is built
+        training = build(implementation, config, observer)
+        with new_run(config) as folder:
+            return carry_out(training, folder, None, observer)
+    if config.out is None:
+        raise UserError("--resume needs the run folder to go on with: --out FOLDER --resume, or --resume FOLDER.")
+    read_config(Path(config.out))  # it is a run at all
+    with RunFolder(Path(config.out)) as folder:
+        config = stored_config(config, folder.path)
+        if (before := folder.result) is not None:
+            observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
+            return result_of(before, folder.path)
+        training = build(implementation, config, observer)
+        checkpoint = folder.checkpoints.load(observer.tell)
+        if checkpoint is None:
+            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
+        return carry_out(training, folder, checkpoint, observer)
+
+
+def build(implementation: "type[Training]", config: TrainConfig, observer: Observer) -> "Training":
+    """A run in memory that has not begun; whatever is wrong with its settings is found here."""
     if config.threads is not None:
         set_threads(config.threads)
-    folder = RunFolder(Path(config.out)) if resume and config.out is not None else RunFolder(new_folder(config))
-    if resume and (before := folder.result) is not None:
-        observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
-        return TrainResult(**before)
-
-    training = Training(config)
-    folder.lock()
-    try:
-        return carry_out(training, folder, resume, observer)
-    finally:
-        folder.unlock()
+    with told_if_long(observer.tell, "Compiling the loops for this machine; from the next run on they are there."):
+        implementation.compile(config)
+    return implementation(config)
 
 
-def carry_out(training: "Training", folder: RunFolder, resume: bool, observer: Observer) -> TrainResult:
+def carry_out(
+    training: "Training", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
+) -> TrainResult:
     """Begin or go on, to the end or to the first signal; then evaluate what was reached."""
     config = training.config
     with Interrupt() as interrupt:
-        checkpoint = folder.checkpoints.load(observer.tell) if resume else None
         if checkpoint is not None:
             training.load(checkpoint)
-        elif resume:
-            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
-        folder.create(config)
+            if (before := checkpoint.meta["threads"]) != torch.get_num_threads():
+                observer.tell(
+                    f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
+                    "it goes on, but not to the same bits."
+                )
+        folder.write("config.json", config.to_json())
         log = MetricsLog(folder.path, config.tensorboard, training.log_bytes, training.episodes)
+        if log.lost:
+            observer.tell(f"'{log.path}' has lost lines that were written before the checkpoint; it goes on as it is.")
         observer.begin(config, folder.path, training.episodes)
         if training.most_samples is not None and training.most_samples < config.warmup:
             observer.tell(
@@ -110,13 +151,24 @@ def carry_out(training: "Training", folder: RunFolder, resume: bool, observer: O
             )
         try:
             training.run(folder, log, observer, interrupt)
+        except Exception:
+            if training.samples == 0:  # its world does not even take a step
+                folder.discard()
+            raise
         finally:
             log.close()
-            observer.end()
+            if interrupt.signal is not None:
+                observer.end()
     if interrupt.signal is not None:
-        return training.result(folder.path, finished=False, signal=interrupt.signal)
-    result = training.result(folder.path, finished=True)
+        return training.result(folder.path, signal=interrupt.signal)
+    try:
+        result = training.evaluated(folder.path, observer)
+    except KeyboardInterrupt as stop:  # all is trained and saved
+        return training.result(folder.path, signal=getattr(stop, "number", int(signal.SIGINT)))
+    finally:
+        observer.end()
     folder.write("result.json", result_json(result))
+    folder.checkpoints.keep_newest()
     return result
 
 
@@ -145,20 +197,25 @@ class Training:
         self.losses: dict[str, torch.Tensor] = {}  # sums since the last line of the log
         self.loss_count = 0
 
+    @staticmethod
+    def compile(config: TrainConfig) -> None:
+        """Have everything compiled that such a run calls."""
+        compile_loops(config)
+
     def build(self, device: torch.device) -> None:
         """The engine's world, team, ring and sampler."""
         config = self.config
         self.env = build_env(config, config.copies, config.seed, config.stagger)
         spec = self.env.spec
-        check_update_memory(config, spec)
-        self.team = make_team(spec, config, config.seed, device)
+        reserved = check_update_memory(config, spec)
         self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
-        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples)
+        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples, reserved)
         if self.sampler.needs > self.ring.capacity_per_copy:
             raise UserError(
                 f"--sampler {config.sampler} needs {self.sampler.needs} transitions of each of the {config.copies} "
                 f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
             )
+        self.team = make_team(spec, config, config.seed, device)
 
     @property
     def most_samples(self) -> int | None:
@@ -183,13 +240,13 @@ class Training:
             if self.episodes >= self.config.episodes:
                 break
             if every and self.episodes // every > self.saved // every:
-                self.save(folder)
+                self.save(folder, log)
             self.step()
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, with_ring=not finished)
+        self.save(folder, log, with_ring=not finished)
 
     def owes_update(self) -> bool:
         """One update is owed for every `update_every` samples, counted from the first; none before the warm-up."""
@@ -237,6 +294,7 @@ class Training:
             line["return_prey"] = mean([episode.prey for episode in self.fresh if episode.prey is not None])
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
+        line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": float(total.mean()) / self.loss_count for name, total in self.losses.items()}
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
         self.check_finite(line)
@@ -247,7 +305,7 @@ class Training:
     def check_finite(self, line: dict[str, Any]) -> None:
         """A loss that is not a number ends the run with a sentence; the checkpoint before it stays."""
         for name, value in line.items():
-            if name.startswith("loss/") and not np.isfinite(value):
+            if name.startswith("loss/") and value is not None and not np.isfinite(value):
                 raise self.diverged(f"{name.removeprefix('loss/')} loss is {value}")
 
     def diverged(self, how: str) -> UserError:
@@ -257,33 +315,38 @@ class Training:
             f"training has diverged; a smaller --learning-rate than {self.config.learning_rate} may help."
         )
 
-    def result(self, path: Path, finished: bool, signal: int | None = None) -> TrainResult:
-        """The run's figures; a finished one also plays against the random team."""
+    def result(self, path: Path, signal: int | None = None) -> TrainResult:
+        """The run's figures so far."""
         seconds = self.clock.total()
-        returns = [episode.team for episode in self.last]
-        prey = [episode.prey for episode in self.last if episode.prey is not None]
-        result = TrainResult(
+        return TrainResult(
             run=str(path),
-            finished=finished,
+            finished=signal is None,
             episodes=self.episodes,
             env_steps=self.samples,
             updates=self.updates,
             seconds=seconds,
             steps_per_second=self.samples / seconds,
-            return_mean=mean(returns),
-            return_prey=mean(prey),
+            return_mean=mean([episode.team for episode in self.last]),
+            return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
             phases=self.clock.by_phase(),
             signal=signal,
         )
-        if not finished or not self.config.evaluate_episodes:
+
+    def evaluated(self, path: Path, observer: Observer) -> TrainResult:
+        """The finished run's figures, those of play against the random team included."""
+        result = self.result(path)
+        episodes = self.config.evaluate_episodes
+        if not episodes:
             return result
-        played = evaluate_team(self.team, self.config, self.config.evaluate_episodes, self.config.seed + 1)
+        advance = observer.evaluate(len(PLAYERS) * episodes)
+        played = evaluate_team(self.team, self.config, episodes, self.config.seed + 1, advance)
         return dataclasses.replace(result, **result_fields(played))
 
-    def save(self, folder: RunFolder, with_ring: bool = True) -> None:
+    def save(self, folder: RunFolder, log: MetricsLog, with_ring: bool = True) -> None:
         """A checkpoint; a finished run needs its ring no more."""
         if self.losses:
             self.check_finite({f"loss/{name}": float(total.mean()) for name, total in self.losses.items()})
+        log.sync()  # the checkpoint says how long the log is
         parts, meta = snapshot(self)
         folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
         self.saved = self.episodes

@@ -32,6 +32,8 @@ class Learner(Protocol):
     """A team of agents; its state is handed out and taken back in the stacked form of `shoal.algorithms`."""
 
     device: torch.device
+    losses: tuple[str, ...]
+    """What `update` returns, by name."""
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""

@@ -1,5 +1,6 @@
 """What a person sees while a team trains: a live bar on a terminal, a line now and then elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,8 +38,11 @@ class ProgressDisplay:
         self.console = Console(stderr=True)
         self._next = self._next_line = 0.0
         self._gone = False  # the terminal went away: the run does not mind
+        self._bar = self.console.is_terminal and not self.console.is_dumb_terminal
         self._progress: TwoLines | None = None
         self._task = TaskID(0)
+        self._playing: Progress | None = None
+        self._training: Training | None = None
         self._started = (time.perf_counter(), 0)
 
     def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
@@ -47,7 +51,7 @@ class ProgressDisplay:
         self._next_line = time.perf_counter() + LINE_EVERY
         verb = f"Going on at episode {episode:,}" if episode else "Training"
         self.tell(f"{verb}: {config.algorithm} on {config.env}, {config.episodes:,} episodes, into {folder}")
-        if self.console.is_terminal and not self._gone:
+        if self._bar and not self._gone:
             self._progress = TwoLines(
                 TextColumn("episode {task.completed:,.0f}/{task.total:,.0f}"),
                 BarColumn(bar_width=10),
@@ -65,14 +69,13 @@ class ProgressDisplay:
 
     def advance(self, training: "Training") -> None:
         """Bring the display up to date, if it is time."""
+        self._training = training
         now = time.perf_counter()
         if now < self._next or self._gone:
             return
         self._next = now + REFRESH
         if self._progress is not None:
-            progress, figures = self._progress, summary(training)
-            progress.below = shares(training)
-            self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
+            self._draw(self._progress, training)
         elif now >= self._next_line:
             self._next_line = now + LINE_EVERY
             since, first = self._started
@@ -81,10 +84,36 @@ class ProgressDisplay:
             done = f"episode {training.episodes:,} of {training.config.episodes:,}"
             self.tell(f"{done}: {summary(training)}{left}  ({shares(training)})")
 
+    def _draw(self, progress: TwoLines, training: "Training") -> None:
+        progress.below = shares(training)
+        figures = summary(training)
+        self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
+
+    def evaluate(self, episodes: int) -> Callable[[int], None]:
+        """Leave the bar as training left it, and show another for the evaluation."""
+        self.end()
+        if not self._bar or self._gone:
+            return lambda count: None
+        playing = self._playing = Progress(console=self.console, transient=True, auto_refresh=False)
+        task = playing.add_task("playing trained and random teams", total=episodes)
+        self._write(playing.start)
+
+        def advance(count: int) -> None:
+            due = time.perf_counter() >= self._next
+            self._next += REFRESH if due else 0.0
+            self._write(lambda: playing.update(task, advance=count, refresh=due))
+
+        return advance
+
     def end(self) -> None:
-        """Take the bar down."""
+        """Draw the last figures and take the bars down."""
         if self._progress is not None:
+            if self._training is not None:
+                self._draw(self._progress, self._training)
             self._write(self._progress.stop)
+        if self._playing is not None:
+            self._write(self._playing.stop)
+        self._progress = self._playing = None
 
     def _write(self, action: Callable[[], object]) -> None:
         try:
@@ -92,7 +121,7 @@ class ProgressDisplay:
                 action()
         except OSError:
             self._gone = True
-            sys.stderr = open("/dev/null", "w")  # noqa: SIM115  later writers must not fail either
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
 
 
 def summary(training: "Training") -> str:

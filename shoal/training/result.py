@@ -3,9 +3,12 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from shoal.errors import UserError
 from shoal.training.evaluation import Evaluation
+from shoal.training.run_folder import finite
 
 
 @dataclass(frozen=True)
@@ -42,5 +45,14 @@ def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
 
 
 def result_json(result: TrainResult) -> str:
-    """The text of result.json."""
-    return json.dumps(dataclasses.asdict(result), indent=2) + "\n"
+    """The text of result.json; what is not a finite number is null."""
+    return json.dumps(finite(dataclasses.asdict(result)), indent=2) + "\n"
+
+
+def result_of(held: dict[str, Any], run: Path) -> TrainResult:
+    """What result.json held; the run may have been moved since."""
+    names = {field.name for field in dataclasses.fields(TrainResult)}
+    missing = {"finished", "episodes", "env_steps", "updates", "seconds", "steps_per_second", "return_mean"} - {*held}
+    if missing or held.keys() - names:
+        raise UserError(f"'{run / 'result.json'}' is damaged; remove it, and --resume makes it anew.")
+    return TrainResult(**{**held, "run": str(run)})

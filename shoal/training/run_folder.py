@@ -1,4 +1,7 @@
-"""A run is a folder: config.json, metrics.jsonl (append only), events.* (TensorBoard), checkpoints/, result.json."""
+"""A run is a folder: config.json, metrics.jsonl (append only), events.* (TensorBoard), checkpoints/, result.json.
+
+One process at a time may write into it: it holds a lock on the folder, which the system lets go of however it ends.
+"""
 
 import contextlib
 import fcntl
@@ -8,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from shoal.errors import UserError
@@ -15,74 +19,105 @@ from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 
+OURS = ("config.json", "result.json", "metrics.jsonl", "checkpoints")
+
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
     """What the disk refuses inside the block becomes one sentence about `path`."""
     return disk.sentence(f"'{path}' cannot be written")
 
 
-def new_folder(config: TrainConfig) -> Path:
-    """The folder of a new run: the one asked for, or a fresh name under runs/."""
+def check_free(folder: Path) -> None:
+    """Refuse a folder in which a new run would overwrite something."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out '{folder}' is a file, but must be a folder.")
+    if any((folder / name).exists() for name in OURS):
+        raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+
+
+def new_run(config: TrainConfig) -> "RunFolder":
+    """The folder of a new run, made and locked: the one asked for, or a fresh name under runs/."""
     if config.out is not None:
-        if not config.out.strip():
-            raise UserError("--out is empty, but must be the name of a folder.")
-        folder = Path(config.out)
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out '{folder}' is a file, but must be a folder.")
-        if (folder / "config.json").exists() or (folder / "checkpoints").exists():
-            raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+        folder = RunFolder(Path(config.out), make=True)
+        try:
+            check_free(folder.path)
+        except UserError:
+            folder.close()
+            raise
         return folder
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{config.env}-{config.algorithm}-seed{config.seed}")
     number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
+    while True:
+        path = Path("runs") / f"{name}-{number}"
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            try:
+                path.mkdir()  # whoever makes it has it
+            except FileExistsError:
+                number += 1
+            else:
+                return RunFolder(path)
 
 
 class RunFolder:
-    """The files of one run, opened for writing."""
+    """The files of one run, locked for writing until it is closed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, make: bool = False) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
-        self._lock: int | None = None
-
-    def lock(self) -> None:
-        """Keep other processes from writing into this run; the system lets go of it however this one ends."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path, os.O_RDONLY)
+        with writing(path):
+            if make:
+                path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"The run in '{self.path}' is being trained by another process.") from None
-
-    def unlock(self) -> None:
-        """Let others write."""
-        if self._lock is not None:
             os.close(self._lock)
+            raise UserError(f"The run in '{path}' is being trained by another process.") from None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write."""
+        os.close(self._lock)
 
     @property
     def result(self) -> dict[str, Any] | None:
         """What result.json holds; None while the run is not finished."""
+        path = self.path / "result.json"
         try:
-            return dict(json.loads((self.path / "result.json").read_text()))
+            held = json.loads(path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(f"'{self.path / 'result.json'}' cannot be read: {error}.") from None
-
-    def create(self, config: TrainConfig) -> None:
-        """Write the configuration."""
-        self.write("config.json", config.to_json())
+            raise UserError(f"'{path}' cannot be read: {error}.") from None
+        if not isinstance(held, dict):
+            raise UserError(f"'{path}' does not hold a JSON object.")
+        return held
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file under a temporary name and put it in its place."""
         with writing(self.path / name):
             temporary = self.path / f".{name}.new"
             temporary.unlink(missing_ok=True)  # of a writer that was killed
-            disk.write(temporary, text.encode())
-            temporary.replace(self.path / name)
+            try:
+                disk.write(temporary, text.encode())
+                temporary.replace(self.path / name)
+            finally:
+                disk.delete(temporary)
+
+    def discard(self) -> None:
+        """Take back a run that failed before its first step: what it wrote, and the folder if nothing else is in it."""
+        for path in (*(self.path / name for name in ("config.json", "metrics.jsonl")), *self.path.glob("events.*")):
+            disk.delete(path)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
 
 class MetricsLog:
@@ -91,16 +126,21 @@ class MetricsLog:
     def __init__(self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0) -> None:
         """Lines behind `keep_bytes` are of a time that a resumed run lives through again: they are dropped."""
         self.path = folder / "metrics.jsonl"
+        self.lost = False  # lines that should be there are not
         with writing(self.path):
-            self._file = self.path.open("ab")
+            self._file = self.path.open("a+b")
+            self.lost = self._file.seek(0, os.SEEK_END) < keep_bytes
+            if self.lost:
+                self._file.seek(0)
+                keep_bytes = self._file.read().rfind(b"\n") + 1
             self._file.truncate(keep_bytes)
             self._file.seek(keep_bytes)
         self._events = None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+            from shoal.training.events import EventsFile
 
             with writing(folder):
-                self._events = SummaryWriter(str(folder), purge_step=purge_step or None)
+                self._events = EventsFile(folder, purge_step)
 
     @property
     def size(self) -> int:
@@ -109,20 +149,30 @@ class MetricsLog:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append one line; numbers that are not finite become null."""
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+        clean = finite(line)
         with writing(self.path):
             self._file.write((json.dumps(clean) + "\n").encode())
             self._file.flush()
         if self._events is not None:
-            with writing(self.path.parent):
-                for key, value in clean.items():
-                    if key != "episode" and isinstance(value, int | float):
-                        name = key if "/" in key else f"train/{key}"
-                        self._events.add_scalar(name, value, clean["episode"])
+            with writing(self._events.path):
+                numbers = {key: value for key, value in clean.items() if isinstance(value, int | float)}
+                del numbers["episode"]
+                tags = {key if "/" in key else f"train/{key}": value for key, value in numbers.items()}
+                self._events.add(tags, line["episode"])
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk, before a checkpoint counts on them."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close both files; every line was flushed when it was added, so nothing is lost if that fails."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for file in (self._file, self._events):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None where a number is not finite: JSON has no other word for it."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -1,29 +1,47 @@
 """What has to be right before a run begins: its settings, threads, device and memory."""
 
+import contextlib
 import dataclasses
 import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from shoal.algorithms.config import option
-from shoal.envs.base import EnvSpec
+from shoal.envs import make_env
+from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
 from shoal.memory import check_fits
+from shoal.replay import Ring, make_sampler
+from shoal.replay.ring import PARALLEL_BYTES
 from shoal.training.config import TrainConfig, read_config
+from shoal.training.evaluation import build_env
 
 
 def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
-    """The settings of the run in this folder; one that was asked for and differs is refused."""
+    """The settings of the run in this folder; one that was asked for and differs is refused.
+
+    A setting that has its default counts as not asked for: from Python nobody can tell.
+    """
     stored = read_config(folder)
-    for field in dataclasses.fields(TrainConfig):
-        value, kept = getattr(asked, field.name), getattr(stored, field.name)
-        if field.name != "out" and value not in (kept, field.default):
+    default = TrainConfig()
+    check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
+    return dataclasses.replace(stored, out=asked.out)
+
+
+def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:
+    """Refuse to resume with other settings than the run has."""
+    for name, value in asked.items():
+        kept = getattr(stored, name)
+        if name != "out" and value != kept:
             raise UserError(
-                f"{option(field.name)} is {value}, but the run in '{folder}' has {kept}: "
-                "a resumed run keeps its settings."
+                f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )
-    return stored
 
 
 def set_threads(threads: int) -> None:
@@ -38,26 +56,79 @@ def make_device(name: str) -> torch.device:
     """The torch device of this name, if it is there and works."""
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"--device '{name}' is not a torch device; right would be e.g. cpu, cuda or cuda:1.") from None
+    try:
         torch.zeros(1, device=device).cpu()
         torch.Generator(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).splitlines()[0].partition(";")[0].rstrip(".")[:120]
         raise UserError(f"--device '{name}' cannot be used here ({reason}); 'cpu' always works.") from None
     return device
 
 
-def check_update_memory(config: TrainConfig, spec: EnvSpec) -> None:
-    """Refuse an update that does not fit in memory: weights, targets, gradients and Adam's two moments of the
-    critics, and what the mini-batches keep for their gradients."""
+def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+    """About the most memory that acting and updating take beside the world and the ring (measured: docs/testing.md).
+
+    Each network with its target, its gradients and Adam's two moments, the copy of them that a checkpoint makes, and
+    what a mini-batch keeps on its way through: inputs, hidden layers with their gradients, noise and actions.
+    """
+    n, heads = spec.agents, 2 if config.algorithm == "masac" else 1
+    joint = n * (spec.observation_size + spec.action_size)
+    hidden = sum(config.hidden)
+    actors = n * weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
+    critics = n * heads * weights((joint, *config.hidden, 1))
+    minibatches = 1 if config.minibatch == "shared" else n
+    rows = minibatches * config.batch
+    seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
+    update = rows * (2 * joint + seen) + n * heads * config.batch * 3 * hidden
+    act = config.copies * (seen + 5 * n * spec.observation_size)  # the world hands out four steps' views
+    return 4 * (8 * (actors + critics) + max(update, act))
+
+
+def weights(layers: tuple[int, ...]) -> int:
+    """Numbers in a network with these layers, inputs and outputs included."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(layers))
+
+
+def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
+    """Refuse an update that does not fit in memory; returns its bytes."""
     if config.device != "cpu":
-        return
-    joint = spec.agents * (spec.observation_size + spec.action_size)
-    units = spec.agents * (2 if config.algorithm == "masac" else 1) * sum(config.hidden)
-    widest = spec.agents * (2 if config.algorithm == "masac" else 1) * config.hidden[0]
-    weights = 5 * 4 * joint * widest
-    rows = 4 * config.batch * (2 * joint * (1 if config.minibatch == "shared" else spec.agents) + 3 * units)
+        return 0
+    needed = update_bytes(config, spec)
     check_fits(
         f"An update of {spec.agents} agents",
-        weights + rows,
-        lambda usable: "train fewer --agents, or with smaller --hidden layers or a smaller --batch",
+        needed,
+        lambda usable: "train fewer --agents or --copies, or with smaller --hidden layers or a smaller --batch",
     )
+    return needed
+
+
+@contextlib.contextmanager
+def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.0) -> Iterator[None]:
+    """Tell the person why they wait, if what is done inside the block takes long."""
+    timer = threading.Timer(seconds, tell, (sentence,))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def compile_loops(config: TrainConfig) -> None:
+    """Let numba compile what the run will call, or fetch it from its cache, before the clock starts."""
+    foreign = config.env.startswith(("pettingzoo:", "gym:"))  # has no loops, and perhaps effects of its own
+    twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
+    spec = twin.spec
+    twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
+    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
+    seen = np.zeros((1, spec.agents, spec.observation_size), np.float32)
+    none, flags = np.zeros((1, spec.agents), np.float32), np.zeros((1, spec.agents), bool)
+    step = Step(seen, none, flags, np.zeros(1, bool), ~flags, np.zeros(1, bool), seen)
+    ring.begin(seen)
+    for _ in range(sampler.needs):
+        ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
+    large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small ones are gathered by one thread, large ones by all
+    for rows in (1, min(large, config.batch)):
+        ring.sample(sampler, rows, np.random.default_rng(0))

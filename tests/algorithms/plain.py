@@ -1,7 +1,7 @@
 """MADDPG and MASAC written plainly, one agent after the other: the oracle for the stacked update.
 
 Nothing here is shared with the engine: networks are lists of matrices an agent, gradients are autograd's, Adam and
-clipping are spelled out. Noise comes in as arrays.
+clipping are spelled out. Noise comes in as arrays. Everything is of the batch's own precision.
 """
 
 import math
@@ -77,21 +77,24 @@ class Plain:
         self.target_critics = critic_nets(team.critics)
         self.target_actors = actor_nets(team.actors)
         self.n, self.o, self.a = self.spec.agents, self.spec.observation_size, self.spec.action_size
-        self.log_alpha = [math.log(self.c.entropy)] * self.n
+        self.log_alpha = [math.log(max(self.c.entropy, 1e-8))] * self.n
         self.alpha_adam = [[0.0, 0.0] for _ in range(self.n)]
+
+    def alpha(self, i):
+        return math.exp(self.log_alpha[i]) if self.c.learn_entropy else self.c.entropy
 
     # one agent's policy on its rows; `noise` (B, A)
     def act(self, net, obs, i, noise):
         size = self.spec.action_sizes[i]
         head = net(obs)
-        action = torch.zeros(len(obs), self.a)
+        action = obs.new_zeros(len(obs), self.a)
         entropy = None
         if self.spec.discrete:
             logits = head[:, :size]
             soft = torch.softmax(logits + noise[:, :size], -1)
             hard = self.c.gumbel == "straight-through" or (self.c.gumbel == "auto" and not self.spec.soft_actions)
             if hard:
-                one = torch.nn.functional.one_hot(soft.argmax(-1), size).float()
+                one = torch.nn.functional.one_hot(soft.argmax(-1), size).to(soft.dtype)
                 soft = one + (soft - soft.detach())
             action = torch.cat([soft, action[:, size:]], 1)
             p = torch.softmax(logits, -1)
@@ -102,7 +105,8 @@ class Plain:
             log_std = -5 + 3.5 * (torch.tanh(s) + 1)
             normal = torch.distributions.Normal(mean, log_std.exp())
             x = mean + log_std.exp() * noise[:, :size]
-            entropy = -(normal.log_prob(x) - torch.log(1 - torch.tanh(x.double()) ** 2).float()).sum(-1)
+            log_slope = -2 * torch.log(torch.cosh(x.double())).to(x.dtype)  # of tanh, whose slope is 1 / cosh^2
+            entropy = -(normal.log_prob(x) - log_slope).sum(-1)
             action = torch.cat([torch.tanh(x), action[:, size:]], 1)
             penalty = None
         else:
@@ -111,7 +115,7 @@ class Plain:
         return action, entropy, penalty
 
     def update(self, batch, next_noise, online_noise, current_noise, own_noise):
-        """`next_noise`, `current_noise` (N, M*B, A); `own_noise`, `online_noise` (N, B, A)."""
+        """`next_noise`, `current_noise` (N, M*B, A); `own_noise`, `online_noise` (N, B, A); zeros if unused."""
         n, o = self.n, self.o
         rows = batch.joint.shape[1]
         joints, next_joints = torch.from_numpy(batch.joint.copy()), torch.from_numpy(batch.next_joint.copy())
@@ -122,7 +126,7 @@ class Plain:
         targets = []
         for i in range(n):
             m = which[i]
-            weight = alive[m, :, i].float()
+            weight = alive[m, :, i].to(joints.dtype)
             weight = weight / weight.sum().clamp_min(1)
             obs = next_joints[m][:, : n * o]
             actions = []
@@ -130,7 +134,7 @@ class Plain:
                 nets = self.target_actors if (not self.masac or self.tf2) else self.actors
                 noise = next_noise[j, m * rows : (m + 1) * rows]
                 action, entropy_j, _ = self.act(nets[j], obs[:, j * o : (j + 1) * o], j, noise)
-                present = (alive[m, :, j] & ~ended[m, :, j]).float()[:, None]
+                present = (alive[m, :, j] & ~ended[m, :, j]).to(joints.dtype)[:, None]
                 actions.append(action.detach() * present)
                 if j == i:
                     entropy = entropy_j
@@ -140,8 +144,8 @@ class Plain:
                 if self.tf2:
                     _, entropy, _ = self.act(self.actors[i], obs[:, i * o : (i + 1) * o], i, online_noise[i])
                     entropy = (weight * entropy).sum()
-                q = q + math.exp(self.log_alpha[i]) * entropy.detach()
-            y = rewards[m, :, i] + self.c.discount * (~ended[m, :, i]).float() * q
+                q = q + self.alpha(i) * entropy.detach()
+            y = rewards[m, :, i] + self.c.discount * (~ended[m, :, i]).to(q.dtype) * q
             targets.append((y, weight))
         for i in range(n):
             m = which[i]
@@ -156,10 +160,10 @@ class Plain:
             )
             for i in range(n)
         ]
-        for i, (loss, entropy) in enumerate(fresh):
+        for i, (loss, excess) in enumerate(fresh):
             self.actors[i].descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
             if self.c.learn_entropy and self.masac:
-                self.step_alpha(i, float(entropy))
+                self.step_alpha(i, float(excess))
         for i in range(n):
             self.target_actors[i].follow(self.actors[i], self.c.tau)
             for k, net in enumerate(self.target_critics[i]):
@@ -178,24 +182,26 @@ class Plain:
                 other, _, _ = self.act(
                     self.actors[j], obs[:, j * o : (j + 1) * o], j, current_noise[j, m * rows : (m + 1) * rows]
                 )
-                actions.append(other.detach() * alive[:, j].float()[:, None])
+                actions.append(other.detach() * alive[:, j].to(joint.dtype)[:, None])
             else:
                 actions.append(joint[:, n * o + j * a : n * o + (j + 1) * a])
         x = torch.cat([obs, *actions], 1)
         q = torch.stack([net(x)[:, 0] for net in self.critics[i]])
         q = q[0] if self.tf2 or not self.masac else q.min(0).values
         if self.masac:
-            value = -q - math.exp(self.log_alpha[i]) * entropy
+            value = -q - self.alpha(i) * entropy
         else:
             value = -q + self.c.logit_penalty * penalty
-        return (weight * value).sum(), None if entropy is None else (weight * entropy).sum().detach()
+        return (weight * value).sum(), None if entropy is None else (weight * (entropy - self.want(i))).sum().detach()
 
-    def step_alpha(self, i, entropy):
+    def want(self, i):
+        """The entropy that the temperature is to hold."""
         size = self.spec.action_sizes[i]
-        want = self.c.target_entropy
-        if want is None:
-            want = 0.5 * math.log(size) if self.spec.discrete else -size
-        g = entropy - want
+        if self.c.target_entropy is not None:
+            return self.c.target_entropy
+        return 0.5 * math.log(size) if self.spec.discrete else -size
+
+    def step_alpha(self, i, g):
         t = self.actors[i].t
         m, v = self.alpha_adam[i]
         m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g * g
@@ -203,7 +209,7 @@ class Plain:
         self.log_alpha[i] -= self.c.learning_rate * (m / (1 - B1**t)) / (math.sqrt(v / (1 - B2**t)) + EPS)
 
 
-def numpy_noise(rng, kind, shape):
+def numpy_noise(rng, kind, shape, precision=np.float32):
     """Noise of the kind that the policy asks for."""
     values = rng.gumbel(size=shape) if kind == "gumbel" else rng.normal(size=shape)
-    return torch.from_numpy(np.asarray(values, np.float32))
+    return torch.from_numpy(np.asarray(values, precision))

@@ -1,5 +1,7 @@
 """What a team draws, plays and aims for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -17,32 +19,44 @@ def team_of(env, **options):
     return make_team(env.spec, LearnConfig(hidden=(8,), batch=16, **options), 0, CPU)
 
 
-@pytest.mark.parametrize(("variant", "follows_target"), [("online", False), ("tf2", True)])
-def test_who_plays(variant, follows_target):
-    team = team_of(Toy(), algorithm="masac", variant=variant)
-    assert (team.rollout_actors is not team.actors) == follows_target
-    observation = np.eye(3, dtype=np.float32)[None, :2]  # (1, 2, 3)
-    before = team.act(observation, explore=False)
-    with torch.no_grad():
-        for parameter in team.actors.parameters():
-            parameter.neg_()
-        team.actors.biases[-1].copy_(torch.tensor([0.0, 0.0, 9.0]).expand(2, 1, 3))
-    changed = not np.array_equal(team.act(observation, explore=False), before) or before[..., 2].all()
-    assert changed != follows_target
-
-
-@pytest.mark.parametrize(("minibatch", "shape"), [("shared", (16, 12)), ("independent", (2, 16, 12))])
-def test_minibatches_are_drawn_as_configured(minibatch, shape):
-    env = Toy(agents=2, copies=16)
-    team, ring = team_of(env, minibatch=minibatch), Ring(env.spec, 16, 1000)
+def filled_ring(env):
+    """Twenty steps of random play."""
+    ring = Ring(env.spec, env.copies, 1000)
     ring.begin(env.reset())
     for _ in range(20):
-        actions = np.eye(3, dtype=np.float32)[env.rng.integers(3, size=(16, 2))]
+        actions = np.eye(3, dtype=np.float32)[env.rng.integers(3, size=(env.copies, env.spec.agents))]
         ring.add(actions, env.step(actions))
-    batch = team.sample_minibatch(ring, Uniform(), np.random.default_rng(0))
+    return ring
+
+
+def always(actors, choice):
+    """Make the policies take this choice whatever they see."""
+    with torch.no_grad():
+        for parameter in actors.parameters():
+            parameter.zero_()
+        actors.biases[-1][..., choice] = 99
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize(("variant", "choice"), [("online", 2), ("tf2", 0)])
+def test_online_policies_play_but_targets_in_the_tf2_variant(variant, choice, explore):
+    team = team_of(Toy(), algorithm="masac", variant=variant)
+    always(team.actors, 2)
+    if variant == "tf2":
+        always(team.target_actors, 0)
+    played = team.act(np.ones((5, 2, 3), np.float32), explore)
+    assert (played.argmax(-1) == choice).all()
+
+
+@pytest.mark.parametrize(("minibatch", "shape"), [("shared", (16, 12)), ("independent", (3, 16, 18))])
+def test_minibatches_are_drawn_as_configured(minibatch, shape):
+    """One for all, or one an agent, each drawn for itself."""
+    env = Toy(agents=3 if minibatch == "independent" else 2)
+    team = team_of(env, minibatch=minibatch)
+    batch = team.sample_minibatch(filled_ring(env), Uniform(), np.random.default_rng(0))
     assert tuple(batch.joint.shape) == shape
     if minibatch == "independent":
-        assert not torch.equal(batch.joint[0], batch.joint[1])
+        assert all(not torch.equal(batch.joint[i], batch.joint[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
 @pytest.mark.parametrize(("name", "kind"), [("uniform", Uniform), ("neighbor", Neighbor)])
@@ -61,3 +75,35 @@ def test_rollouts_and_updates_have_streams_of_their_own():
     team.noise("gumbel", (5,))
     assert torch.equal(team.rollout_noise("gumbel", (5,)), other.rollout_noise("gumbel", (5,)))
     assert not torch.equal(team_of(Toy()).noise("gumbel", (5,)), team_of(Toy()).rollout_noise("gumbel", (5,)))
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_playing_and_learning_draw_from_their_own_stream_only(algorithm):
+    """So that a run's play does not depend on how often it learns, nor the other way round."""
+    env = Toy()
+    team, ring = team_of(env, algorithm=algorithm, others="current"), filled_ring(env)
+
+    def moved(deed):
+        """Names of the streams that the deed drew from."""
+        before = {name: state.clone() for name, state in team.random_state().items()}
+        deed()
+        return {name for name, state in team.random_state().items() if not torch.equal(state, before[name])}
+
+    observation = np.ones((5, 2, 3), np.float32)
+    assert moved(lambda: team.act(observation)) == {"exploration"}
+    assert moved(lambda: team.act(observation, explore=False)) == set()
+    assert moved(lambda: team.update(ring, Uniform(), np.random.default_rng(0), lambda phase: None)) == {"update"}
+
+
+def test_the_temperature_of_an_absent_agent_stays():
+    """Who is in no row of the mini-batch learns nothing, its temperature included."""
+    env = Toy()
+    team = team_of(env, algorithm="masac", learn_entropy=True)
+    batch = team.sample_minibatch(filled_ring(env), Uniform(), np.random.default_rng(0))
+    weight = torch.full((2, 16), 1 / 16)
+    weight[0] = 0.0
+    alive = (weight > 0).float()[..., None]
+    batch = dataclasses.replace(batch, weight=weight, alive=alive, next_alive=alive)
+    before = team.temperature.log.detach().clone()
+    team.learn(batch, lambda phase: None)
+    assert team.temperature.log[0] == before[0] and team.temperature.log[1] != before[1]

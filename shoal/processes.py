@@ -1,0 +1,31 @@
+"""What a process is told before its first heavy import: how threads wait, where compiled loops are kept."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def prepare() -> None:
+    """Make this process a good neighbour; what the person has set in the environment stands."""
+    # Threads that wait for each other spin for a moment and then sleep: on a machine with other work to do, spinning
+    # takes the processor from the very thread that is waited for (measured: docs/results.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if "NUMBA_CACHE_DIR" not in os.environ and not any(map(writable, numba_places())):
+        os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}")
+
+
+def numba_places() -> tuple[Path, Path]:
+    """Where numba keeps compiled loops if it can: beside the code, or in the person's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
+    return Path(__file__).parent / "envs" / "__pycache__", Path(cache) / "numba"
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be written there, after making it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,39 @@
+"""TensorBoard's event file, written by the run itself: no thread of its own, and a full disk is an ordinary error."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+
+class EventsFile:
+    """One `events.*` file; TensorBoard reads all that lie in a folder."""
+
+    def __init__(self, folder: Path, purge_step: int) -> None:
+        """What files before this one say of `purge_step` and later is of a time that is lived through again."""
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self.path = folder / name
+        self._file = self.path.open("ab")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        """Numbers by tag, at this step."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def _write(self, event: Event) -> None:
+        self._records.write(event.SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; every event was flushed when it was added."""
+        self._file.close()
