@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
 
-from shoal.errors import UserError
+from shoal.errors import UserError, check_range
 
 if TYPE_CHECKING:
     from shoal.training.config import TrainConfig
@@ -94,6 +94,7 @@ def evaluate(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(EvaluateCommand, "evaluate", argv)
+    check_range("--seed", command.seed, 0, 2**62)
     from shoal.training.evaluation import evaluate_team, load_team
 
     team, config = load_team(Path(command.run), say)
@@ -129,6 +130,7 @@ def watch(argv: list[str]) -> int:
         """Play with the noise of training instead of the most likely actions."""
 
     command = parse(WatchCommand, "watch", argv)
+    check_range("--seed", command.seed, 0, 2**62)
     for path in draw_episode(Path(command.run), command.seed, command.noisy):
         put(str(path))
     return 0
@@ -146,10 +148,13 @@ def bench(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class BenchCommand:
         name: Annotated[
-            Literal["env", "update", "replay", "train", "all"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCH")
+            Literal["env", "update", "replay", "phases", "train", "all"],
+            tyro.conf.Positional,
+            tyro.conf.arg(metavar="BENCH"),
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
-        train: whole training beside its ceiling; all: each of them."""
+        phases: shares of sampling and acting; train: whole training beside the reference and its ceiling;
+        all: each of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
         json: bool = False
@@ -174,7 +179,128 @@ def bench(argv: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"train": train, "evaluate": evaluate, "watch": watch, "bench": bench}
+def profile(argv: list[str]) -> int:
+    """Where the time goes: phases over agents, samplers and implementations, cache misses and memory.
+
+    shoal profile
+    shoal profile --agents 3,12,48 --algorithm maddpg,masac --implementation engine
+    shoal profile --agents 3,6 --caches L3=8M/16,page=2M --json
+    """
+
+    @dataclass(frozen=True)
+    class ProfileCommand:
+        agents: str = "3,6,12"
+        """Numbers of agents, with commas between."""
+        algorithm: str = "maddpg"
+        """maddpg, masac or both."""
+        env: str = "predator-prey"
+        """predator-prey, cooperative-navigation or both."""
+        sampler: str = "uniform,neighbor"
+        """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
+        implementation: str = "engine,reference"
+        """engine, reference or both: they take turns, so that the machine's noise hits both alike."""
+        ring: int = 1_000_000
+        """Transitions in every ring; fewer if they do not fit into memory."""
+        seconds: float = 5.0
+        """Time for each combination; what it was too short for is said to be cut short."""
+        caches: str = ""
+        """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
+        threads: int | None = None
+        """Processor threads; None: all."""
+        out: str = "profile"
+        """Folder for the pictures and profile.json."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(ProfileCommand, "profile", argv)
+    from shoal.profiling.machine import machine_geometry, parse_geometry
+    from shoal.profiling.profile import Sweep, profile
+    from shoal.profiling.tables import remarks, tables
+    from shoal.report.phases import draw_profile
+    from shoal.training.setup import set_threads
+
+    agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
+    samplers, implementations = words(command.sampler), words(command.implementation)
+    sweep = Sweep(agents, algorithms, envs, samplers, implementations, command.ring, command.seconds)
+    sweep.check()
+    geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
+    if command.threads is not None:
+        set_threads(command.threads)
+    folder = output_folder(command.out)
+    with progress_bar("shoal profile", sweep.total_seconds) as advance:
+        found = profile(sweep, geometry, advance).to_dict()
+    write_json(found, folder / "profile.json")
+    pictures = draw_profile(found, folder)
+    if command.json:
+        print_json(found)
+        return 0
+    for title, rows in tables(found):
+        print_rows(title, rows)
+    put("\n".join(remarks(found)))
+    print_files(folder, pictures)
+    return 0
+
+
+def study(argv: list[str]) -> int:
+    """Redraw one of the papers' figures, with the papers' numbers beside ours; --list names them.
+
+    shoal study --list
+    shoal study breakdown --quick
+    shoal study neighbor-reward --out studies
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class StudyCommand:
+        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")] = ""
+        """Which study."""
+        list: bool = False
+        """Name all studies."""
+        quick: bool = False
+        """Fewer cells, shorter runs: an impression within two minutes."""
+        out: str = "studies"
+        """Folder for the picture and the JSON file."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(StudyCommand, "study", argv)
+    from shoal.studies import STUDIES, run_study, study_length
+
+    if command.list:
+        if command.json:
+            print_json({"studies": STUDIES})
+        else:
+            put("\n".join(f"{name:<16} {title}" for name, title in STUDIES.items()))
+        return 0
+    if not command.name:
+        raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
+    length = study_length(command.name, command.quick)
+    folder = output_folder(command.out)
+    with progress_bar(f"shoal study {command.name}", length) as advance:
+        found = run_study(command.name, command.quick, advance)
+    form = "-quick" if command.quick else ""
+    write_json(dataclasses.asdict(found), folder / f"{found.name}{form}.json")
+    from shoal.report.studies import draw_study
+
+    picture = draw_study(found, folder / f"{found.name}{form}.png")
+    if command.json:
+        print_json(dataclasses.asdict(found))
+        return 0
+    for title, rows in found.tables:
+        print_rows(title, rows)
+    put("\n".join(found.findings))
+    print_files(folder, [picture])
+    return 0
+
+
+COMMANDS = {
+    "train": train,
+    "evaluate": evaluate,
+    "watch": watch,
+    "profile": profile,
+    "study": study,
+    "bench": bench,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -256,13 +382,26 @@ def one_sentence(box: str, command: str) -> str:
     lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
     body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
     gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
-    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith("Perhaps you meant")), "")
-    hint = f"; perhaps you meant {hint.split()[0]}" if hint else ""
+    similar = ("Perhaps you meant", "Arguments similar to")
+    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
+    hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
     sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
-    sentence = re.sub(
-        r"^Error parsing (\S+): no type matching (\S+) could be .* from \['(.*)'\]$", r"\1 '\3' is not \2", sentence
-    )
+    for pattern, plain in PLAIN_WORDS:
+        sentence = re.sub(pattern, plain, sentence)
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
+
+
+PLAIN_WORDS = (  # what the parser says, and what a person would
+    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)$", r"\1 \2 is not a whole number"),
+    (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
+    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a row of whole numbers such as 64 64"),
+    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)$", r"\2 \1 is not one of \3"),
+    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*)\)$", r"\1 is not one of \2"),
+    (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
+    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing (\2)"),
+)
 
 
 def is_rule(line: str) -> bool:
@@ -272,6 +411,7 @@ def is_rule(line: str) -> bool:
 
 def folder_after_resume(argv: list[str]) -> list[str]:
     """`--resume FOLDER` is short for `--resume --out FOLDER`."""
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--resume=") else [word])]
     for k, word in enumerate(argv[:-1]):
         if word == "--resume" and not argv[k + 1].startswith("-"):
             if any(other.partition("=")[0] == "--out" for other in argv):
@@ -291,6 +431,30 @@ def stored_settings(argv: list[str]) -> "TrainConfig | None":
     from shoal.training.config import read_config
 
     return read_config(Path(folder))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas between."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def output_folder(name: str) -> Path:
+    """A folder to write into, made if it is not there: found out before the work, not after it."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out '{name}' cannot be written: {error.strerror or error}.") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out '{name}' cannot be written: Permission denied.")
+    return folder
+
+
+def write_json(value: dict[str, Any], path: Path) -> None:
+    """The same object as `--json` prints, in a file."""
+    from shoal.report.files import write_whole
+
+    write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
@@ -328,15 +492,22 @@ def quoted(path: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it."""
+def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
+
+    It is told how much more is done, and perhaps what is being done.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda amount: progress.advance(task, amount)
+
+        def advance(amount: float, doing: str = "") -> None:
+            progress.update(task, advance=amount, description=f"{label}: {doing}" if doing else label)
+
+        yield advance
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -364,7 +535,7 @@ def print_files(run: Path, pictures: list[Path]) -> None:
     """Where everything is."""
     for path in pictures:
         put(f"{path.suffix[1:].upper():<4} {path}")
-    put(f"run  {run}")
+    put(f"in   {run}")
 
 
 def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
@@ -393,7 +564,9 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
     table = Table(title=title, title_justify="left")
     for key in rows[0]:
-        table.add_column(key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right")
+        table.add_column(
+            key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()))
     text = io.StringIO()

@@ -10,6 +10,8 @@ def prepare() -> None:
     # Threads that wait for each other spin for a moment and then sleep: on a machine with other work to do, spinning
     # takes the processor from the very thread that is waited for (measured: docs/results.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would tell when it starts and stops,
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if "NUMBA_CACHE_DIR" not in os.environ and not any(map(writable, numba_places())):
         os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}")

@@ -30,8 +30,9 @@ class LearnConfig:
     """Rows of a mini-batch."""
     minibatch: Literal["shared", "independent"] = "shared"
     """One mini-batch for all agents, or one for each as in the papers' baseline."""
-    sampler: Literal["uniform", "neighbor"] = "uniform"
-    """How transitions are drawn: singly, or as the neighbours in time of a drawn one."""
+    sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
+    """How transitions are drawn: singly, or as the neighbours in time of a drawn one
+    (v1, v2: as the papers' two texts have it; reference implementation only)."""
     neighbors: int = 3
     """Neighbour sampling: transitions taken on either side of the drawn one."""
     include_center: bool = False

@@ -11,7 +11,8 @@ BENCHES = {
     "env": "steps/s of our worlds over mpe2's",
     "update": "time of one update of all trainers over its bare matrix products",
     "replay": "bytes/s of the samplers over a contiguous copy",
-    "train": "steps/s of whole training over the ceiling of its bare matrix products",
+    "phases": "share of sampling in an update, of acting in training; what neighbour sampling saves",
+    "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
 }
 
 

@@ -1,43 +1,59 @@
-"""`shoal bench train`: whole training under the papers' schedule, beside the ceiling that bare products alone set."""
+"""`shoal bench train`: whole training under the papers' schedule, beside the reference and the bare products."""
 
 import time
 from typing import Any
 
 from shoal.bench.bare import BareProducts
-from shoal.bench.update import Algorithm, filled_training
+from shoal.profiling.profile import time_row
+from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.subjects import Subject, changed
+from shoal.training.config import TrainConfig
+
+RING = 25_600
 
 
-def run(
-    agents: tuple[int, ...] = (3, 12), seconds: float = 10.0, algorithm: Algorithm = "maddpg"
-) -> list[dict[str, Any]]:
-    """A row for each number of agents: steps/s of training (100 steps, one update), and of the products alone."""
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+    """A row for each number of agents: steps/s of both implementations and of the products alone, taken in turns.
+
+    A round is 100 samples and one update. The reference has one round for as many of the engine's as fit into its time.
+    """
     rows = []
     for n in agents:
-        training = filled_training(n, algorithm)
-        training.updates = training.samples // training.config.update_every  # the warm-up's backlog is not timed
+        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
+        names = ("engine", "reference")
+        subjects = {name: Subject(changed(config, implementation=name), (algorithm,), RING) for name in names}
+        timings = {name: Timing(Cell("predator-prey", n, algorithm, "uniform", name), RING) for name in names}
+        training = subjects["engine"].training
         spec, every = training.env.spec, training.config.update_every
         bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
-        whole = products = 0.0
-        steps = rounds = 0
+        products: list[float] = []
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            before = training.samples
+        while time.perf_counter() < end or len(products) < 3:
             start = time.perf_counter()
-            while not training.owes_update():
-                training.step()
-            training.update()
-            middle = time.perf_counter()
-            bare()
-            whole, products = whole + middle - start, products + time.perf_counter() - middle
-            steps, rounds = steps + training.samples - before, rounds + 1
-        rows.append(
-            {
-                "agents": n,
-                "algorithm": algorithm,
-                "copies": training.config.copies,
-                "steps_per_second": steps / whole,
-                "ceiling_steps_per_second": rounds * every / products,
-                "ratio": steps / whole * products / (rounds * every),
-            }
-        )
+            one_round(subjects["reference"], timings["reference"], seconds * 100)
+            took = time.perf_counter() - start
+            turn_ends = time.perf_counter() + took
+            while time.perf_counter() < turn_ends:
+                one_round(subjects["engine"], timings["engine"], seconds)
+                start = time.perf_counter()
+                bare()
+                products.append(time.perf_counter() - start)
+        for timing in timings.values():
+            del timing.rounds[0]  # warmed up
+        rows.append(_row(n, algorithm, every, timings, sorted(products)[len(products) // 2]))
     return rows
+
+
+def _row(agents: int, algorithm: str, every: int, timings: dict[str, Timing], products: float) -> dict[str, Any]:
+    engine, reference = (time_row(timings[name]) for name in ("engine", "reference"))
+    without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, engine)]
+    return {
+        "agents": agents,
+        "algorithm": algorithm,
+        "steps_per_second": 1e3 * every / engine["round_ms"],
+        "reference_steps_per_second": 1e3 * every / reference["round_ms"],
+        "ratio": reference["round_ms"] / engine["round_ms"],
+        "ratio_without_environment": without[0] / without[1],
+        "ceiling_steps_per_second": every / products,
+        "ceiling_ratio": 1e3 * products / engine["round_ms"],
+    }

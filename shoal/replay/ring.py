@@ -121,6 +121,11 @@ class Ring:
         """Bytes of all rows and of the table of where transitions start."""
         return self._words.nbytes + self._store.start.nbytes
 
+    @property
+    def sample_nbytes(self) -> int:
+        """Bytes of the mini-batches that were sampled last; they are kept for the next."""
+        return 0 if self._batch is None else sum(array.nbytes for array in self._batch)
+
     def __len__(self) -> int:
         """Live transitions of all copies."""
         return (self.added - self.oldest) * self.copies

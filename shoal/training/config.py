@@ -48,6 +48,8 @@ class RunConfig:
     """Episodes to train for, counted over all copies."""
     seed: int = 0
     """Decides everything that is random."""
+    implementation: Literal["engine", "reference"] = "engine"
+    """Shoal's engine, or the baseline that the papers characterise, written plainly and slow."""
     device: str = "cpu"
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
@@ -85,6 +87,10 @@ class TrainConfig(RunConfig, LearnConfig, WorldConfig):
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
             check_range("--threads", self.threads, 1, 4096)
+        if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
+            raise UserError(
+                f"--sampler {self.sampler} is the reference implementation's only; the engine has neighbor."
+            )
 
     @property
     def world_options(self) -> dict[str, Any]:
@@ -107,13 +113,15 @@ class TrainConfig(RunConfig, LearnConfig, WorldConfig):
 def read_config(folder: Path) -> TrainConfig:
     """The configuration of a run folder."""
     path = folder / "config.json"
-    if not folder.is_dir():
-        raise UserError(f"There is no run folder '{folder}'.")
     try:
+        if not folder.is_dir():
+            raise UserError(f"There is no run folder '{folder}'.")
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"'{folder}' is not a run folder: it has no config.json.") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
         raise UserError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(fields, dict):
         raise UserError(f"'{path}' does not hold a JSON object.")

@@ -5,11 +5,12 @@ and continued to the same bits (same machine, same number of threads).
 """
 
 import dataclasses
+import importlib
 import signal
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ from shoal.training.setup import (
 )
 from shoal.training.snapshot import restore, snapshot
 
+IMPLEMENTATIONS = {"engine": "shoal.training.loop:Training", "reference": "shoal.reference.training:ReferenceTraining"}
 LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
 
 
@@ -81,25 +83,19 @@ class Silent:
         """Nothing to close."""
 
 
-def train(
-    config: TrainConfig,
-    resume: bool = False,
-    observer: Observer | None = None,
-    implementation: "type[Training] | None" = None,
-) -> TrainResult:
+def train(config: TrainConfig, resume: bool = False, observer: Observer | None = None) -> TrainResult:
     """Train a team into a run folder; with `resume`, go on with the run in `config.out` from its newest checkpoint.
 
     A resumed run takes its settings from its folder. A finished one is returned as it is.
     """
     observer = observer or Silent()
-    implementation = implementation or Training
     config = config.checked()
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
         if config.out is not None:
             check_free(Path(config.out))  # before anything is built
-        training = build(implementation, config, observer)
+        training = build(config, observer)
         with new_run(config) as folder:
             return carry_out(training, folder, None, observer)
     if config.out is None:
@@ -108,22 +104,29 @@ def train(
     with RunFolder(Path(config.out)) as folder:
         config = stored_config(config, folder.path)
         if (before := folder.result) is not None:
+            result = result_of(before, folder.path)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
-            return result_of(before, folder.path)
-        training = build(implementation, config, observer)
+            return result
+        training = build(config, observer)
         checkpoint = folder.checkpoints.load(observer.tell)
         if checkpoint is None:
             observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
         return carry_out(training, folder, checkpoint, observer)
 
 
-def build(implementation: "type[Training]", config: TrainConfig, observer: Observer) -> "Training":
+def build(config: TrainConfig, observer: Observer) -> "Training":
     """A run in memory that has not begun; whatever is wrong with its settings is found here."""
     if config.threads is not None:
         set_threads(config.threads)
     with told_if_long(observer.tell, "Compiling the loops for this machine; from the next run on they are there."):
-        implementation.compile(config)
-    return implementation(config)
+        implementation(config.implementation).compile(config)
+    return implementation(config.implementation)(config)
+
+
+def implementation(name: str) -> "type[Training]":
+    """The kind of training of this name; named and not imported, because the loop knows nothing of what uses it."""
+    module, _, kind = IMPLEMENTATIONS[name].partition(":")
+    return cast("type[Training]", getattr(importlib.import_module(module), kind))
 
 
 def carry_out(
@@ -153,7 +156,7 @@ def carry_out(
             training.run(folder, log, observer, interrupt)
         except Exception:
             if training.samples == 0:  # its world does not even take a step
-                folder.discard()
+                folder.discard(log)
             raise
         finally:
             log.close()

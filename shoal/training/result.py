@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from shoal.errors import UserError
 from shoal.training.evaluation import Evaluation
@@ -51,8 +51,18 @@ def result_json(result: TrainResult) -> str:
 
 def result_of(held: dict[str, Any], run: Path) -> TrainResult:
     """What result.json held; the run may have been moved since."""
-    names = {field.name for field in dataclasses.fields(TrainResult)}
-    missing = {"finished", "episodes", "env_steps", "updates", "seconds", "steps_per_second", "return_mean"} - {*held}
-    if missing or held.keys() - names:
+    held = {**held, "run": str(run)}
+    try:
+        result = TrainResult(**held)
+        whole = all(fits(held[name], kind) for name, kind in get_type_hints(TrainResult).items() if name in held)
+    except TypeError:  # a field is missing or unknown
+        whole = False
+    if not whole or not result.finished:
         raise UserError(f"'{run / 'result.json'}' is damaged; remove it, and --resume makes it anew.")
-    return TrainResult(**{**held, "run": str(run)})
+    return result
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value that was read from JSON is of a field's type."""
+    kind = get_origin(kind) if get_origin(kind) is dict else kind
+    return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))

@@ -29,10 +29,11 @@ def writing(path: Path) -> contextlib.AbstractContextManager[None]:
 
 def check_free(folder: Path) -> None:
     """Refuse a folder in which a new run would overwrite something."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out '{folder}' is a file, but must be a folder.")
-    if any((folder / name).exists() for name in OURS):
-        raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+    with writing(folder):  # a name may be too long, a folder above closed to us
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out '{folder}' is a file, but must be a folder.")
+        if any((folder / name).exists() for name in OURS):
+            raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
 
 
 def new_run(config: TrainConfig) -> "RunFolder":
@@ -74,6 +75,7 @@ class RunFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise UserError(f"The run in '{path}' is being trained by another process.") from None
+        self._new = not (path / "config.json").exists()
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -112,9 +114,11 @@ class RunFolder:
             finally:
                 disk.delete(temporary)
 
-    def discard(self) -> None:
-        """Take back a run that failed before its first step: what it wrote, and the folder if nothing else is in it."""
-        for path in (*(self.path / name for name in ("config.json", "metrics.jsonl")), *self.path.glob("events.*")):
+    def discard(self, log: "MetricsLog") -> None:
+        """Take back a new run that failed before its first step: what it wrote, and the folder if it is empty then."""
+        if not self._new:
+            return
+        for path in (self.path / "config.json", *log.paths):
             disk.delete(path)
         with contextlib.suppress(OSError):
             self.path.rmdir()
@@ -141,6 +145,11 @@ class MetricsLog:
 
             with writing(folder):
                 self._events = EventsFile(folder, purge_step)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that it writes."""
+        return [self.path] if self._events is None else [self.path, self._events.path]
 
     @property
     def size(self) -> int:

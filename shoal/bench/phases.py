@@ -1,0 +1,47 @@
+"""`shoal bench phases`: how little of the time is left to sampling and to acting, and what neighbour sampling saves."""
+
+from typing import Any
+
+from shoal.profiling.profile import neighbor_rows, time_row
+from shoal.profiling.rounds import Cell, measure
+from shoal.profiling.subjects import Subject, changed, rows_that_fit, transition_bytes
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env
+
+RING_BYTES = 400_000_000  # far more than any last-level cache holds
+
+
+def run(
+    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg"
+) -> list[dict[str, Any]]:
+    """A row for each number of agents, of the engine alone, with a ring far larger than the last-level cache."""
+    rows = []
+    for n in agents:
+        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
+        ring = rows_that_fit(min(1_000_000, ring_rows(config)), config, (algorithm,), ("engine",))
+        subject = Subject(config, (algorithm,), ring)
+        cells = [Cell("predator-prey", n, algorithm, sampler, "engine") for sampler in ("uniform", "neighbor")]
+        timed = [time_row(one) for one in measure(cells, {"engine": subject}, ring, seconds, lambda used: None)]
+        uniform, neighbor = timed[0], neighbor_rows(timed)[0]
+        phases = uniform["phases_ms"]
+        acting = phases["action selection"] + phases["environment"] + phases["replay insertion"]
+        rows.append(
+            {
+                "agents": n,
+                "algorithm": algorithm,
+                "ring": ring,
+                "update_ms": uniform["update_ms"],
+                "sampling_ms": phases["mini-batch sampling"],
+                "ratio": uniform["shares_of_update"]["mini-batch sampling"],
+                "acting_share": acting / uniform["round_ms"],
+                "neighbor_sampling_ms": neighbor["sampling_ms"],
+                "neighbor_reduction": neighbor["sampling_reduction"],
+            }
+        )
+    return rows
+
+
+def ring_rows(config: TrainConfig) -> int:
+    """Transitions that take RING_BYTES."""
+    spec = build_env(config, 1, 0, stagger=False).spec
+    return max(25_600, RING_BYTES // transition_bytes("engine", spec, config.copies))

@@ -1,0 +1,23 @@
+"""Where the time goes: the processor's counters, and a model of its caches for every sampler and layout."""
+
+from shoal.profiling.addresses import VirtualObjects, VirtualRing, object_ranges, ring_ranges, walk
+from shoal.profiling.caches import CacheModel, Misses, mean_misses
+from shoal.profiling.counters import Counters, PhaseCounters
+from shoal.profiling.machine import Geometry, Level, machine_geometry, parse_geometry
+
+__all__ = [
+    "CacheModel",
+    "Counters",
+    "Geometry",
+    "Level",
+    "Misses",
+    "PhaseCounters",
+    "VirtualObjects",
+    "VirtualRing",
+    "machine_geometry",
+    "mean_misses",
+    "object_ranges",
+    "parse_geometry",
+    "ring_ranges",
+    "walk",
+]

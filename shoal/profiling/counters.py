@@ -1,0 +1,202 @@
+"""The processor's own counters, by Linux's `perf_event_open`: user space only, all threads of this process.
+
+Many machines do not give them: a virtual machine mostly has no counters, a container or the kernel may forbid them.
+Then there is a sentence for every event that says why, and everything else goes on without.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from pathlib import Path
+
+from shoal.training.clock import PhaseClock
+
+HARDWARE, CACHE = 0, 3  # perf_event.h: PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE
+LAST_LEVEL, DATA_TLB = 2, 3
+READ_MISSES = 1 << 16  # operation 0, read; result 1, miss
+
+EVENTS = {
+    "instructions": (HARDWARE, 1),
+    "cycles": (HARDWARE, 0),
+    "cache misses": (HARDWARE, 3),
+    "LL load misses": (CACHE, LAST_LEVEL | READ_MISSES),
+    "dTLB load misses": (CACHE, DATA_TLB | READ_MISSES),
+}
+"""Name, and the kernel's type and number of it."""
+
+SYSCALLS = {
+    "x86_64": 298,
+    "amd64": 298,
+    "aarch64": 241,
+    "arm64": 241,
+    "riscv64": 241,
+    "loongarch64": 241,
+    "ppc64le": 319,
+    "s390x": 331,
+}
+"""The number of perf_event_open by machine."""
+
+TIMES = 1 | 2  # read_format: how long the event was wanted and how long it was counted
+INHERIT, EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
+CLOSE_ON_EXEC = 1 << 3
+ATTRIBUTES = struct.Struct(
+    "=IIQQQQQIIQ"
+)  # type, size, config, period, sample type, read format, bits, and three unused
+READING = struct.Struct("=QQQ")  # value, time enabled, time running
+
+
+def attributes(kind: int, config: int) -> bytes:
+    """The kernel's perf_event_attr, in its first and smallest version: count in user space, in new threads too."""
+    bits = INHERIT | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR
+    return ATTRIBUTES.pack(kind, ATTRIBUTES.size, config, 0, 0, TIMES, bits, 0, 0, 0)
+
+
+def perf_event_open(number: int, attr: bytes, thread: int) -> int:
+    """Begin to count an event in a thread, whichever core it is on; the file to read it from, or an OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    any_core, no_group = ctypes.c_long(-1), ctypes.c_long(-1)
+    file = library.syscall(
+        ctypes.c_long(number), attr, ctypes.c_long(thread), any_core, no_group, ctypes.c_ulong(CLOSE_ON_EXEC)
+    )
+    if file < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(file)
+
+
+class Counters:
+    """Counts from its making on; `reasons` has a sentence for every event that cannot be counted."""
+
+    def __init__(self, events: dict[str, tuple[int, int]] = EVENTS) -> None:
+        self.reasons: dict[str, str] = {}
+        self._files: dict[str, list[int]] = {}
+        number = SYSCALLS.get(platform.machine().lower())
+        for name, (kind, config) in events.items():
+            if sys.platform != "linux":
+                self.reasons[name] = f"Only Linux has perf_event_open, and this is {sys.platform}."
+            elif number is None:
+                self.reasons[name] = f"How to call perf_event_open on {platform.machine()} is not known."
+            else:
+                self._open(name, number, attributes(kind, config))
+
+    def _open(self, name: str, number: int, attr: bytes) -> None:
+        """Count the event in all threads there are; those to come inherit it from the thread that starts them."""
+        files: list[int] = []
+        try:
+            for thread in _threads():
+                try:
+                    files.append(perf_event_open(number, attr, thread))
+                except OSError as error:
+                    if error.errno != errno.ESRCH:  # a thread that has ended meanwhile has nothing to count
+                        raise
+        except OSError as error:
+            for file in files:
+                os.close(file)
+            self.reasons[name] = reason(error)
+        else:
+            self._files[name] = files
+
+    def available(self) -> tuple[bool, str]:
+        """Whether anything is counted, and a sentence on what is and why the rest is not."""
+        names: dict[str, list[str]] = {}
+        for name, why in self.reasons.items():
+            names.setdefault(why, []).append(name)
+        sentences = [f"Not counted: {', '.join(missing)}. {why}" for why, missing in names.items()]
+        if self._files:
+            sentences.insert(0, f"Counted: {', '.join(self._files)}.")
+        return bool(self._files), " ".join(sentences)
+
+    def read(self) -> dict[str, int]:
+        """Counts so far of every event that is counted.
+
+        The kernel takes turns where there are more events than counters; then a count is what it would be, had the
+        event been counted all the time.
+        """
+        return {
+            name: sum(_scaled(os.read(file, READING.size)) for file in files) for name, files in self._files.items()
+        }
+
+    def close(self) -> None:
+        """Stop counting."""
+        for files in self._files.values():
+            for file in files:
+                os.close(file)
+        self._files = {}
+
+    def __enter__(self) -> "Counters":
+        """Count until the block ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop counting."""
+        self.close()
+
+
+class PhaseCounters(PhaseClock):
+    """A phase clock that also adds up the counters by phase; to be used wherever a clock is."""
+
+    def __init__(self, counters: Counters) -> None:
+        super().__init__()
+        self.counters = counters
+        self.counts: dict[str, dict[str, int]] = {}
+        """Phase, event: how many; the parts of "target Q" apart."""
+        self._last = counters.read()
+
+    def __call__(self, phase: str) -> None:
+        """Begin a phase; what was counted since the last call goes to the phase before."""
+        now = self.counters.read()
+        counts = self.counts.setdefault(self._phase, dict.fromkeys(now, 0))
+        for name, count in now.items():
+            counts[name] += count - self._last[name]
+        self._last = now
+        super().__call__(phase)
+
+    def counts_by_phase(self) -> dict[str, dict[str, int]]:
+        """Counts of each phase, the parts of "target Q" added up; only phases that there were."""
+        self(self._phase)
+        whole: dict[str, dict[str, int]] = {}
+        for phase, counts in self.counts.items():
+            total = whole.setdefault(phase.partition(":")[0], dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                total[name] += count
+        return whole
+
+
+def reason(error: OSError) -> str:
+    """Why the kernel refused to count an event."""
+    if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+        return "This machine has no such counter, as is common for virtual machines."
+    if error.errno == errno.EACCES:
+        return f"The kernel forbids it: /proc/sys/kernel/perf_event_paranoid is {_paranoid()}, but must be 2 or less."
+    if error.errno == errno.EPERM:
+        return "The kernel, or the filter of system calls that a container has, forbids perf_event_open."
+    if error.errno == errno.ENOSYS:
+        return "This kernel has no perf_event_open."
+    if error.errno == errno.EBUSY:
+        return "Another process has the counter for itself."
+    if error.errno == errno.EMFILE:
+        return "This process has too many open files."
+    return f"perf_event_open failed: {os.strerror(error.errno or 0)}."
+
+
+def _scaled(data: bytes) -> int:
+    """A reading as if the event had been counted all the time; 0 if it never was."""
+    value, enabled, running = READING.unpack(data)
+    return value * enabled // running if running else 0
+
+
+def _threads() -> list[int]:
+    """The threads of this process."""
+    return sorted(int(name) for name in os.listdir("/proc/self/task"))
+
+
+def _paranoid() -> str:
+    """The kernel's setting of who may count."""
+    try:
+        return Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
+    except OSError:
+        return "not told"

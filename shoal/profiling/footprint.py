@@ -1,0 +1,84 @@
+"""Bytes of the ring, of the networks and of an update at its peak, and how often policies are asked in one."""
+
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from shoal.algorithms.team import Team
+from shoal.profiling.subjects import replay_bytes
+from shoal.reference.team import ReferenceTeam
+from shoal.training.clock import PhaseClock
+from shoal.training.loop import Training
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What an implementation takes, and what it asks."""
+
+    replay: int
+    """Bytes of the full ring, or of the lists and all that is in them."""
+    networks: int
+    """Bytes of all networks, targets included, with their gradients and Adam's moments."""
+    update_peak: int
+    """Most bytes that one update holds beyond these at a time: numpy's, Python's and torch's, each at its own peak."""
+    policy_calls: int
+    """Mini-batches for which an agent's policy was asked for next actions in one update."""
+    policy_reads: int
+    """Of these, those that one agent's learning asked of another's policy: N (N - 1) in the papers."""
+
+
+def footprint(training: Training) -> Footprint:
+    """Measured in one update of its own, because the counting slows it down."""
+    training.update()  # what is allocated once is not the update's
+    weights, moments = training.team.weights(), training.team.optimizer_state()
+    learned = sum(tensor.nbytes for name, tensor in weights.items() if not name.startswith("target_"))
+    networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())) + learned  # and gradients
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        training.update()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    calls, kept = policy_calls(training), getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
+    peak = most - before + kept + torch_peak(profiler)
+    return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)
+
+
+def torch_peak(profiler: profile) -> int:
+    """The most bytes that torch held on the CPU at a time, beyond those it held at the start."""
+    held = most = 0
+    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+        if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CPU:
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+def policy_calls(training: Training) -> int:
+    """How many mini-batches' next actions agents' policies are asked for in one update, counted in one."""
+    clock = training.clock = PhaseClock()
+    rows = 0
+
+    def count(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        nonlocal rows
+        if clock.phase == "target Q: next action":
+            rows += output.shape[:-1].numel()
+
+    hooks = [policy.register_forward_hook(count) for policy in policies(training.team)]
+    training.update()
+    for hook in hooks:
+        hook.remove()
+    return rows // training.config.batch
+
+
+def policies(team: Any) -> list[nn.Module]:
+    """All actors and target actors of a team, stacked or one by one."""
+    if isinstance(team, ReferenceTeam):
+        return [policy for agent in team.agents for policy in (agent.actor, agent.target_actor)]
+    assert isinstance(team, Team)
+    return [network for name, network in team.networks.items() if name.endswith("actors")]

@@ -1,0 +1,55 @@
+"""The cache model over what the samplers of both implementations touch in one update of all trainers.
+
+The engine's addresses are those of a ring laid out as the real one; the reference's are its objects' own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shoal.profiling.addresses import VirtualRing, object_ranges, walk
+from shoal.profiling.caches import CacheModel, Misses, mean_misses
+from shoal.profiling.machine import Geometry
+from shoal.profiling.rounds import Cell
+from shoal.profiling.subjects import Subject
+from shoal.reference.replay import ListSampler, Replays
+
+WARM, COUNTED = 1, 3  # mini-batches; they are alike, so a few tell the mean of all
+EVENTS = ("l1", "l2", "l3", "dtlb", "walks")
+
+
+def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> dict[str, Any]:
+    """Misses of one mini-batch, and of the mini-batches of one update of all trainers."""
+    training = subject.use(cell.algorithm, cell.sampler)
+    rng, model = np.random.default_rng(0), CacheModel(geometry)
+    batch, ring, sampler = training.config.batch, training.ring, training.sampler
+    found: list[Misses] = []
+    if isinstance(ring, Replays):
+        assert isinstance(sampler, ListSampler)
+        storages = [buffer.storage for buffer in ring.agents]
+        for k in range(WARM + COUNTED):
+            indices = sampler.indices(ring, batch, rng)
+            own = k % len(storages)  # every agent gathers all agents' transitions, then its own again
+            found.append(
+                model.run(object_ranges([*storages, storages[own]], walk(sampler, indices, len(ring), ring.capacity)))
+            )
+        minibatches = len(storages)
+    else:
+        virtual = VirtualRing(training.env.spec, training.config.copies, len(ring), training.config.storage)
+        for _ in range(WARM + COUNTED):
+            copies, transitions = sampler.draw(virtual, 1, batch, rng)
+            found.append(model.run(virtual.ranges(copies, transitions)))
+        minibatches = 1 if training.config.minibatch == "shared" else training.env.spec.agents
+    mean = mean_misses(found[WARM:])
+    return {
+        "minibatches": minibatches,
+        "bytes": minibatches * mean["bytes"],
+        "lines": minibatches * mean["lines"],
+        **{event: minibatches * mean[event] for event in EVENTS},
+    }
+
+
+def growth(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, float]:
+    """How many times as many misses; more than none is infinitely many."""
+    return {event: more[event] / fewer[event] if fewer[event] else float("inf") for event in EVENTS}

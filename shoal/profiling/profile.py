@@ -1,0 +1,253 @@
+"""`shoal profile`: time, misses and memory of every cell asked for, as rows for tables, JSON and pictures."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from typing import Any
+
+from shoal.errors import UserError, check_choice, check_range
+from shoal.memory import give_back_freed_memory
+from shoal.profiling.counters import Counters
+from shoal.profiling.footprint import footprint
+from shoal.profiling.machine import Geometry
+from shoal.profiling.misses import growth, sampling_misses
+from shoal.profiling.rounds import Cell, Timing, measure, update_seconds
+from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.training.clock import UPDATE_ALL_TRAINERS
+from shoal.training.config import TrainConfig
+
+ENVS = ("predator-prey", "cooperative-navigation")
+ALGORITHMS = ("maddpg", "masac")
+SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
+IMPLEMENTATIONS = ("engine", "reference")
+PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
+
+Row = dict[str, Any]
+Advance = Callable[[float, str], None]
+"""Told the seconds that were done of those announced, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Which cells are measured, and how long."""
+
+    agents: tuple[int, ...] = (3, 6, 12)
+    algorithm: tuple[str, ...] = ("maddpg",)
+    env: tuple[str, ...] = ("predator-prey",)
+    sampler: tuple[str, ...] = ("uniform", "neighbor")
+    implementation: tuple[str, ...] = IMPLEMENTATIONS
+    ring: int = 1_000_000
+    """Transitions in every ring, if they fit."""
+    seconds: float = 5.0
+    """Time of each cell."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of training, where they are not the papers'."""
+    misses: bool = True
+    """Run the samplers through the cache model."""
+    memory: bool = True
+    """Measure what each implementation takes."""
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first thing that cannot be measured."""
+        for what, values, choices in (
+            ("--env", self.env, ENVS),
+            ("--algorithm", self.algorithm, ALGORITHMS),
+            ("--sampler", self.sampler, SAMPLERS),
+            ("--implementation", self.implementation, IMPLEMENTATIONS),
+        ):
+            for value in values:
+                check_choice(what, value, choices)
+        for what, given in vars(self).items():
+            if isinstance(given, tuple) and (not given or len(set(given)) < len(given)):
+                problem = "names something twice" if given else "is empty"
+                raise UserError(f"--{what} {problem}, but must be a list of different values, e.g. --agents 3,12.")
+        for agents in self.agents:
+            check_range("--agents", agents, 1, 1024)
+        check_range("--ring", self.ring, 1024, 2**32)
+        check_range("--seconds", self.seconds, 0.05, 86_400)
+        if not self.cells():
+            raise UserError(f"The engine has no sampler {', '.join(self.sampler)}; profile neighbor instead.")
+
+    def cells(self) -> list[Cell]:
+        """All combinations that there are: the papers' two texts of neighbour sampling are the reference's only."""
+        everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
+        return [cell for cell in (Cell(*one) for one in everything) if _is_there(cell)]
+
+    @property
+    def total_seconds(self) -> float:
+        """About how long the clock will run; filling the rings comes on top."""
+        return self.seconds * len(self.cells())
+
+
+def _is_there(cell: Cell) -> bool:
+    return not (cell.implementation == "engine" and cell.sampler in ("neighbor-v1", "neighbor-v2"))
+
+
+@dataclass
+class Profile:
+    """Everything that was found, as rows."""
+
+    machine: str
+    counters: str
+    """Why the processor's counters are missing; empty if none is."""
+    rows: list[Row] = field(default_factory=list)
+    """Time, one row a cell."""
+    growth: list[Row] = field(default_factory=list)
+    """How much longer a round takes when the agents double."""
+    neighbor: list[Row] = field(default_factory=list)
+    """What neighbour sampling saves."""
+    misses: list[Row] = field(default_factory=list)
+    """The cache model, per update of all trainers."""
+    memory: list[Row] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def profile(sweep: Sweep, geometry: Geometry, advance: Advance) -> Profile:
+    """Measure all cells, one world and number of agents after the other."""
+    sweep.check()
+    with Counters() as counters:
+        there, sentence = counters.available()
+        found = Profile(geometry.describe(), sentence)
+        for env, agents in product(sweep.env, sweep.agents):
+            cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
+            _profile_group(sweep, cells, geometry, counters if there else None, found, advance)
+    found.growth = growth_rows(found.rows)
+    found.neighbor = neighbor_rows(found.rows)
+    _add_growth(found.misses)
+    return found
+
+
+def _profile_group(
+    sweep: Sweep, cells: list[Cell], geometry: Geometry, counters: Counters | None, found: Profile, advance: Advance
+) -> None:
+    """Measure the cells of one world and number of agents."""
+    env, agents = cells[0].env, cells[0].agents
+    label = f"{agents} agents, {env}"
+    names = sorted({cell.implementation for cell in cells})
+    config = changed(TrainConfig(episodes=10**7), env=env, agents=agents, **sweep.settings).checked()
+    ring = rows_that_fit(sweep.ring, config, sweep.algorithm, names)
+    subjects = {}
+    for name in names:
+        advance(0.0, f"{label}: filling the ring of the {name}")
+        subjects[name] = Subject(changed(config, implementation=name), sweep.algorithm, ring)
+    advance(0.0, label)
+    timings = measure(cells, subjects, ring, sweep.seconds, lambda used: advance(used, label), counters)
+    found.rows += [time_row(timing) for timing in timings]
+    if sweep.misses:
+        advance(0.0, f"{label}: cache model")
+        for cell in cells:
+            if cell.algorithm == sweep.algorithm[0]:  # the samplers know nothing of algorithms
+                missed = sampling_misses(cell, subjects[cell.implementation], geometry)
+                found.misses.append(
+                    {**_names(cell, "env", "agents", "implementation", "sampler"), "ring": ring, **missed}
+                )
+    if sweep.memory:
+        advance(0.0, f"{label}: memory")
+        for cell in cells:
+            if cell.sampler == sweep.sampler[0]:
+                taken = footprint(subjects[cell.implementation].use(cell.algorithm, cell.sampler))
+                found.memory.append(
+                    {**_names(cell, "env", "agents", "implementation", "algorithm"), "ring": ring, **asdict(taken)}
+                )
+    subjects.clear()
+    give_back_freed_memory()
+
+
+def _names(cell: Cell, *fields: str) -> Row:
+    return {name: getattr(cell, name) for name in fields}
+
+
+def time_row(timing: Timing) -> Row:
+    """One cell: seconds of each phase, shares of the whole as the papers take it, and shares of the update."""
+    phases, update = timing.phases(), update_seconds(timing.phases())
+    whole = sum(phases.values())
+    low, _, high = _quartiles(timing.totals())
+    return {
+        **asdict(timing.cell),
+        "ring": timing.ring,
+        "rounds": len(timing.rounds),
+        "cut_short": timing.cut_short,
+        "others": timing.others,
+        "round_ms": 1e3 * statistics.median(timing.totals()),
+        "round_ms_low": 1e3 * low,
+        "round_ms_high": 1e3 * high,
+        "update_ms": 1e3 * update,
+        "update_share": update / (whole - phases["environment"]),
+        "update_share_with_environment": update / whole,
+        "phases_ms": {name: 1e3 * seconds for name, seconds in phases.items()},
+        "parts_ms": {name: 1e3 * seconds for name, seconds in timing.seconds().items() if ":" in name},
+        "shares_of_update": {name: phases[name] / update for name in UPDATE_ALL_TRAINERS},
+        "counts": timing.counts,
+    }
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def growth_rows(rows: Iterable[Row]) -> list[Row]:
+    """For each pair of cells of which one has twice the agents: how many times as long each phase takes."""
+    by_cell = {
+        tuple(row[name] for name in ("env", "algorithm", "implementation", "sampler", "agents")): row for row in rows
+    }
+    found = []
+    for (*rest, agents), row in by_cell.items():
+        if (double := by_cell.get((*rest, 2 * agents))) is None:
+            continue
+        phases, doubled = row["phases_ms"], double["phases_ms"]
+        found.append(
+            {
+                **dict(zip(("env", "algorithm", "implementation", "sampler"), rest, strict=True)),
+                "agents": f"{agents} to {2 * agents}",
+                "round": double["round_ms"] / row["round_ms"],
+                "update all trainers": double["update_ms"] / row["update_ms"],
+                "action selection": doubled["action selection"] / phases["action selection"],
+                **{name: doubled[name] / phases[name] for name in UPDATE_ALL_TRAINERS},
+            }
+        )
+    return found
+
+
+def neighbor_rows(rows: Iterable[Row]) -> list[Row]:
+    """For each cell with neighbour sampling: how much less time than uniform sampling, in per cent."""
+    rows = list(rows)
+    key = ("env", "agents", "algorithm", "implementation")
+    uniform = {tuple(row[name] for name in key): row for row in rows if row["sampler"] == "uniform"}
+    found = []
+    for row in rows:
+        base = uniform.get(tuple(row[name] for name in key))
+        if row["sampler"] == "uniform" or base is None:
+            continue
+        sampling, before = row["phases_ms"]["mini-batch sampling"], base["phases_ms"]["mini-batch sampling"]
+        whole, whole_before = (sum(one["phases_ms"].values()) - one["phases_ms"]["environment"] for one in (row, base))
+        found.append(
+            {
+                **{name: row[name] for name in key},
+                "sampler": row["sampler"],
+                "sampling_ms": sampling,
+                "uniform_sampling_ms": before,
+                "sampling_reduction": 1 - sampling / before,
+                "total_reduction": 1 - whole / whole_before,
+                "total_reduction_with_environment": 1 - row["round_ms"] / base["round_ms"],
+                # what the whole would gain if nothing but the sampling phase had changed: free of the rest's noise
+                "total_reduction_by_sampling": (before - sampling) / whole_before,
+            }
+        )
+    return found
+
+
+def _add_growth(rows: list[Row]) -> None:
+    """Beside each row of misses: how many times those of half the agents."""
+    key = ("env", "implementation", "sampler", "agents")
+    by_cell = {tuple(row[name] for name in key): row for row in rows}
+    for row in rows:
+        half = by_cell.get((row["env"], row["implementation"], row["sampler"], row["agents"] // 2))
+        even = row["agents"] % 2 == 0 and half is not None
+        row["growth"] = growth(half, row) if even and half is not None else None

@@ -1,0 +1,122 @@
+"""Rounds of training under the clock: 100 samples and one update of all trainers, each cell in turn with the others.
+
+A cell is one combination of world, number of agents, algorithm, sampler and implementation.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.profiling.counters import Counters, PhaseCounters
+from shoal.profiling.machine import Neighbours
+from shoal.profiling.subjects import Subject
+from shoal.training.clock import UPDATE_ALL_TRAINERS, by_phase
+
+ENOUGH = 3  # rounds; fewer are said to be cut short
+ACTING = 0.25  # share of a cell's time that one round's steps may take before they are cut and scaled
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured."""
+
+    env: str
+    agents: int
+    algorithm: str
+    sampler: str
+    implementation: str
+
+
+@dataclass
+class Timing:
+    """The rounds of one cell."""
+
+    cell: Cell
+    ring: int
+    """Transitions in the ring."""
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    """Seconds of each phase, the parts of target Q apart, for `update_every` samples and one update."""
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The processor's counters of each phase, of the last round."""
+    others: float | None = None
+    """Share of the processors' time that other programs used meanwhile."""
+    scaled: bool = False
+    """Fewer steps than a round has were played, and their times scaled up."""
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the time ran out before there was enough to tell a median."""
+        return self.scaled or len(self.rounds) < ENOUGH
+
+    def seconds(self) -> dict[str, float]:
+        """The median of each phase, and of each part of target Q."""
+        names = {name for one in self.rounds for name in one}
+        return {name: statistics.median(one.get(name, 0.0) for one in self.rounds) for name in sorted(names)}
+
+    def phases(self) -> dict[str, float]:
+        """The median of each phase."""
+        return by_phase(self.seconds())
+
+    def totals(self) -> list[float]:
+        """Seconds of each whole round."""
+        return [sum(one.values()) for one in self.rounds]
+
+
+def measure(
+    cells: Sequence[Cell],
+    subjects: Mapping[str, Subject],
+    ring: int,
+    seconds: float,
+    advance: Callable[[float], None],
+    counters: Counters | None = None,
+) -> list[Timing]:
+    """Round after round of each cell in turn, until each has had its seconds; at least one round each.
+
+    All cells are of one world and number of agents, for which there is a subject of each implementation. The first
+    round warms up and is left out where there are others. `advance` is told of the seconds that count.
+    """
+    timings = [Timing(cell, ring) for cell in cells]
+    spent = [0.0] * len(cells)
+    neighbours = Neighbours()
+    while any(used < seconds for used in spent):
+        for k, timing in enumerate(timings):
+            if spent[k] >= seconds:
+                continue
+            start = time.perf_counter()
+            one_round(subjects[timing.cell.implementation], timing, seconds, counters)
+            used = time.perf_counter() - start
+            advance(min(used, seconds - spent[k]))
+            spent[k] += used
+    for timing in timings:
+        timing.others = neighbours.share()
+        if len(timing.rounds) > 1:
+            del timing.rounds[0]
+    return timings
+
+
+def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counters | None = None) -> None:
+    """As many steps as an update is owed for, and the update."""
+    training = subject.use(timing.cell.algorithm, timing.cell.sampler)
+    training.clock = clock = subject.clock() if counters is None else PhaseCounters(counters)
+    every, copies = training.config.update_every, training.config.copies
+    needed, steps = math.ceil(every / copies), 0
+    deadline = time.perf_counter() + ACTING * seconds
+    while steps < needed and (steps == 0 or time.perf_counter() < deadline):
+        training.step()
+        steps += 1
+    clock("other")
+    acting = dict(clock.seconds)
+    training.update()
+    clock("other")
+    scale = every / (steps * copies)
+    timing.scaled |= steps < needed
+    timing.rounds.append({name: passed + (scale - 1) * acting.get(name, 0.0) for name, passed in clock.seconds.items()})
+    if isinstance(clock, PhaseCounters):
+        timing.counts = clock.counts_by_phase()
+
+
+def update_seconds(phases: Mapping[str, float]) -> float:
+    """What "update all trainers" took."""
+    return sum(phases[name] for name in UPDATE_ALL_TRAINERS)

@@ -1,0 +1,129 @@
+"""What is measured: an implementation's world, a full ring and a team for each algorithm, ready to play and learn."""
+
+import dataclasses
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
+from shoal.memory import free_memory, human_bytes
+from shoal.reference.replay import Replays
+from shoal.replay import Ring, Sampler
+from shoal.replay.layout import Layout, ring_bytes
+from shoal.training.clock import PhaseClock
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env, random_act
+from shoal.training.loop import Training, implementation
+from shoal.training.setup import update_bytes
+
+FILL_BLOCK = 4096  # different rows that a reference's lists are filled with
+
+
+class Subject:
+    """One implementation in one world, with a full ring that all its algorithms and samplers share."""
+
+    def __init__(self, config: TrainConfig, algorithms: Sequence[str], rows: int) -> None:
+        """`config` names the world and the implementation; `rows` transitions fill the ring."""
+        kind = implementation(config.implementation)
+        config = changed(config, algorithm=algorithms[0], capacity=rows, warmup=1)
+        kind.compile(config)
+        self.training: Training = kind(config)
+        self._teams = {algorithms[0]: self.training.team}
+        for algorithm in algorithms[1:]:
+            other = changed(config, algorithm=algorithm, capacity=config.copies)
+            self._teams[algorithm] = kind(other).team
+        self._samplers: dict[str, Sampler] = {config.sampler: self.training.sampler}
+        self._kind, self._config = kind, config
+        fill(self.training, rows)
+
+    def use(self, algorithm: str, sampler: str) -> Training:
+        """The training, with this algorithm's team and this sampler in it."""
+        if sampler not in self._samplers:
+            other = changed(self._config, sampler=sampler, capacity=64 * self._config.copies)
+            self._samplers[sampler] = self._kind(other).sampler
+        self.training.team = self._teams[algorithm]
+        self.training.sampler = self._samplers[sampler]
+        return self.training
+
+    def clock(self) -> PhaseClock:
+        """A clock at zero, which on CUDA waits for the device."""
+        device = self.training.team.device
+        return PhaseClock(torch.cuda.synchronize if device.type == "cuda" else None)
+
+
+def changed(config: TrainConfig, **settings: Any) -> TrainConfig:
+    """The configuration with other settings, whose words are checked where they are used."""
+    return dataclasses.replace(config, **settings)
+
+
+def fill(training: Training, rows: int) -> None:
+    """Fill the ring: by random play in a world that is fast enough, else with random rows."""
+    if isinstance(training.ring, Replays):
+        fill_lists(training.ring, rows)
+        return
+    act = random_act(training.env.spec, 0)
+    while len(training.ring) < rows - rows % training.env.copies:
+        actions = act(training.observation)
+        step = training.env.step(actions)
+        training.ring.add(actions, step)
+        training.observation = step.observation
+
+
+def fill_lists(replays: Replays, rows: int) -> None:
+    """Fill the reference's lists as its own steps would: each observation an object of its own, kept once."""
+    rng = np.random.default_rng(0)
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would walk through millions of tuples again and again
+    for buffer, observation, action in zip(
+        replays.agents, replays.spec.observation_sizes, replays.spec.action_sizes, strict=True
+    ):
+        seen = rng.normal(size=(FILL_BLOCK, observation)).astype(np.float32)
+        played = rng.random((FILL_BLOCK, action)).astype(np.float32)
+        here = seen[0].copy()
+        for t in range(rows):
+            there = seen[(t + 1) % FILL_BLOCK].copy()
+            buffer.add(here, played[t % FILL_BLOCK].copy(), float(t), there, 0.0)
+            here = there
+    replays.added += rows
+    if was_enabled:
+        gc.enable()
+    gc.collect()
+
+
+def rows_that_fit(asked: int, config: TrainConfig, algorithms: Sequence[str], implementations: Sequence[str]) -> int:
+    """The most transitions, up to those asked for, that the rings of all implementations hold together."""
+    env = build_env(config, 1, 0, stagger=False)
+    spec = env.spec
+    env.close()
+    free = free_memory()
+    if free is None:
+        return asked
+    learning = sum(
+        update_bytes(changed(config, algorithm=algorithm, minibatch="independent"), spec) for algorithm in algorithms
+    )
+    usable = int(0.85 * free) - learning * len(implementations)
+    rows = min(asked, usable // sum(transition_bytes(name, spec, config.copies) for name in implementations))
+    if rows < config.batch:
+        raise UserError(
+            f"{spec.agents} agents leave room for {max(0, rows):,} transitions in {human_bytes(free)} of free memory, "
+            f"but a mini-batch has {config.batch:,}; profile fewer --agents."
+        )
+    return rows
+
+
+def transition_bytes(name: str, spec: EnvSpec, copies: int) -> int:
+    """What an implementation keeps of a transition of all agents, in bytes."""
+    if name == "reference":
+        return Replays(spec, 1).transition_bytes
+    return -(-ring_bytes(spec, Layout.of(spec, "float32"), copies, 1000) // (1000 * copies))
+
+
+def replay_bytes(training: Training) -> int:
+    """What the full ring of a training takes."""
+    ring = training.ring
+    assert isinstance(ring, Ring | Replays)
+    return ring.nbytes

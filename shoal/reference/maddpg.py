@@ -1,0 +1,36 @@
+"""MADDPG, one agent after the other: one actor and one critic over all observations and actions an agent."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.algorithms.team import Phase
+from shoal.networks import NoiseSource
+from shoal.reference.agent import Agent, Minibatch
+from shoal.reference.networks import gumbel
+
+
+class MADDPGAgent(Agent):
+    """Target policies choose the next actions; the actor climbs its critic and keeps its logits small."""
+
+    critic_count = 1
+    losses = ("q", "p")
+
+    def target_q(self, agents: Sequence[Agent], batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
+        """(B,): r + gamma Q'(o', a') with a' of every agent's target policy, drawn afresh for this agent."""
+        phase("target Q: next action")
+        next_actions = [
+            gumbel(agent.target_actor(observation), noise)
+            for agent, observation in zip(agents, batch.next_observations, strict=True)
+        ]
+        phase("target Q: target Q next")
+        next_q = self.target_critics[0](torch.cat([*batch.next_observations, *next_actions], 1))[:, 0]
+        phase("target Q: target Q")
+        return batch.reward + self.config.discount * (1 - batch.done) * next_q
+
+    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+        """Minus Q of a fresh own action, and the logit penalty."""
+        logits = self.actor(batch.observations[self.number])
+        q = self.critics[0](self.with_own_action(batch, gumbel(logits, noise)))
+        return self.config.logit_penalty * logits.square().mean() - q.mean(), {}

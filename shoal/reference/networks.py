@@ -1,0 +1,44 @@
+"""One agent's networks: plain multilayer perceptrons, and what a policy makes of its logits.
+
+Shape letters: B batch rows, A action.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from shoal.networks import NoiseSource
+from shoal.networks.stacked import xavier
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise([inputs, *hidden, outputs]):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@torch.no_grad()
+def start(networks: Sequence[nn.Sequential], generator: torch.Generator) -> None:
+    """Xavier-uniform weights and zero biases, drawn layer by layer as the engine does: one seed, the same weights."""
+    for parameters in zip(*(network.parameters() for network in networks), strict=True):
+        for parameter in parameters:
+            if parameter.dim() == 1:
+                parameter.zero_()
+            else:
+                real_out, real_in = (torch.ones(size, dtype=torch.bool) for size in parameter.shape)
+                parameter.copy_(xavier(real_in, real_out, generator).T)
+
+
+def gumbel(logits: Tensor, noise: NoiseSource) -> Tensor:
+    """(B, A) a soft sample of the choice, temperature 1."""
+    return torch.softmax(logits + noise("gumbel", tuple(logits.shape)), -1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """(B,) exact entropy of the choice."""
+    log_probability = torch.log_softmax(logits, -1)
+    return -(log_probability.exp() * log_probability).sum(-1)

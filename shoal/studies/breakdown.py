@@ -1,0 +1,35 @@
+"""Figure 2: update all trainers takes 35 % of the time without the environment at 3 agents, 85 % at 48."""
+
+from shoal.profiling.tables import time_table, without_constants
+from shoal.studies import sweeps
+from shoal.studies.study import Advance, Study
+
+PAPER = {3: 35.0, 48: 85.0}  # per cent of the time without the environment
+
+
+def length(quick: bool) -> float:
+    """Seconds under the clock."""
+    return sweeps.full(quick).total_seconds
+
+
+def run(quick: bool, advance: Advance) -> Study:
+    """Measure the share of update all trainers over the number of agents."""
+    found = sweeps.run(sweeps.full(quick), advance)
+    findings = [f"Papers: update all trainers is about {PAPER[3]:.0f} % at 3 agents and {PAPER[48]:.0f} % at 48."]
+    for name, rows in sweeps.panels(found["rows"]).items():
+        first, last = rows[0], rows[-1]
+        verb = "rises" if last["update_share"] > first["update_share"] else "does not rise"
+        findings.append(
+            f"{name}: {100 * first['update_share']:.0f} % at {first['agents']} agents and "
+            f"{100 * last['update_share']:.0f} % at {last['agents']}: the share {verb}."
+        )
+    findings.append(sweeps.circumstances(found["rows"]))
+    tables = [("Time of a round: 100 samples and one update of all trainers", time_table(found["rows"]))]
+    return Study(
+        "breakdown",
+        "Training time by phase (Figure 2)",
+        [without_constants(*table) for table in tables],
+        findings,
+        "shares",
+        found,
+    )

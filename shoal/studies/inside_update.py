@@ -1,0 +1,43 @@
+"""Figure 4: inside update all trainers, sampling takes 61 % and target Q 21 % (first text), 63 % and 24 % (second)."""
+
+from shoal.profiling.tables import update_table, without_constants
+from shoal.studies import sweeps
+from shoal.studies.study import Advance, Study
+
+PAPER: dict[str, dict[str, float]] = {
+    "first text, mean over workloads": {"mini-batch sampling": 61, "target Q": 21, "Q loss": 10, "P loss": 8},
+    "second text, mean at 48 agents": {"mini-batch sampling": 63, "target Q": 24, "Q loss": 6.5, "P loss": 6},
+}
+
+
+def length(quick: bool) -> float:
+    """Seconds under the clock."""
+    return sweeps.full(quick).total_seconds
+
+
+def run(quick: bool, advance: Advance) -> Study:
+    """Measure the shares of the update's phases."""
+    found = sweeps.run(sweeps.full(quick), advance)
+    findings = [
+        f"Papers, {which}: " + ", ".join(f"{name} {share:g} %" for name, share in shares.items()) + "."
+        for which, shares in PAPER.items()
+    ]
+    for name, rows in sweeps.panels(found["rows"]).items():
+        names = ("mini-batch sampling", "target Q", "Q loss", "P loss")
+        mean = {phase: 100 * sum(row["shares_of_update"][phase] for row in rows) / len(rows) for phase in names}
+        largest = max(mean, key=lambda phase: mean[phase])
+        findings.append(
+            f"{name}, mean over {', '.join(str(row['agents']) for row in rows)} agents: "
+            + ", ".join(f"{phase} {share:.1f} %" for phase, share in mean.items())
+            + f": {largest} is the largest."
+        )
+    findings.append(sweeps.circumstances(found["rows"]))
+    tables = [("Shares inside update all trainers, %", update_table(found["rows"]))]
+    return Study(
+        "inside-update",
+        "Inside update all trainers (Figure 4)",
+        [without_constants(*table) for table in tables],
+        findings,
+        "inside-update",
+        found,
+    )

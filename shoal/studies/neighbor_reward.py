@@ -1,0 +1,161 @@
+"""Figure 6: neighbour sampling does not lower the rewards. The same question is asked of 16-bit rows in the ring."""
+
+import json
+import math
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.studies.study import Advance, Study
+from shoal.training.config import TrainConfig
+from shoal.training.returns import confidence95
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "neighbor": {"sampler": "neighbor"},
+    "neighbor, centre included": {"sampler": "neighbor", "include_center": True},
+    "neighbor, 1 on either side": {"sampler": "neighbor", "neighbors": 1},
+    "uniform, float16 rows": {"storage": "float16"},
+}
+WORLDS: dict[str, dict[str, Any]] = {
+    "cooperative-navigation": {"env": "cooperative-navigation", "rules": "openai"},
+    "predator-prey": {"env": "predator-prey"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A world, a number of agents, and the ways of sampling that are compared in it."""
+
+    world: str
+    agents: int
+    variants: tuple[str, ...]
+    seeds: int
+    episodes: int
+
+
+def cases(quick: bool) -> list[Case]:
+    """What is trained: everything, or one world for a first impression."""
+    if quick:
+        return [Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 2_000)]
+    few = ("uniform", "neighbor", "uniform, float16 rows")
+    return [
+        Case(world, agents, tuple(VARIANTS) if agents == 3 else few, 3, 10_000) for world in WORLDS for agents in (3, 6)
+    ]
+
+
+def length(quick: bool) -> float:
+    """Episodes times agents: about what the runs take."""
+    return float(sum(case.agents * case.episodes * case.seeds * len(case.variants) for case in cases(quick)))
+
+
+def run(quick: bool, advance: Advance) -> Study:
+    """Train every variant of every case with every seed, as many at a time as there are processors."""
+    todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
+    curves: dict[tuple[Case, str, int], list[dict[str, float]]] = {}
+    advance(0.0, f"{len(todo)} runs")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
+    ):
+        waiting = {
+            pool.submit(train_one, settings_of(*one), str(Path(folder) / str(number))): one
+            for number, one in enumerate(todo)
+        }
+        for done in as_completed(waiting):
+            one = waiting[done]
+            curves[one] = done.result()
+            advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
+    rows = [row for case in cases(quick) for row in compare(case, curves)]
+    points = [
+        {
+            "world": case.world,
+            "agents": case.agents,
+            "variant": variant,
+            "seed": seed,
+            "curve": curves[case, variant, seed],
+        }
+        for case, variant, seed in todo
+    ]
+    findings = ["Papers: no significant loss of mean episode reward at 3, 6 and 12 agents.", *map(sentence, rows)]
+    title = "Rewards with and without neighbour sampling (Figure 6)"
+    table = [("Training return per agent, last 1,000 episodes, mean over seeds", [table_row(row) for row in rows])]
+    return Study("neighbor-reward", title, table, findings, "rewards", {"rows": rows, "curves": points})
+
+
+def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
+    """The settings of one run."""
+    common = {"agents": case.agents, "episodes": case.episodes, "seed": seed, "threads": 1}
+    quiet = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0}
+    return {**WORLDS[case.world], **VARIANTS[variant], **common, **quiet}
+
+
+def train_one(settings: dict[str, Any], folder: str) -> list[dict[str, float]]:
+    """Train in a process of its own; returns the learning curve."""
+    from shoal.training.loop import train
+
+    train(TrainConfig(**settings, out=folder))
+    lines = (json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [{"episode": line["episode"], "return_mean": line["return_mean"]} for line in lines]
+
+
+def last_return(curve: list[dict[str, float]]) -> float:
+    """The mean return of the last 1,000 episodes, or of the last half of a shorter run."""
+    end = curve[-1]["episode"]
+    start = max(end - 1_000, end / 2)
+    late = [line["return_mean"] for line in curve if line["episode"] > start]
+    return sum(late) / len(late)
+
+
+def compare(case: Case, curves: dict[tuple[Case, str, int], list[dict[str, float]]]) -> Iterable[dict[str, Any]]:
+    """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds."""
+    base = [last_return(curves[case, "uniform", seed]) for seed in range(case.seeds)]
+    for variant in case.variants:
+        values = [last_return(curves[case, variant, seed]) for seed in range(case.seeds)]
+        differences = [value - other for value, other in zip(values, base, strict=True)]
+        yield {
+            "world": case.world,
+            "agents": case.agents,
+            "variant": variant,
+            "seeds": case.seeds,
+            "episodes": case.episodes,
+            "return_mean": sum(values) / len(values),
+            "returns": values,
+            "difference": sum(differences) / len(differences),
+            "difference_ci95": confidence95(np.array(differences)),
+        }
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """Whether a variant differs from uniform sampling."""
+    where = f"{row['world']}, {row['agents']} agents, {row['variant']}: {row['return_mean']:.2f}"
+    if row["variant"] == "uniform":
+        return f"{where} per agent."
+    gap, ci = row["difference"], row["difference_ci95"]
+    if not math.isfinite(ci):
+        verdict = "one seed tells nothing about it"
+    elif abs(gap) <= ci:
+        verdict = "no difference that these seeds can tell"
+    else:
+        verdict = "worse" if gap < 0 else "better"
+    return f"{where}, {gap:+.2f} ± {ci:.2f} against uniform: {verdict}."
+
+
+def table_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The row in words."""
+    return {
+        "world": row["world"],
+        "agents": row["agents"],
+        "sampling": row["variant"],
+        "seeds": row["seeds"],
+        "return per agent": f"{row['return_mean']:.2f}",
+        "difference from uniform": "" if row["variant"] == "uniform" else f"{row['difference']:+.2f}",
+        "± 95 %": "" if row["variant"] == "uniform" else f"{row['difference_ci95']:.2f}",
+    }

@@ -1,0 +1,49 @@
+"""The sweeps behind the figures of time: all the papers' cells, or as many as fit into two minutes."""
+
+from typing import Any
+
+from shoal.profiling.machine import machine_geometry
+from shoal.profiling.profile import Sweep, profile
+from shoal.studies.study import Advance
+
+PAPER_AGENTS = (3, 6, 12, 24, 48)
+
+
+def full(quick: bool, misses: bool = False) -> Sweep:
+    """Both algorithms and worlds at all the papers' numbers of agents; or MADDPG's predators and prey at three."""
+    if quick:
+        return Sweep((3, 6, 12), ring=50_000, seconds=4.0, sampler=("uniform",), misses=misses, memory=False)
+    return Sweep(
+        PAPER_AGENTS,
+        ("maddpg", "masac"),
+        ("predator-prey", "cooperative-navigation"),
+        sampler=("uniform",),
+        seconds=10.0,
+        misses=misses,
+        memory=False,
+    )
+
+
+def run(sweep: Sweep, advance: Advance) -> dict[str, Any]:
+    """The profile of these cells."""
+    return profile(sweep, machine_geometry(), advance).to_dict()
+
+
+def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows by implementation, algorithm and world, each in the order of agents."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(f"{row['implementation']}, {row['algorithm']}, {row['env']}", []).append(row)
+    return found
+
+
+def circumstances(rows: list[dict[str, Any]]) -> str:
+    """How large the rings were, what was cut short, and whether the machine was busy."""
+    sizes = {row["agents"]: row["ring"] for row in rows}
+    rings = ", ".join(f"{ring:,} ({agents} agents)" for agents, ring in sizes.items())
+    said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]
+    if cut := sum(row["cut_short"] for row in rows):
+        said.append(f"{cut} of {len(rows)} cells were cut short.")
+    if (busiest := max(row["others"] or 0.0 for row in rows)) > 0.05:
+        said.append(f"Other programs used up to {100 * busiest:.0f} % of the processors: times may be too long.")
+    return " ".join(said)

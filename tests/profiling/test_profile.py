@@ -1,0 +1,168 @@
+"""`shoal profile`: cells are measured in turns, rows add up, and the figures follow from them."""
+
+import numpy as np
+import pytest
+
+from shoal.errors import UserError
+from shoal.profiling.footprint import footprint
+from shoal.profiling.machine import parse_geometry
+from shoal.profiling.profile import Sweep, growth_rows, neighbor_rows, profile, time_row
+from shoal.profiling.rounds import Cell, Timing
+from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.profiling.tables import tables, without_constants
+from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
+from shoal.training.config import TrainConfig
+
+GEOMETRY = parse_geometry("L1=32K/8,L2=512K/8,L3=32M/16,line=64,dtlb=64/4,stlb=1536/12,page=4K")
+TINY = {"batch": 64, "hidden": (8, 8)}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Two numbers of agents, both samplers, both implementations."""
+    sweep = Sweep((2, 4), ring=1024, seconds=0.05, settings=TINY)
+    said = []
+    result = profile(sweep, GEOMETRY, lambda used, label: said.append((used, label)))
+    assert sum(used for used, _ in said) == pytest.approx(sweep.total_seconds)
+    assert any("reference" in label for _, label in said)
+    return result.to_dict()
+
+
+def test_every_cell_has_a_row_whose_phases_add_up(found):
+    cells = {(row["agents"], row["sampler"], row["implementation"]) for row in found["rows"]}
+    assert len(found["rows"]) == len(cells) == 8
+    for row in found["rows"]:
+        assert set(row["phases_ms"]) == set(PHASES) and row["ring"] == 1024
+        assert sum(row["shares_of_update"].values()) == pytest.approx(1)
+        assert row["update_ms"] == pytest.approx(sum(row["phases_ms"][name] for name in UPDATE_ALL_TRAINERS))
+        assert 0 < row["update_share_with_environment"] <= row["update_share"] < 1
+        assert set(row["parts_ms"]) == {f"target Q: {part}" for part in ("next action", "target Q next", "target Q")}
+        assert sum(row["parts_ms"].values()) == pytest.approx(row["phases_ms"]["target Q"])
+        assert row["round_ms_low"] <= row["round_ms"] <= row["round_ms_high"]
+
+
+def test_what_was_not_enough_is_said_to_be_cut_short():
+    cell = Cell("predator-prey", 3, "maddpg", "uniform", "engine")
+    rounds = [dict.fromkeys(PHASES, 1.0)] * 3
+    assert not Timing(cell, 10, rounds).cut_short
+    assert Timing(cell, 10, rounds[:2]).cut_short
+    assert Timing(cell, 10, rounds, scaled=True).cut_short
+
+
+def test_the_model_sees_more_misses_in_the_reference(found):
+    by_cell = {(row["agents"], row["implementation"], row["sampler"]): row for row in found["misses"]}
+    for agents in (2, 4):
+        engine, reference = (by_cell[agents, name, "uniform"] for name in ("engine", "reference"))
+        assert engine["minibatches"] == 1 and reference["minibatches"] == agents
+        assert reference["l1"] > engine["l1"] and reference["bytes"] > engine["bytes"]
+    grown = by_cell[4, "reference", "uniform"]
+    assert grown["growth"]["l1"] == pytest.approx(grown["l1"] / by_cell[2, "reference", "uniform"]["l1"])
+    assert by_cell[2, "engine", "uniform"]["growth"] is None
+
+
+def test_reads_of_other_agents_policies_are_counted(found):
+    for row in found["memory"]:
+        agents = row["agents"]
+        if row["implementation"] == "reference":
+            assert row["policy_calls"] == agents**2 and row["policy_reads"] == agents * (agents - 1)
+        else:
+            assert row["policy_calls"] == agents and row["policy_reads"] == 0
+        assert row["replay"] > 0 and row["networks"] > 0 and row["update_peak"] > 0
+
+
+def test_growth_and_savings_follow_from_the_rows(found):
+    assert {row["agents"] for row in found["growth"]} == {"2 to 4"} and len(found["growth"]) == 4
+    for row in found["neighbor"]:
+        assert row["sampling_reduction"] == pytest.approx(1 - row["sampling_ms"] / row["uniform_sampling_ms"])
+    assert len(found["neighbor"]) == 4
+
+
+def made_row(agents, sampler, sampling, rest=100.0, environment=50.0):
+    phases = dict.fromkeys(PHASES, 0.0) | {"environment": environment, "P loss": rest, "mini-batch sampling": sampling}
+    cell = Cell("predator-prey", agents, "maddpg", sampler, "engine")
+    return time_row(Timing(cell, 10, [{name: ms / 1e3 for name, ms in phases.items()}]))
+
+
+def test_arithmetic_on_made_up_times():
+    uniform, neighbor = made_row(3, "uniform", 100.0), made_row(3, "neighbor", 75.0)
+    assert uniform["update_share"] == pytest.approx(1) and uniform["update_share_with_environment"] == pytest.approx(
+        0.8
+    )
+    (saved,) = neighbor_rows([uniform, neighbor])
+    assert saved["sampling_reduction"] == pytest.approx(0.25)
+    assert saved["total_reduction"] == saved["total_reduction_by_sampling"] == pytest.approx(0.125)
+    assert saved["total_reduction_with_environment"] == pytest.approx(0.1)
+    double = made_row(6, "uniform", 300.0, 200.0)
+    for row in (uniform, double):
+        row["phases_ms"] |= dict.fromkeys(("action selection", "target Q", "Q loss", "target update"), 1.0)
+    (grown,) = growth_rows([uniform, double])
+    assert grown["mini-batch sampling"] == pytest.approx(3) and grown["update all trainers"] == pytest.approx(2.5)
+
+
+def test_tables_say_constants_once(found):
+    made = dict(tables(found))
+    assert any("predator-prey" in title for title in made)
+    assert all("env" not in row for rows in made.values() for row in rows)
+    title, rows = without_constants("T", [{"env": "a", "x": 1}, {"env": "b", "x": 1}])
+    assert title == "T" and rows[0] == {"env": "a", "x": 1}
+
+
+def test_a_subject_shares_its_ring_between_algorithms_and_samplers():
+    config = changed(TrainConfig(episodes=1000), agents=2, env="predator-prey", **TINY)
+    subject = Subject(config, ("maddpg", "masac"), 1000)
+    first = subject.use("maddpg", "uniform")
+    ring, team = first.ring, first.team
+    second = subject.use("masac", "neighbor")
+    assert second.ring is ring and len(ring) == 1000 and second.team is not team
+    assert type(second.sampler).__name__ == "Neighbor"
+    second.update()
+    assert subject.use("maddpg", "uniform").team is team
+
+
+def test_filled_lists_share_their_observations():
+    config = changed(TrainConfig(episodes=1000, implementation="reference"), agents=2, **TINY)
+    replays = Subject(config, ("maddpg",), 100).training.ring
+    assert len(replays) == 100 and replays.added == 100
+    storage = replays.agents[0].storage
+    assert all(storage[t][3] is storage[t + 1][0] for t in range(99))
+    assert not np.array_equal(storage[0][0], storage[1][0])
+
+
+def test_the_update_peak_counts_torch_and_numpy():
+    config = changed(TrainConfig(episodes=1000), agents=2, **TINY)
+    small, large = (
+        footprint(Subject(changed(config, batch=batch), ("maddpg",), 1000).training).update_peak for batch in (64, 640)
+    )
+    assert 5 * small < large < 11 * small
+
+
+def test_rings_are_as_large_as_memory_allows(monkeypatch):
+    config = changed(TrainConfig(), agents=3, env="predator-prey")
+    both = ("engine", "reference")
+    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**9)
+    fewer = rows_that_fit(10**6, config, ("maddpg",), both)
+    assert 1024 < fewer < 10**6 and rows_that_fit(5000, config, ("maddpg",), both) == 5000
+    assert rows_that_fit(10**6, config, ("maddpg",), ("engine",)) > fewer
+    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**7)
+    with pytest.raises(UserError, match="mini-batch has 1,024"):
+        rows_that_fit(10**6, config, ("maddpg",), both)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"agents": ()}, "--agents is empty"),
+        ({"agents": (3, 3)}, "--agents names something twice"),
+        ({"agents": (0,)}, "--agents is 0"),
+        ({"env": ("chess",)}, "--env 'chess'"),
+        ({"sampler": ("lottery",)}, "--sampler 'lottery'"),
+        ({"implementation": ("jax",)}, "--implementation 'jax'"),
+        ({"algorithm": ("ppo",)}, "--algorithm 'ppo'"),
+        ({"ring": 5}, "--ring is 5"),
+        ({"seconds": 0}, "--seconds is 0"),
+        ({"sampler": ("neighbor-v1",), "implementation": ("engine",)}, "no sampler neighbor-v1"),
+    ],
+)
+def test_what_cannot_be_profiled(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Sweep(**settings).check()
