@@ -559,10 +559,12 @@ def interval(mean: float, ci: float | None) -> str:
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """A table on standard output."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
+    table = Table(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
     for key in rows[0]:
         table.add_column(
             key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"

@@ -1,6 +1,7 @@
 """What a process is told before its first heavy import: how threads wait, where compiled loops are kept."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -14,13 +15,25 @@ def prepare() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if "NUMBA_CACHE_DIR" not in os.environ and not any(map(writable, numba_places())):
-        os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}")
+        os.environ["NUMBA_CACHE_DIR"] = str(own_place(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}"))
 
 
 def numba_places() -> tuple[Path, Path]:
     """Where numba keeps compiled loops if it can: beside the code, or in the person's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
     return Path(__file__).parent / "envs" / "__pycache__", Path(cache) / "numba"
+
+
+def own_place(folder: Path) -> Path:
+    """This folder if nobody else can put code there for us to run, else a new one."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="shoal-numba-"))
 
 
 def writable(folder: Path) -> bool:

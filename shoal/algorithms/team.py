@@ -1,6 +1,7 @@
 """What MADDPG and MASAC have in common: the stacked networks of a team, acting, and their state on disk."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from shoal.networks import Actors, JointCritics, NoiseSource
 from shoal.networks.actors import Kind
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
+
+ONE_THREAD = 30_000_000  # products that one thread does in about a millisecond
 
 Phase = Callable[[str], None]
 """Told the name of the phase that begins now."""
@@ -96,12 +99,13 @@ class Team:
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         actors = self.rollout_actors
-        head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
-        if explore:
-            actions = actors.explore(head, self.rollout_noise, self.config.exploration_noise)
-        else:
-            actions = actors.greedy(head)
-        return actions.transpose(0, 1).contiguous().cpu().numpy()
+        with threads_for(len(observation) * actors.weight_count):
+            head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
+            if explore:
+                actions = actors.explore(head, self.rollout_noise, self.config.exploration_noise)
+            else:
+                actions = actors.greedy(head)
+            return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Actions as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
@@ -151,6 +155,20 @@ class Team:
         """Continue from what `random_state` returned."""
         _noise(self.noise).set_state(state["update"])
         _noise(self.rollout_noise).set_state(state["exploration"])
+
+
+@contextmanager
+def threads_for(products: int) -> Iterator[None]:
+    """One thread for few products: others would only be waited for, long where the processors have other work, too."""
+    threads = torch.get_num_threads()
+    if threads == 1 or products > ONE_THREAD:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _noise(source: NoiseSource) -> torch.Generator:

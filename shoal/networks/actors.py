@@ -46,6 +46,7 @@ class Actors(StackedMLP):
         outputs = real_entries(spec.action_sizes, spec.action_size, 2 if kind == "gaussian" else 1)
         super().__init__(real_entries(spec.observation_sizes, spec.observation_size), hidden, outputs, generator)
         self.kind = kind
+        self.weight_count = sum(parameter.numel() for parameter in self.parameters())
         self.hard = hard
         self.padded = spec.padded
         self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)

@@ -121,7 +121,7 @@ def read_config(folder: Path) -> TrainConfig:
         raise UserError(f"'{folder}' is not a run folder: it has no config.json.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(fields, dict):
         raise UserError(f"'{path}' does not hold a JSON object.")

@@ -121,7 +121,9 @@ class ProgressDisplay:
                 action()
         except OSError:
             self._gone = True
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
+            gone, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
+            if sys.stdout is gone:  # nor others' prints, which go to the same place
+                sys.stdout = sys.stderr
 
 
 def summary(training: "Training") -> str:

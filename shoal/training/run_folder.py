@@ -97,7 +97,9 @@ class RunFolder:
             held = json.loads(path.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+        except (ValueError, RecursionError) as error:
             raise UserError(f"'{path}' cannot be read: {error}.") from None
         if not isinstance(held, dict):
             raise UserError(f"'{path}' does not hold a JSON object.")
@@ -183,5 +185,13 @@ class MetricsLog:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with None where a number is not finite: JSON has no other word for it."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    """The same with None where a number is not finite, however deep: JSON has no other word for it."""
+    return {key: _finite(value) for key, value in values.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return finite(value)
+    if isinstance(value, list | tuple):
+        return [_finite(element) for element in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
