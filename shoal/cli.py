@@ -148,12 +148,12 @@ def bench(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class BenchCommand:
         name: Annotated[
-            Literal["env", "update", "replay", "phases", "train", "all"],
+            Literal["env", "update", "replay", "phases", "checkpoint", "train", "all"],
             tyro.conf.Positional,
             tyro.conf.arg(metavar="BENCH"),
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
-        phases: shares of sampling and acting; train: whole training beside the reference and its ceiling;
+        phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training beside the reference and its ceiling;
         all: each of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
@@ -312,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # only answers go to standard output, not what others print
+        with native_prints_apart(), contextlib.redirect_stdout(sys.stderr):  # standard output is for answers only
             return run_command(argv)
     except UserError as error:
         say(f"shoal: {error}")
@@ -323,6 +323,29 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
         return 2
+
+
+@contextlib.contextmanager
+def native_prints_apart() -> Iterator[None]:
+    """Within it also what others' native code and processes write to standard output goes to standard error."""
+    global _out
+    try:
+        if (sys.stdout.fileno(), sys.stderr.fileno()) != (1, 2):
+            raise ValueError("not the streams of a process")
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except (AttributeError, OSError, ValueError):  # closed, or taken over by whoever called us
+        yield
+        return
+    _out = open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False)  # noqa: SIM115
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            _out.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        _out = sys.stdout
 
 
 def run_command(argv: list[str]) -> int:

@@ -12,6 +12,7 @@ BENCHES = {
     "update": "time of one update of all trainers over its bare matrix products",
     "replay": "bytes/s of the samplers over a contiguous copy",
     "phases": "share of sampling in an update, of acting in training; what neighbour sampling saves",
+    "checkpoint": "time of a checkpoint over the training between two of them",
     "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
 }
 

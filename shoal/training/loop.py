@@ -35,6 +35,7 @@ from shoal.training.setup import (
     compile_loops,
     make_device,
     set_threads,
+    slowed_by_others,
     stored_config,
     told_if_long,
 )
@@ -120,7 +121,15 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
         set_threads(config.threads)
     with told_if_long(observer.tell, "Compiling the loops for this machine; from the next run on they are there."):
         implementation(config.implementation).compile(config)
-    return implementation(config.implementation)(config)
+    training = implementation(config.implementation)(config)
+    if config.threads is None and config.device == "cpu":
+        slowed = slowed_by_others(training.env.spec.agents, config.batch, config.hidden[0])
+        if slowed is not None and slowed > 2:
+            observer.tell(
+                f"Other programs keep the processors busy: the run's threads wait for each other, and a product takes "
+                f"{slowed:.0f} times as long as with --threads 1."
+            )
+    return training
 
 
 def implementation(name: str) -> "type[Training]":

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import os
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +52,28 @@ def set_threads(threads: int) -> None:
 
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, os.cpu_count() or 1))
+
+
+def slowed_by_others(agents: int, batch: int, hidden: int) -> float | None:
+    """How many times as long a product takes with all threads as with one, if it takes longer at all.
+
+    Threads wait for each other after every product; where other programs have the processors, that takes much longer
+    than the product itself.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return None
+    x, weight = torch.ones(agents, batch, hidden), torch.ones(agents, hidden, hidden)
+    seconds: dict[int, list[float]] = {threads: [], 1: []}
+    for _ in range(15):
+        for number, own in seconds.items():
+            torch.set_num_threads(number)
+            start = time.perf_counter()
+            torch.bmm(x, weight)
+            own.append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
+    ratio = statistics.median(seconds[threads]) / statistics.median(seconds[1])
+    return ratio if ratio > 1 else None
 
 
 def make_device(name: str) -> torch.device:
