@@ -2,26 +2,29 @@
 
 import contextlib
 import dataclasses
-import io
-import itertools
-import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from shoal.arguments import folder_after_resume, numbers, parse, stored_settings, words
+from shoal.console import (
+    answers_only,
+    output_folder,
+    print_files,
+    print_json,
+    print_rows,
+    progress_bar,
+    put,
+    quoted,
+    say,
+    write_json,
+)
 from shoal.errors import UserError, check_range
 
 if TYPE_CHECKING:
-    from shoal.training.config import TrainConfig
     from shoal.training.result import TrainResult
-
-Arguments = TypeVar("Arguments")
-
-_out: TextIO | None = sys.stdout  # where answers go; while a command runs, others' prints go to standard error
 
 
 def train(argv: list[str]) -> int:
@@ -47,26 +50,28 @@ def train(argv: list[str]) -> int:
 
     argv = folder_after_resume(argv)
     stored = stored_settings(argv)  # a resumed run's: what is not said stays as it was
-    command = parse(TrainCommand, "train", argv, TrainCommand(**vars(stored)) if stored else None)
+    command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
     config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
     config = config.checked()
 
-    from shoal.training.loop import Silent, train
-    from shoal.training.progress import ProgressDisplay
+    from shoal.training import loop
+    from shoal.training.progress import ProgressDisplay, Quiet
     from shoal.training.setup import check_kept
 
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))
     was_finished = bool(stored and config.out) and (Path(config.out or "") / "result.json").exists()
-    result = train(config, command.resume, Silent() if command.quiet else ProgressDisplay())
-    if command.json:
-        print_json(dataclasses.asdict(result))
+    result = loop.train(config, command.resume, Quiet(say) if command.quiet else ProgressDisplay())
+    try:
+        if command.json:
+            print_json(dataclasses.asdict(result))
+        elif result.signal is None and not command.quiet:
+            print_result(result)
+    finally:  # also where nobody takes the answer
+        pictures = [draw_curve(result)] if result.signal is None and not was_finished else []
     if result.signal is not None:
         say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {quoted(result.run)}")
         return 128 + result.signal
-    if not command.json and not command.quiet:
-        print_result(result)
-    pictures = [] if was_finished else [draw_curve(result)]
     if command.watch:
         pictures += draw_episode(Path(result.run), seed=0, noisy=False)
     if not command.json and not command.quiet:
@@ -93,7 +98,7 @@ def evaluate(argv: list[str]) -> int:
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
-    command = parse(EvaluateCommand, "evaluate", argv)
+    command = parse(EvaluateCommand, evaluate, argv)
     check_range("--seed", command.seed, 0, 2**62)
     from shoal.training.evaluation import evaluate_team, load_team
 
@@ -129,7 +134,7 @@ def watch(argv: list[str]) -> int:
         noisy: bool = False
         """Play with the noise of training instead of the most likely actions."""
 
-    command = parse(WatchCommand, "watch", argv)
+    command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)
     for path in draw_episode(Path(command.run), command.seed, command.noisy):
         put(str(path))
@@ -153,14 +158,14 @@ def bench(argv: list[str]) -> int:
             tyro.conf.arg(metavar="BENCH"),
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
-        phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training beside the reference and its ceiling;
-        all: each of them."""
+        phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
+        reference's and its ceiling; all: each of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
-    command = parse(BenchCommand, "bench", argv)
+    command = parse(BenchCommand, bench, argv)
     from shoal.bench import BENCHES, run_bench, sizes
 
     agents = numbers("--agents", command.agents)
@@ -212,23 +217,23 @@ def profile(argv: list[str]) -> int:
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
-    command = parse(ProfileCommand, "profile", argv)
+    command = parse(ProfileCommand, profile, argv)
+    from shoal.profiling import profile as profiling
     from shoal.profiling.machine import machine_geometry, parse_geometry
-    from shoal.profiling.profile import Sweep, profile
     from shoal.profiling.tables import remarks, tables
     from shoal.report.phases import draw_profile
     from shoal.training.setup import set_threads
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
     samplers, implementations = words(command.sampler), words(command.implementation)
-    sweep = Sweep(agents, algorithms, envs, samplers, implementations, command.ring, command.seconds)
+    sweep = profiling.Sweep(agents, algorithms, envs, samplers, implementations, command.ring, command.seconds)
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
     if command.threads is not None:
         set_threads(command.threads)
     folder = output_folder(command.out)
     with progress_bar("shoal profile", sweep.total_seconds) as advance:
-        found = profile(sweep, geometry, advance).to_dict()
+        found = profiling.profile(sweep, geometry, advance).to_dict()
     write_json(found, folder / "profile.json")
     pictures = draw_profile(found, folder)
     if command.json:
@@ -263,7 +268,7 @@ def study(argv: list[str]) -> int:
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
-    command = parse(StudyCommand, "study", argv)
+    command = parse(StudyCommand, study, argv)
     from shoal.studies import STUDIES, run_study, study_length
 
     if command.list:
@@ -305,15 +310,9 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; what is the user's to mend ends in one sentence and exit code 2."""
-    global _out
-    argv = sys.argv[1:] if argv is None else argv
-    _out = sys.stdout
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII shows question marks
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
     try:
-        with native_prints_apart(), contextlib.redirect_stdout(sys.stderr):  # standard output is for answers only
-            return run_command(argv)
+        with answers_only():
+            return run_command(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         say(f"shoal: {error}")
         return 2
@@ -323,29 +322,6 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
         return 2
-
-
-@contextlib.contextmanager
-def native_prints_apart() -> Iterator[None]:
-    """Within it also what others' native code and processes write to standard output goes to standard error."""
-    global _out
-    try:
-        if (sys.stdout.fileno(), sys.stderr.fileno()) != (1, 2):
-            raise ValueError("not the streams of a process")
-        kept = os.dup(1)
-        os.dup2(2, 1)
-    except (AttributeError, OSError, ValueError):  # closed, or taken over by whoever called us
-        yield
-        return
-    _out = open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False)  # noqa: SIM115
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            _out.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-        _out = sys.stdout
 
 
 def run_command(argv: list[str]) -> int:
@@ -379,165 +355,7 @@ def overview() -> str:
     return "\n".join([*lines, "", "`shoal COMMAND --help` tells all about a command."])
 
 
-# ---- words in, words out -------------------------------------------------------------------------------------------
-
-
-def parse(kind: type[Arguments], command: str, argv: list[str], default: Arguments | None = None) -> Arguments:
-    """The command's arguments; a mistake becomes one sentence."""
-    import tyro
-
-    text, *examples = (COMMANDS[command].__doc__ or "").strip().splitlines()
-    description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
-    complaint, answer = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer):
-            settings: dict[str, Any] = {} if default is None else {"default": default}
-            return tyro.cli(kind, prog=f"shoal {command}", description=description, args=argv, **settings)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            put(answer.getvalue())
-            raise
-        raise UserError(one_sentence(complaint.getvalue(), command)) from None
-
-
-def one_sentence(box: str, command: str) -> str:
-    """The gist of the parser's framed message."""
-    lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
-    body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
-    gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
-    similar = ("Perhaps you meant", "Arguments similar to")
-    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
-    hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
-    sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
-    for pattern, plain in PLAIN_WORDS:
-        sentence = re.sub(pattern, plain, sentence)
-    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
-
-
-PLAIN_WORDS = (  # what the parser says, and what a person would
-    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)$", r"\1 \2 is not a whole number"),
-    (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
-    (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
-    (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
-    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a row of whole numbers such as 64 64"),
-    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)$", r"\2 \1 is not one of \3"),
-    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*)\)$", r"\1 is not one of \2"),
-    (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
-    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing (\2)"),
-)
-
-
-def is_rule(line: str) -> bool:
-    """Whether a line of the parser's message is empty or only drawn."""
-    return not line.strip("─-=+ ")
-
-
-def folder_after_resume(argv: list[str]) -> list[str]:
-    """`--resume FOLDER` is short for `--resume --out FOLDER`."""
-    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--resume=") else [word])]
-    for k, word in enumerate(argv[:-1]):
-        if word == "--resume" and not argv[k + 1].startswith("-"):
-            if any(other.partition("=")[0] == "--out" for other in argv):
-                raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
-            return [*argv[: k + 1], "--out", *argv[k + 1 :]]
-    return argv
-
-
-def stored_settings(argv: list[str]) -> "TrainConfig | None":
-    """The settings of the run that these words ask to resume, if they do."""
-    if "--resume" not in argv:
-        return None
-    folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
-    folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
-    if folder is None:
-        return None
-    from shoal.training.config import read_config
-
-    return read_config(Path(folder))
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Words with commas between."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def output_folder(name: str) -> Path:
-    """A folder to write into, made if it is not there: found out before the work, not after it."""
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out '{name}' cannot be written: {error.strerror or error}.") from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"--out '{name}' cannot be written: Permission denied.")
-    return folder
-
-
-def write_json(value: dict[str, Any], path: Path) -> None:
-    """The same object as `--json` prints, in a file."""
-    from shoal.report.files import write_whole
-
-    write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
-
-
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between."""
-    try:
-        return tuple(int(word) for word in text.split(",") if text)
-    except ValueError:
-        raise UserError(f"{option} is '{text}', but must be whole numbers with commas between, e.g. 3,12.") from None
-
-
-def say(sentence: str) -> None:
-    """A sentence to the person, on standard error; nobody there is no error."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(sentence, file=sys.stderr, flush=True)
-
-
-def put(text: str) -> None:
-    """What was asked for, on standard output; a sentence if that is full or gone."""
-    if _out is None:
-        raise UserError("The output could not be written: standard output is closed.")
-    try:
-        print(text, file=_out, flush=True)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), _out.fileno())  # nothing more can be flushed to the old one
-        raise UserError(f"The output could not be written: {error.strerror or error}.") from None
-
-
-def quoted(path: str) -> str:
-    """A path as a shell takes it."""
-    import shlex
-
-    return shlex.quote(path)
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
-
-    It is told how much more is done, and perhaps what is being done.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
-
-        def advance(amount: float, doing: str = "") -> None:
-            progress.update(task, advance=amount, description=f"{label}: {doing}" if doing else label)
-
-        yield advance
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on standard output; what is not a number is null."""
-    from shoal.training.run_folder import finite
-
-    put(json.dumps(finite(value)))
+# ---- what commands share -------------------------------------------------------------------------------------------
 
 
 def print_result(result: "TrainResult") -> None:
@@ -552,13 +370,6 @@ def print_result(result: "TrainResult") -> None:
         f"{result.episodes:,} episodes, {result.env_steps:,} steps and {result.updates:,} updates "
         f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
     )
-
-
-def print_files(run: Path, pictures: list[Path]) -> None:
-    """Where everything is."""
-    for path in pictures:
-        put(f"{path.suffix[1:].upper():<4} {path}")
-    put(f"in   {run}")
 
 
 def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
@@ -578,27 +389,6 @@ def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | 
 def interval(mean: float, ci: float | None) -> str:
     """From where to where; one episode alone tells nothing about it."""
     return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"
-
-
-def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """A table on standard output."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
-    table = Table(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
-    for key in rows[0]:
-        table.add_column(
-            key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-    text = io.StringIO()
-    on_terminal = _out is not None and _out.isatty()
-    width = None if on_terminal else 160
-    Console(file=text, width=width, force_terminal=on_terminal).print(table)
-    put(text.getvalue().rstrip("\n"))
 
 
 def draw_curve(result: "TrainResult") -> Path:

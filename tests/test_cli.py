@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from shoal import TrainConfig, processes, train
-from shoal.cli import main, print_rows
+from shoal.cli import main
+from shoal.console import print_rows
 from shoal.errors import UserError
 from shoal.training import loop
 from shoal.training.checkpoint import Checkpoints
@@ -596,7 +597,7 @@ def test_a_terminal_that_knows_only_ascii(shoal, process, finished_run, monkeypa
 
 def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr("shoal.cli._out", sys.stdout)
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     print_rows("", [{"team": "a", "return per agent": "-123456.5", "interval": "-123456.7 to -123456.3"}])
     digits = re.sub(r"\x1b\[[0-9;]*m|[^0-9]", "", capsys.readouterr().out)

@@ -54,6 +54,9 @@ class Observer(Protocol):
     def tell(self, sentence: str) -> None:
         """Something the user should know."""
 
+    def note(self, sentence: str) -> None:
+        """Why it takes as long as it does."""
+
     def advance(self, training: "Training") -> None:
         """Called after every step of all copies and after every update; cheap unless there is something to show."""
 
@@ -72,6 +75,9 @@ class Silent:
 
     def tell(self, sentence: str) -> None:
         """Nobody to tell."""
+
+    def note(self, sentence: str) -> None:
+        """Nobody waits."""
 
     def advance(self, training: "Training") -> None:
         """Nothing to show."""
@@ -119,13 +125,13 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     """A run in memory that has not begun; whatever is wrong with its settings is found here."""
     if config.threads is not None:
         set_threads(config.threads)
-    with told_if_long(observer.tell, "Compiling the loops for this machine; from the next run on they are there."):
+    with told_if_long(observer.note, "Compiling the loops for this machine; from the next run on they are there."):
         implementation(config.implementation).compile(config)
     training = implementation(config.implementation)(config)
     if config.threads is None and config.device == "cpu":
         slowed = slowed_by_others(training.env.spec.agents, config.batch, config.hidden[0])
         if slowed is not None and slowed > 2:
-            observer.tell(
+            observer.note(
                 f"Other programs keep the processors busy: the run's threads wait for each other, and a product takes "
                 f"{slowed:.0f} times as long as with --threads 1."
             )
@@ -239,6 +245,7 @@ class Training:
 
     def run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         """Train until the episodes are done or a signal came; either way the last state is saved."""
+        self.clock.start()
         every = self.config.checkpoint_every
         while True:
             while self.owes_update() and interrupt.signal is None:

@@ -5,19 +5,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from shoal.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from shoal.training.loop import Training
+from shoal.training.loop import Silent, Training
 
 LINE_EVERY = 10.0  # seconds between lines where there is no terminal
 REFRESH = 0.2  # seconds between looks at the numbers
+
+
+class Quiet(Silent):
+    """An observer that shows no progress, but says what a person should know."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def tell(self, sentence: str) -> None:
+        """Say it."""
+        self._say(sentence)
 
 
 class TwoLines(Progress):
@@ -66,6 +74,10 @@ class ProgressDisplay:
     def tell(self, sentence: str) -> None:
         """Print a sentence above the bar."""
         self._write(lambda: self.console.print(sentence, highlight=False, soft_wrap=True, markup=False))
+
+    def note(self, sentence: str) -> None:
+        """Print it likewise."""
+        self.tell(sentence)
 
     def advance(self, training: "Training") -> None:
         """Bring the display up to date, if it is time."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from shoal.errors import UserError
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.returns import Episode
 
@@ -51,8 +52,13 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.team.load_optimizer_state(as_tensors(parts["optimizer"]))
     training.team.load_random_state(as_tensors(parts["random"]))
     training.env.load_state(parts["environment"])
-    if "replay" in parts:  # else all episodes were done, and only the evaluation was missing
+    if "replay" in parts:
         checkpoint.load_ring(training.ring)
+    elif meta["episodes"] < training.config.episodes:  # all were done, and only the evaluation was missing
+        raise UserError(
+            f"The run was finished after {meta['episodes']:,} episodes and its ring is gone: it cannot go on to "
+            f"{training.config.episodes:,}."
+        )
     own = parts["training"]
     training.observation = own["observation"]
     training.fresh = array_episodes(own["fresh"])

@@ -1,0 +1,107 @@
+"""Words of the command line in, typed arguments out; a mistake becomes one sentence."""
+
+import contextlib
+import io
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoal.console import put
+from shoal.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.training.config import TrainConfig
+
+Arguments = TypeVar("Arguments")
+
+
+def parse(
+    kind: type[Arguments], command: Callable[[list[str]], int], argv: list[str], default: Arguments | None = None
+) -> Arguments:
+    """The arguments of a command, whose doc says what it does and gives examples; a mistake becomes one sentence."""
+    import tyro
+
+    name = command.__name__
+    text, *examples = (command.__doc__ or "").strip().splitlines()
+    description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
+    complaint, answer = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer):
+            settings: dict[str, Any] = {} if default is None else {"default": default}
+            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, **settings)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            put(answer.getvalue())
+            raise
+        raise UserError(one_sentence(complaint.getvalue(), name)) from None
+
+
+def one_sentence(box: str, command: str) -> str:
+    """The gist of the parser's framed message."""
+    lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
+    body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
+    gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
+    similar = ("Perhaps you meant", "Arguments similar to")
+    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
+    hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
+    sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
+    for pattern, plain in PLAIN_WORDS:
+        sentence = re.sub(pattern, plain, sentence)
+    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
+
+
+PLAIN_WORDS = (  # what the parser says, and what a person would
+    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)$", r"\1 \2 is not a whole number"),
+    (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
+    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a row of whole numbers such as 64 64"),
+    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)$", r"\2 \1 is not one of \3"),
+    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*)\)$", r"\1 is not one of \2"),
+    (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
+    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing (\2)"),
+)
+
+
+def is_rule(line: str) -> bool:
+    """Whether a line of the parser's message is empty or only drawn."""
+    return not line.strip("─-=+ ")
+
+
+def folder_after_resume(argv: list[str]) -> list[str]:
+    """`--resume FOLDER` is short for `--resume --out FOLDER`."""
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--resume=") else [word])]
+    for k, word in enumerate(argv[:-1]):
+        if word == "--resume" and not argv[k + 1].startswith("-"):
+            if any(other.partition("=")[0] == "--out" for other in argv):
+                raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
+            return [*argv[: k + 1], "--out", *argv[k + 1 :]]
+    return argv
+
+
+def stored_settings(argv: list[str]) -> "TrainConfig | None":
+    """The settings of the run that these words ask to resume, if they do."""
+    if "--resume" not in argv:
+        return None
+    folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
+    folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
+    if folder is None:
+        return None
+    from shoal.training.config import read_config
+
+    return read_config(Path(folder))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas between."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between."""
+    try:
+        return tuple(int(word) for word in text.split(",") if text)
+    except ValueError:
+        raise UserError(f"{option} is '{text}', but must be whole numbers with commas between, e.g. 3,12.") from None

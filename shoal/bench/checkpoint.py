@@ -1,0 +1,61 @@
+"""`shoal bench checkpoint`: the time of a checkpoint over the training between two of them, with a full ring."""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.training.checkpoint import Checkpoints
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import random_act
+from shoal.training.loop import Training
+from shoal.training.snapshot import snapshot
+
+SAVES = 3
+
+
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+    """A row for each number of agents, at the defaults: a checkpoint every 1,000 episodes, a ring of 10⁶ if it fits."""
+    rows = []
+    for n in agents:
+        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
+        ring = rows_that_fit(config.capacity, config, (algorithm,), ("engine",))
+        subject = Subject(config, (algorithm,), ring)
+        timing = Timing(Cell("predator-prey", n, algorithm, "uniform", "engine"), ring)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            one_round(subject, timing, seconds)
+        samples = config.checkpoint_every * (subject.training.env.spec.episode_length or 0)
+        training = statistics.median(timing.totals()) * samples / config.update_every
+        saving = statistics.median(_saves(subject.training, samples))
+        rows.append(
+            {
+                "agents": n,
+                "algorithm": algorithm,
+                "ring": ring,
+                "checkpoint_ms": 1e3 * saving,
+                "training_ms": 1e3 * training,
+                "ratio": saving / training,
+            }
+        )
+    return rows
+
+
+def _saves(training: Training, samples: int) -> list[float]:
+    """Seconds of each of a few checkpoints, with this many new transitions before each."""
+    act, seconds = random_act(training.env.spec, 0), []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        checkpoints = Checkpoints(Path(folder) / "checkpoints")
+        for number in range(SAVES + 1):  # the first one writes the whole ring
+            for _ in range(samples // training.config.copies):
+                actions = act(training.observation)
+                step = training.env.step(actions)
+                training.ring.add(actions, step)
+                training.observation = step.observation
+            start = time.perf_counter()
+            checkpoints.save(number, *snapshot(training), training.ring)
+            seconds.append(time.perf_counter() - start)
+    return seconds[1:]

@@ -1,0 +1,157 @@
+"""What a person sees: answers on standard output, sentences and progress on standard error.
+
+While a command runs, standard output is for answers only: what others print goes to standard error.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from shoal.errors import UserError
+
+_out: TextIO | None = sys.stdout  # where answers go
+
+
+@contextlib.contextmanager
+def answers_only() -> Iterator[None]:
+    """Keep standard output for `put`: what others print, in Python or in native code, goes to standard error."""
+    global _out
+    _out = sys.stdout
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII shows question marks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    with native_prints_apart(), contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def native_prints_apart() -> Iterator[None]:
+    """Within it also what others' native code and processes write to standard output goes to standard error."""
+    global _out
+    try:
+        if (sys.stdout.fileno(), sys.stderr.fileno()) != (1, 2):
+            raise ValueError("not the streams of a process")
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except (AttributeError, OSError, ValueError):  # closed, or taken over by whoever called us
+        yield
+        return
+    _out = open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False)  # noqa: SIM115
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            _out.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        _out = sys.stdout
+
+
+def say(sentence: str) -> None:
+    """A sentence to the person, on standard error; nobody there is no error."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(sentence, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """What was asked for, on standard output; a sentence if that is full or gone."""
+    if _out is None:
+        raise UserError("The output could not be written: standard output is closed.")
+    try:
+        print(text, file=_out, flush=True)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _out.fileno())  # nothing more can be flushed to the old one
+        raise UserError(f"The output could not be written: {error.strerror or error}.") from None
+
+
+def quoted(path: str) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(path)
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
+
+    It is told how much more is done, and perhaps what is being done.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label, total=total)
+
+        def advance(amount: float, doing: str = "") -> None:
+            progress.update(task, advance=amount, description=f"{label}: {doing}" if doing else label)
+
+        yield advance
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output; what is not a number is null."""
+    from shoal.training.run_folder import finite
+
+    put(json.dumps(finite(value)))
+
+
+def print_files(run: Path, pictures: list[Path]) -> None:
+    """Where everything is."""
+    for path in pictures:
+        put(f"{path.suffix[1:].upper():<4} {path}")
+    put(f"in   {run}")
+
+
+def shown(value: Any) -> str:
+    """A value in a table: four digits that count, and commas in large numbers."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """A table on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
+    table = Table(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
+    for key in rows[0]:
+        table.add_column(
+            key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(shown, row.values()))
+    text = io.StringIO()
+    on_terminal = _out is not None and _out.isatty()
+    width = None if on_terminal else 160
+    Console(file=text, width=width, force_terminal=on_terminal).print(table)
+    put(text.getvalue().rstrip("\n"))
+
+
+def output_folder(name: str) -> Path:
+    """A folder to write into, made if it is not there: found out before the work, not after it."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out '{name}' cannot be written: {error.strerror or error}.") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out '{name}' cannot be written: Permission denied.")
+    return folder
+
+
+def write_json(value: dict[str, Any], path: Path) -> None:
+    """The same object as `--json` prints, in a file."""
+    from shoal.report.files import write_whole
+
+    write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
