@@ -18,6 +18,7 @@ from shoal.console import (
     progress_bar,
     put,
     quoted,
+    read_json,
     say,
     write_json,
 )
@@ -263,13 +264,15 @@ def study(argv: list[str]) -> int:
         """Name all studies."""
         quick: bool = False
         """Fewer cells, shorter runs: an impression within two minutes."""
+        data: str = ""
+        """Make it of an earlier study's or profile's JSON file instead of measuring."""
         out: str = "studies"
         """Folder for the picture and the JSON file."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
-    from shoal.studies import STUDIES, run_study, study_length
+    from shoal.studies import STUDIES, run_study, study_length, study_of
 
     if command.list:
         if command.json:
@@ -281,8 +284,12 @@ def study(argv: list[str]) -> int:
         raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
     length = study_length(command.name, command.quick)
     folder = output_folder(command.out)
-    with progress_bar(f"shoal study {command.name}", length) as advance:
-        found = run_study(command.name, command.quick, advance)
+    if command.data:
+        held = read_json(Path(command.data))
+        found = study_of(command.name, held.get("data", held))
+    else:
+        with progress_bar(f"shoal study {command.name}", length) as advance:
+            found = run_study(command.name, command.quick, advance)
     form = "-quick" if command.quick else ""
     write_json(dataclasses.asdict(found), folder / f"{found.name}{form}.json")
     from shoal.report.studies import draw_study

@@ -155,3 +155,14 @@ def write_json(value: dict[str, Any], path: Path) -> None:
     from shoal.report.files import write_whole
 
     write_whole(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote."""
+    try:
+        held = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if not isinstance(held, dict):
+        raise UserError(f"'{path}' does not hold a JSON object.")
+    return held

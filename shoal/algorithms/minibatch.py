@@ -5,13 +5,12 @@ Shape letters: N agents, B batch rows, J joint width, M mini-batches (1 shared, 
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
-from shoal.replay import Batch, Ring, Sampler
+from shoal.replay import Batch
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,6 @@ class Minibatch:
     def mean(self, values: Tensor) -> Tensor:
         """(N,) mean of values (N, B) over the rows each agent took part in."""
         return values.mean(-1) if self.weight is None else (values * self.weight).sum(-1)
-
-
-def sample_minibatch(
-    ring: Ring, sampler: Sampler, spec: EnvSpec, batch: int, minibatches: int, rng: np.random.Generator,
-    discount: float, device: torch.device,
-) -> Minibatch:  # fmt: skip
-    """Draw and gather; one gather serves all agents."""
-    return as_tensors(ring.sample(sampler, batch, rng, minibatches), spec, discount, device)
 
 
 def as_tensors(batch: Batch, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.descent import Descent, move_targets
-from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions, sample_minibatch
+from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
@@ -39,6 +39,8 @@ class Team:
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
         self.descents: dict[str, Descent] = {}
+        self._minibatch: Minibatch | None = None  # what the last mini-batch was, as tensors on the ring's arrays
+        self._sampled: NDArray[np.float32] | None = None
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
@@ -60,9 +62,13 @@ class Team:
     def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
         """The transitions that this update learns from."""
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
-        return sample_minibatch(
-            ring, sampler, self.spec, self.config.batch, minibatches, rng, self.config.discount, self.device
-        )
+        batch = ring.sample(sampler, self.config.batch, rng, minibatches)
+        if self._minibatch is None or batch.joint is not self._sampled:  # the ring fills the same arrays again
+            minibatch = as_tensors(batch, self.spec, self.config.discount, self.device)
+            if self.device.type != "cpu" or not self.spec.fixed_length:
+                return minibatch  # made of copies
+            self._minibatch, self._sampled = minibatch, batch.joint
+        return self._minibatch
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
@@ -95,7 +101,7 @@ class Team:
         """The policies that play, in training and in evaluation."""
         return self.actors
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         actors = self.rollout_actors

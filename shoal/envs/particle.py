@@ -5,6 +5,7 @@ Shape letters: E copies, N agents, O observation, K entities. What the worlds do
 
 import math
 import sys
+from typing import Any
 
 import numba
 import numpy as np
@@ -180,23 +181,27 @@ class ParticleWorld:
 
     def step(self, actions: NDArray[np.floating]) -> Step:
         """Play one step in every copy: actions (E, N, 5), one-hot or soft, float32 or float64."""
-        self._push(actions)
+        actions = self._checked(actions)
         ended = self._episode_step == self._last_step  # (E,)
         any_ended = bool(ended.any())
         observation = self._views.take()
         final_observation = self._views.take() if any_ended else observation
         reward = np.empty(self._action_shape[:2], np.float32)
-        state = (self._layout, self.position, self.velocity, self._random, self._force)
-        results = (ended, observation, reward, final_observation, any_ended)
-        share_out(physics.play, self.copies, self.threads, *state, *results)
+        state = (self.position, self.velocity, self._random, self._force)
+        results: Any = (ended, observation, reward, final_observation, any_ended)
+        if (threads := self.threads) == 1:
+            self._refuse_if(actions, physics.control_and_play(self._layout, actions, *state, *results))
+        else:
+            self._refuse_if(actions, physics.control(self._layout, actions, self._force))
+            share_out(physics.play, self.copies, threads, self._layout, *state, *results)
         self._episode_step += 1
         if any_ended:
             self._episode_step[ended] = 0
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
         return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
 
-    def _push(self, actions: NDArray[np.floating]) -> None:
-        """Turn the actions into forces, or refuse them all before anything has moved."""
+    def _checked(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The actions as the loops take them, or a sentence before anything has moved."""
         if (
             not isinstance(actions, np.ndarray)
             or actions.shape != self._action_shape
@@ -208,9 +213,10 @@ class ParticleWorld:
                 f"{self.spec.name} was given actions that are {given}, but needs a numpy array of float32 or "
                 f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each."
             )
-        if not actions.flags.carray:  # other memory layouts would be compiled for anew
-            actions = actions.copy()
-        culprit = physics.control(self._layout, actions, self._force)
+        return actions if actions.flags.carray else actions.copy()  # other layouts would be compiled for anew
+
+    def _refuse_if(self, actions: NDArray[np.floating], culprit: int) -> None:
+        """A sentence about the agent whose action is not finite, if there is one: then nothing has moved."""
         if culprit >= 0:
             copy, agent = divmod(culprit, self.spec.agents)
             raise UserError(

@@ -368,3 +368,27 @@ def look(layout: Layout, position: Floats, velocity: Floats, observation: Array)
     """Write what every agent of every copy sees."""
     for e in range(len(position)):
         observe(layout, e, position, velocity, observation)
+
+
+@njit(cache=True)
+def control_and_play(
+    layout: Layout,
+    actions: NDArray[np.floating],
+    position: Floats,
+    velocity: Floats,
+    random: NDArray[np.uint64],
+    force: Floats,
+    ended: Bools,
+    observation: Array,
+    reward: Array,
+    final_observation: Array,
+    keep_final: bool,
+) -> int:
+    """`control` and, if all actions are finite, `play` of all copies: one call where calls take longer than steps."""
+    culprit = control(layout, actions, force)
+    if culprit < 0:
+        play(
+            0, len(ended), layout, position, velocity, random, force, ended, observation, reward, final_observation,
+            keep_final,
+        )  # fmt: skip
+    return culprit

@@ -256,13 +256,15 @@ def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, chunk: int) 
 
 @njit(cache=True)
 def gather_serial(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Fill the mini-batches in the calling thread."""
+    """Find the rows of batch.copies and batch.transitions and fill the mini-batches, in the calling thread."""
+    locate(store, batch.copies, batch.transitions, at, after)
     for chunk in range((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)
 
 
 @njit(cache=True, parallel=True)
 def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Fill the mini-batches with all threads; the result is the same."""
+    """Find and fill with all threads; the result is the same."""
+    locate(store, batch.copies, batch.transitions, at, after)
     for chunk in prange((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)

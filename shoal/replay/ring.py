@@ -228,9 +228,7 @@ class Ring:
         """Fill the mini-batches."""
         self._check_whole()
         batch = self._arrays(*copies.shape)._replace(copies=copies, transitions=transitions)
-        rows = copies.size
-        flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in batch))  # type: ignore[arg-type]
-        gather.locate(self._store, flat.copies, flat.transitions, self._at, self._after)
+        flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
         fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
         fill(self._store, self._at, self._after, flat)
         return batch
@@ -246,6 +244,8 @@ class Ring:
                 lambda usable: f"the largest batch that fits is {usable // each:,}",
             )
             self._batch = empty_batch(self.layout, minibatches, batch)
+            rows = minibatches * batch
+            self._flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
             self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
             self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
         return self._batch

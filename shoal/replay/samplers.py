@@ -62,8 +62,13 @@ class Uniform:
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
         live = history.added - history.oldest
-        copies, ages = np.divmod(rng.integers(history.copies * live, size=(minibatches, batch)), live)
-        return copies, history.oldest + ages
+        return split(rng.integers(history.copies * live, size=(minibatches, batch)), live, history.oldest)
+
+
+@njit(cache=True)
+def split(drawn: Indices, live: int, oldest: int) -> tuple[Indices, Indices]:
+    """Copies and transition numbers of numbers drawn from all copies' live transitions."""
+    return drawn // live, oldest + drawn % live
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """One file for each figure of the papers: it measures ours, and sets the papers' numbers beside them."""
 
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
-from shoal.errors import check_choice
+from shoal.errors import UserError, check_choice
 from shoal.studies.study import Advance, Study
 
 STUDIES = {
@@ -14,12 +16,21 @@ STUDIES = {
     "neighbor-reward": "Figure 6: rewards with and without neighbour sampling",
 }
 
-__all__ = ["STUDIES", "Study", "run_study", "study_length"]
+__all__ = ["STUDIES", "Study", "run_study", "study_length", "study_of"]
 
 
 def run_study(name: str, quick: bool, advance: Advance) -> Study:
     """Measure one figure; the quick form ends within two minutes."""
-    study: Study = _module(name).run(quick, advance)
+    return study_of(name, _module(name).measured(quick, advance))
+
+
+def study_of(name: str, found: Mapping[str, Any]) -> Study:
+    """The figure made of what was measured before: a profile's or a study's data."""
+    module = _module(name)
+    try:
+        study: Study = module.study(found)
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise UserError(f"The study {name} cannot be made of these data: {error!r} is missing or wrong.") from None
     return study
 
 

@@ -1,5 +1,7 @@
 """Figure 2: update all trainers takes 35 % of the time without the environment at 3 agents, 85 % at 48."""
 
+from typing import Any
+
 from shoal.profiling.tables import time_table, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
@@ -12,9 +14,13 @@ def length(quick: bool) -> float:
     return sweeps.full(quick).total_seconds
 
 
-def run(quick: bool, advance: Advance) -> Study:
-    """Measure the share of update all trainers over the number of agents."""
-    found = sweeps.run(sweeps.full(quick), advance)
+def measured(quick: bool, advance: Advance) -> dict[str, Any]:
+    """Time all cells."""
+    return sweeps.run(sweeps.full(quick), advance)
+
+
+def study(found: dict[str, Any]) -> Study:
+    """The share of update all trainers over the number of agents."""
     findings = [f"Papers: update all trainers is about {PAPER[3]:.0f} % at 3 agents and {PAPER[48]:.0f} % at 48."]
     for name, rows in sweeps.panels(found["rows"]).items():
         first, last = rows[0], rows[-1]

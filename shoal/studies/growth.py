@@ -1,5 +1,7 @@
 """Figure 3: the time of an update grows faster than the agents, and the cache and dTLB misses 3.9 times from 3 to 6."""
 
+from typing import Any
+
 from shoal.profiling.profile import PAPER_GROWTH
 from shoal.profiling.tables import growth_table, misses_table, without_constants
 from shoal.studies import sweeps
@@ -11,9 +13,13 @@ def length(quick: bool) -> float:
     return sweeps.full(quick).total_seconds
 
 
-def run(quick: bool, advance: Advance) -> Study:
-    """Measure how much longer everything takes with twice the agents, and how much more the samplers miss."""
-    found = sweeps.run(sweeps.full(quick, misses=True), advance)
+def measured(quick: bool, advance: Advance) -> dict[str, Any]:
+    """Time all cells."""
+    return sweeps.run(sweeps.full(quick, misses=True), advance)
+
+
+def study(found: dict[str, Any]) -> Study:
+    """How much longer everything takes with twice the agents, and how much more the samplers miss."""
     findings = [
         "Papers: the update grows faster than the number of agents, and from 3 to 6 agents dTLB load misses and cache "
         f"misses grow {PAPER_GROWTH} times or more."

@@ -1,5 +1,7 @@
 """Figure 4: inside update all trainers, sampling takes 61 % and target Q 21 % (first text), 63 % and 24 % (second)."""
 
+from typing import Any
+
 from shoal.profiling.tables import update_table, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
@@ -15,9 +17,13 @@ def length(quick: bool) -> float:
     return sweeps.full(quick).total_seconds
 
 
-def run(quick: bool, advance: Advance) -> Study:
-    """Measure the shares of the update's phases."""
-    found = sweeps.run(sweeps.full(quick), advance)
+def measured(quick: bool, advance: Advance) -> dict[str, Any]:
+    """Time all cells."""
+    return sweeps.run(sweeps.full(quick), advance)
+
+
+def study(found: dict[str, Any]) -> Study:
+    """The shares of the update's phases."""
     findings = [
         f"Papers, {which}: " + ", ".join(f"{name} {share:g} %" for name, share in shares.items()) + "."
         for which, shares in PAPER.items()

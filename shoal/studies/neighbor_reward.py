@@ -56,7 +56,7 @@ def length(quick: bool) -> float:
     return float(sum(case.agents * case.episodes * case.seeds * len(case.variants) for case in cases(quick)))
 
 
-def run(quick: bool, advance: Advance) -> Study:
+def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     """Train every variant of every case with every seed, as many at a time as there are processors."""
     todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
     curves: dict[tuple[Case, str, int], list[dict[str, float]]] = {}
@@ -73,21 +73,20 @@ def run(quick: bool, advance: Advance) -> Study:
             one = waiting[done]
             curves[one] = done.result()
             advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
-    rows = [row for case in cases(quick) for row in compare(case, curves)]
     points = [
-        {
-            "world": case.world,
-            "agents": case.agents,
-            "variant": variant,
-            "seed": seed,
-            "curve": curves[case, variant, seed],
-        }
-        for case, variant, seed in todo
+        {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
+        for one in todo
     ]
+    return {"rows": [row for case in cases(quick) for row in compare(case, curves)], "curves": points}
+
+
+def study(found: dict[str, Any]) -> Study:
+    """Each way of sampling against the uniform one."""
+    rows = found["rows"]
     findings = ["Papers: no significant loss of mean episode reward at 3, 6 and 12 agents.", *map(sentence, rows)]
     title = "Rewards with and without neighbour sampling (Figure 6)"
     table = [("Training return per agent, last 1,000 episodes, mean over seeds", [table_row(row) for row in rows])]
-    return Study("neighbor-reward", title, table, findings, "rewards", {"rows": rows, "curves": points})
+    return Study("neighbor-reward", title, table, findings, "rewards", found)
 
 
 def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Figure 5: neighbour sampling shortens the sampling phase by about 27 %, and training as a whole by 10.2 %."""
 
-from shoal.profiling.machine import machine_geometry
-from shoal.profiling.profile import Sweep, profile
+from typing import Any
+
+from shoal.profiling.profile import Sweep
 from shoal.profiling.tables import misses_table, neighbor_table, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
@@ -22,9 +23,13 @@ def length(quick: bool) -> float:
     return _sweep(quick).total_seconds
 
 
-def run(quick: bool, advance: Advance) -> Study:
-    """Measure neighbour sampling against uniform sampling in both implementations."""
-    found = profile(_sweep(quick), machine_geometry(), advance).to_dict()
+def measured(quick: bool, advance: Advance) -> dict[str, Any]:
+    """Time both ways of sampling in both implementations."""
+    return sweeps.run(_sweep(quick), advance)
+
+
+def study(found: dict[str, Any]) -> Study:
+    """Neighbour sampling against uniform sampling in both implementations."""
     findings = [
         f"Papers: the sampling phase is {PAPER_SAMPLING[3]} % (3 agents) to {PAPER_SAMPLING[12]} % (12) shorter, "
         f"training as a whole {PAPER_TOTAL[12]} % (12)."

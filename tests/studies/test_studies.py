@@ -5,7 +5,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.profiling.profile import Sweep
 from shoal.report.studies import draw_study
-from shoal.studies import STUDIES, neighbor_reward, neighbor_time, run_study, study_length, sweeps
+from shoal.studies import STUDIES, neighbor_reward, neighbor_time, run_study, study_length, study_of, sweeps
 
 TINY = {"batch": 64, "hidden": (8, 8)}
 
@@ -90,3 +90,12 @@ def test_unknown_study():
     with pytest.raises(UserError, match="'astrology'"):
         run_study("astrology", True, lambda amount, label: None)
     assert set(STUDIES) == {"breakdown", "growth", "inside-update", "neighbor-time", "neighbor-reward"}
+
+
+@pytest.mark.parametrize("data", [{}, {"rows": 5}, {"rows": [{}], "growth": [], "neighbor": []}])
+@pytest.mark.parametrize("name", STUDIES)
+def test_data_of_something_else(name, data):
+    if name == "growth" and "growth" in data or name == "neighbor-time" and "neighbor" in data:
+        data = {**data, "misses": [{}]}
+    with pytest.raises(UserError, match="cannot be made of these data"):
+        study_of(name, data)
