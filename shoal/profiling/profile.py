@@ -100,6 +100,8 @@ class Profile:
     misses: list[Row] = field(default_factory=list)
     """The cache model, per update of all trainers."""
     memory: list[Row] = field(default_factory=list)
+    interrupted: bool = False
+    """Ctrl-C came before all cells were measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -112,26 +114,45 @@ def profile(sweep: Sweep, geometry: Geometry, advance: Advance) -> Profile:
     with Counters() as counters:
         there, sentence = counters.available()
         found = Profile(geometry.describe(), sentence)
-        for env, agents in product(sweep.env, sweep.agents):
-            cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
-            _profile_group(sweep, cells, geometry, counters if there else None, found, advance)
+        groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
+        try:
+            for group in groups:
+                _profile_group(sweep, group, geometry, counters if there else None, found, advance)
+        except KeyboardInterrupt:
+            if not found.rows:
+                raise
+            found.interrupted = True  # what was measured is kept
     found.growth = growth_rows(found.rows)
     found.neighbor = neighbor_rows(found.rows)
     _add_growth(found.misses)
     return found
 
 
+@dataclass(frozen=True)
+class Group:
+    """The cells of one world and number of agents; they share their rings."""
+
+    cells: list[Cell]
+    config: TrainConfig
+    ring: int
+
+    @staticmethod
+    def of(sweep: Sweep, env: str, agents: int) -> "Group":
+        """Find out what fits before anything is measured."""
+        cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
+        config = changed(TrainConfig(episodes=10**7), env=env, agents=agents, **sweep.settings).checked()
+        names = sorted({cell.implementation for cell in cells})
+        return Group(cells, config, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
+
+
 def _profile_group(
-    sweep: Sweep, cells: list[Cell], geometry: Geometry, counters: Counters | None, found: Profile, advance: Advance
+    sweep: Sweep, group: Group, geometry: Geometry, counters: Counters | None, found: Profile, advance: Advance
 ) -> None:
     """Measure the cells of one world and number of agents."""
-    env, agents = cells[0].env, cells[0].agents
-    label = f"{agents} agents, {env}"
-    names = sorted({cell.implementation for cell in cells})
-    config = changed(TrainConfig(episodes=10**7), env=env, agents=agents, **sweep.settings).checked()
-    ring = rows_that_fit(sweep.ring, config, sweep.algorithm, names)
+    cells, config, ring = group.cells, group.config, group.ring
+    label = f"{config.agents} agents, {config.env}"
     subjects = {}
-    for name in names:
+    for name in sorted({cell.implementation for cell in cells}):
         advance(0.0, f"{label}: filling the ring of the {name}")
         subjects[name] = Subject(changed(config, implementation=name), sweep.algorithm, ring)
     advance(0.0, label)

@@ -9,7 +9,7 @@ from shoal.profiling.machine import parse_geometry
 from shoal.profiling.profile import Sweep, growth_rows, neighbor_rows, profile, time_row
 from shoal.profiling.rounds import Cell, Timing
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
-from shoal.profiling.tables import tables, without_constants
+from shoal.profiling.tables import remarks, tables, without_constants
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
@@ -166,3 +166,25 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
 def test_what_cannot_be_profiled(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         Sweep(**settings).check()
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    def stop_at_the_second_group(used, label):
+        if label.startswith("3 agents"):
+            raise KeyboardInterrupt
+
+    sweep = Sweep((2, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY)
+    found = profile(sweep, GEOMETRY, stop_at_the_second_group)
+    assert found.interrupted and {row["agents"] for row in found.rows} == {2}
+    assert any("Interrupted" in remark for remark in remarks(found.to_dict()))
+    with pytest.raises(KeyboardInterrupt):
+        profile(Sweep((3,), implementation=("engine",), ring=1024, settings=TINY), GEOMETRY, stop_at_the_second_group)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_measured(monkeypatch):
+    def free():
+        return 10**9
+
+    monkeypatch.setattr("shoal.profiling.subjects.free_memory", free)
+    with pytest.raises(UserError, match="profile fewer --agents"):
+        profile(Sweep((2, 200), ring=1024, settings=TINY), GEOMETRY, lambda used, label: pytest.fail("measured"))
