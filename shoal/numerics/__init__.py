@@ -1,0 +1,24 @@
+"""Number formats and rounding: what a narrow number can be, and how a wide one becomes one of them."""
+
+from typing import TYPE_CHECKING
+
+from shoal.lazy import lazy
+from shoal.numerics.encodings import Encoding, operand_format
+from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format
+from shoal.numerics.notation import parse
+
+if TYPE_CHECKING:
+    from shoal.numerics.rounding import quantize
+else:  # the rounding loads torch and numba; formats and their tables do not
+    __getattr__ = lazy(__name__, {"quantize": "shoal.numerics.rounding"})
+
+__all__ = [
+    "BlockFormat",
+    "Encoding",
+    "FixedFormat",
+    "FloatFormat",
+    "Format",
+    "operand_format",
+    "parse",
+    "quantize",
+]
