@@ -223,19 +223,21 @@ def profile(argv: list[str]) -> int:
     from shoal.profiling.machine import machine_geometry, parse_geometry
     from shoal.profiling.tables import remarks, tables
     from shoal.report.phases import draw_profile
-    from shoal.training.setup import set_threads
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
     samplers, implementations = words(command.sampler), words(command.implementation)
-    sweep = profiling.Sweep(agents, algorithms, envs, samplers, implementations, command.ring, command.seconds)
+    sweep = profiling.Sweep(
+        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds, threads=command.threads
+    )
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
-    if command.threads is not None:
-        set_threads(command.threads)
     folder = output_folder(command.out)
     with progress_bar("shoal profile", sweep.total_seconds) as advance:
-        found = profiling.profile(sweep, geometry, advance).to_dict()
-    write_json(found, folder / "profile.json")
+        found = profiling.profile(
+            sweep, geometry, advance, lambda so_far: write_json(so_far.to_dict(), folder / "profile.json")
+        ).to_dict()
+    if not found["rows"]:
+        raise UserError(f"Nothing could be measured: {' '.join(found['failed'])}")
     pictures = draw_profile(found, folder)
     if command.json:
         print_json(found)

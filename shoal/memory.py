@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,13 +32,6 @@ def keep_freed_memory() -> None:
         mallopt(mmap_threshold, 2**30)
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 2**26)
-
-
-def give_back_freed_memory() -> None:
-    """Hand what was freed back to the system after all, so that it counts as free again."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: int = 0) -> None:

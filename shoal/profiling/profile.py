@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.memory import give_back_freed_memory
+from shoal.profiling.apart import Ended, apart
 from shoal.profiling.counters import Counters
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import Geometry
@@ -16,6 +16,7 @@ from shoal.profiling.rounds import Cell, Timing, measure, update_seconds
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
+from shoal.training.setup import set_threads
 
 ENVS = ("predator-prey", "cooperative-navigation")
 ALGORITHMS = ("maddpg", "masac")
@@ -47,6 +48,8 @@ class Sweep:
     """Run the samplers through the cache model."""
     memory: bool = True
     """Measure what each implementation takes."""
+    threads: int | None = None
+    """Processor threads; None: all."""
 
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""
@@ -100,31 +103,55 @@ class Profile:
     misses: list[Row] = field(default_factory=list)
     """The cache model, per update of all trainers."""
     memory: list[Row] = field(default_factory=list)
-    interrupted: bool = False
-    """Ctrl-C came before all cells were measured."""
+    failed: list[str] = field(default_factory=list)
+    """Sentences about what could not be measured."""
+
+    def add(self, part: "Profile") -> None:
+        """Take in what was found of another group."""
+        self.rows += part.rows
+        self.misses += part.misses
+        self.memory += part.memory
+        self.growth = growth_rows(self.rows)
+        self.neighbor = neighbor_rows(self.rows)
+        _add_growth(self.misses)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
 
-def profile(sweep: Sweep, geometry: Geometry, advance: Advance) -> Profile:
-    """Measure all cells, one world and number of agents after the other."""
+def profile(
+    sweep: Sweep,
+    geometry: Geometry,
+    advance: Advance,
+    keep: Callable[["Profile"], None] | None = None,
+    in_this_process: bool = False,
+) -> Profile:
+    """Measure all cells, one world and number of agents after the other, each in a process of its own.
+
+    `keep` is given what there is whenever there is more.
+    """
     sweep.check()
     with Counters() as counters:
-        there, sentence = counters.available()
-        found = Profile(geometry.describe(), sentence)
-        groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
-        try:
-            for group in groups:
-                _profile_group(sweep, group, geometry, counters if there else None, found, advance)
-        except KeyboardInterrupt:
-            if not found.rows:
-                raise
-            found.interrupted = True  # what was measured is kept
-    found.growth = growth_rows(found.rows)
-    found.neighbor = neighbor_rows(found.rows)
-    _add_growth(found.misses)
+        found = Profile(geometry.describe(), counters.available()[1])
+    groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
+    try:
+        for group in groups:
+            try:
+                if in_this_process:
+                    part = profile_group(sweep, group, geometry, advance)
+                else:
+                    part = apart(profile_group, sweep, group, geometry, advance=advance)
+            except Ended as error:
+                found.failed.append(f"{group.label}: not measured, {error}.")
+                continue
+            found.add(part)
+            if keep is not None:
+                keep(found)
+    except KeyboardInterrupt:
+        if not found.rows:
+            raise
+        found.failed.append("Interrupted: not everything that was asked for was measured.")
     return found
 
 
@@ -136,6 +163,11 @@ class Group:
     config: TrainConfig
     ring: int
 
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"{self.config.agents} agents, {self.config.env}"
+
     @staticmethod
     def of(sweep: Sweep, env: str, agents: int) -> "Group":
         """Find out what fits before anything is measured."""
@@ -145,37 +177,38 @@ class Group:
         return Group(cells, config, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
 
 
-def _profile_group(
-    sweep: Sweep, group: Group, geometry: Geometry, counters: Counters | None, found: Profile, advance: Advance
-) -> None:
+def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":
     """Measure the cells of one world and number of agents."""
-    cells, config, ring = group.cells, group.config, group.ring
-    label = f"{config.agents} agents, {config.env}"
+    cells, config, label = group.cells, group.config, group.label
+    if sweep.threads is not None:
+        set_threads(sweep.threads)
+    names = sorted({cell.implementation for cell in cells})
+    ring = min(group.ring, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
     subjects = {}
-    for name in sorted({cell.implementation for cell in cells}):
+    for name in names:
         advance(0.0, f"{label}: filling the ring of the {name}")
         subjects[name] = Subject(changed(config, implementation=name), sweep.algorithm, ring)
     advance(0.0, label)
-    timings = measure(cells, subjects, ring, sweep.seconds, lambda used: advance(used, label), counters)
-    found.rows += [time_row(timing) for timing in timings]
+    found = Profile("", "")
+    with Counters() as counters:
+        counting = counters if counters.available()[0] else None
+        timings = measure(cells, subjects, ring, sweep.seconds, lambda used: advance(used, label), counting)
+    found.rows = [time_row(timing) for timing in timings]
     if sweep.misses:
         advance(0.0, f"{label}: cache model")
         for cell in cells:
             if cell.algorithm == sweep.algorithm[0]:  # the samplers know nothing of algorithms
                 missed = sampling_misses(cell, subjects[cell.implementation], geometry)
-                found.misses.append(
-                    {**_names(cell, "env", "agents", "implementation", "sampler"), "ring": ring, **missed}
-                )
+                where = _names(cell, "env", "agents", "implementation", "sampler")
+                found.misses.append({**where, "ring": ring, **missed})
     if sweep.memory:
         advance(0.0, f"{label}: memory")
         for cell in cells:
             if cell.sampler == sweep.sampler[0]:
                 taken = footprint(subjects[cell.implementation].use(cell.algorithm, cell.sampler))
-                found.memory.append(
-                    {**_names(cell, "env", "agents", "implementation", "algorithm"), "ring": ring, **asdict(taken)}
-                )
-    subjects.clear()
-    give_back_freed_memory()
+                where = _names(cell, "env", "agents", "implementation", "algorithm")
+                found.memory.append({**where, "ring": ring, **asdict(taken)})
+    return found
 
 
 def _names(cell: Cell, *fields: str) -> Row:

@@ -103,7 +103,7 @@ def rows_that_fit(asked: int, config: TrainConfig, algorithms: Sequence[str], im
     if free is None:
         return asked
     learning = sum(update_bytes(changed(config, algorithm=algorithm), spec) for algorithm in algorithms)
-    usable = int(0.85 * free) - learning * len(implementations)
+    usable = int(0.7 * free) - learning * len(implementations)
     rows = min(asked, usable // sum(transition_bytes(name, spec, config.copies) for name in implementations))
     if rows < config.batch:
         raise UserError(

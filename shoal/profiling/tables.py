@@ -39,7 +39,7 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
         found["machine"],
         *([found["counters"]] if found["counters"] else []),
         *([beside] if busiest > 0.05 else []),
-        *(["Interrupted: not everything that was asked for was measured."] if found["interrupted"] else []),
+        *found["failed"],
     ]
 
 

@@ -29,7 +29,7 @@ def study(found: dict[str, Any]) -> Study:
             f"{name}: {100 * first['update_share']:.0f} % at {first['agents']} agents and "
             f"{100 * last['update_share']:.0f} % at {last['agents']}: the share {verb}."
         )
-    findings.append(sweeps.circumstances(found["rows"]))
+    findings.append(sweeps.circumstances(found))
     tables = [("Time of a round: 100 samples and one update of all trainers", time_table(found["rows"]))]
     return Study(
         "breakdown",

@@ -34,7 +34,7 @@ def study(found: dict[str, Any]) -> Study:
                 f"Cache model, {row['implementation']}, {row['env']}, 3 to 6 agents: last-level misses "
                 f"×{row['growth']['l3']:.2f}, dTLB misses ×{row['growth']['dtlb']:.2f}."
             )
-    findings.append(sweeps.circumstances(found["rows"]))
+    findings.append(sweeps.circumstances(found))
     tables = [
         ("Times as long when the agents double", growth_table(found["growth"])),
         ("Cache model: misses in thousands of one update's mini-batches", misses_table(found["misses"])),

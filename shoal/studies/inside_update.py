@@ -37,7 +37,7 @@ def study(found: dict[str, Any]) -> Study:
             + ", ".join(f"{phase} {share:.1f} %" for phase, share in mean.items())
             + f": {largest} is the largest."
         )
-    findings.append(sweeps.circumstances(found["rows"]))
+    findings.append(sweeps.circumstances(found))
     tables = [("Shares inside update all trainers, %", update_table(found["rows"]))]
     return Study(
         "inside-update",

@@ -43,7 +43,7 @@ def study(found: dict[str, Any]) -> Study:
             f"{100 * row['sampling_reduction']:.1f} % shorter{reached}; this alone shortens the whole by "
             f"{100 * row['total_reduction_by_sampling']:.1f} %."
         )
-    findings.append(sweeps.circumstances(found["rows"]))
+    findings.append(sweeps.circumstances(found))
     tables = [
         ("Saved by neighbour sampling, % (without the environment)", neighbor_table(found["neighbor"])),
         ("Cache model: misses in thousands of one update's mini-batches", misses_table(found["misses"])),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shoal.errors import UserError
 from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Sweep, profile
 from shoal.studies.study import Advance
@@ -18,7 +19,7 @@ def full(quick: bool, misses: bool = False) -> Sweep:
         ("maddpg", "masac"),
         ("predator-prey", "cooperative-navigation"),
         sampler=("uniform",),
-        seconds=10.0,
+        seconds=6.0,
         misses=misses,
         memory=False,
     )
@@ -26,7 +27,10 @@ def full(quick: bool, misses: bool = False) -> Sweep:
 
 def run(sweep: Sweep, advance: Advance) -> dict[str, Any]:
     """The profile of these cells."""
-    return profile(sweep, machine_geometry(), advance).to_dict()
+    found = profile(sweep, machine_geometry(), advance)
+    if not found.rows:
+        raise UserError(f"Nothing could be measured: {' '.join(found.failed)}")
+    return found.to_dict()
 
 
 def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -37,8 +41,9 @@ def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def circumstances(rows: list[dict[str, Any]]) -> str:
-    """How large the rings were, what was cut short, and whether the machine was busy."""
+def circumstances(found: dict[str, Any]) -> str:
+    """How large the rings were, what was cut short or not measured, and whether the machine was busy."""
+    rows = found["rows"]
     sizes = {row["agents"]: row["ring"] for row in rows}
     rings = ", ".join(f"{ring:,} ({agents} agents)" for agents, ring in sizes.items())
     said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]
@@ -46,4 +51,4 @@ def circumstances(rows: list[dict[str, Any]]) -> str:
         said.append(f"{cut} of {len(rows)} cells were cut short.")
     if (busiest := max(row["others"] or 0.0 for row in rows)) > 0.05:
         said.append(f"Other programs used up to {100 * busiest:.0f} % of the processors: times may be too long.")
-    return " ".join(said)
+    return " ".join([*said, *found["failed"]])

@@ -22,7 +22,7 @@ def found():
     """Two numbers of agents, both samplers, both implementations."""
     sweep = Sweep((2, 4), ring=1024, seconds=0.05, settings=TINY)
     said = []
-    result = profile(sweep, GEOMETRY, lambda used, label: said.append((used, label)))
+    result = profile(sweep, GEOMETRY, lambda used, label: said.append((used, label)), in_this_process=True)
     assert sum(used for used, _ in said) == pytest.approx(sweep.total_seconds)
     assert any("reference" in label for _, label in said)
     return result.to_dict()
@@ -174,11 +174,12 @@ def test_ctrl_c_keeps_what_was_measured():
             raise KeyboardInterrupt
 
     sweep = Sweep((2, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY)
-    found = profile(sweep, GEOMETRY, stop_at_the_second_group)
-    assert found.interrupted and {row["agents"] for row in found.rows} == {2}
+    kept = []
+    found = profile(sweep, GEOMETRY, stop_at_the_second_group, kept.append, in_this_process=True)
+    assert kept == [found] and {row["agents"] for row in found.rows} == {2}
     assert any("Interrupted" in remark for remark in remarks(found.to_dict()))
     with pytest.raises(KeyboardInterrupt):
-        profile(Sweep((3,), implementation=("engine",), ring=1024, settings=TINY), GEOMETRY, stop_at_the_second_group)
+        profile(Sweep((3,), settings=TINY), GEOMETRY, stop_at_the_second_group, in_this_process=True)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_measured(monkeypatch):

@@ -1,5 +1,7 @@
 """Every study runs, draws its picture and says the papers' numbers."""
 
+import functools
+
 import pytest
 
 from shoal.errors import UserError
@@ -14,6 +16,7 @@ TINY = {"batch": 64, "hidden": (8, 8)}
 def tiny(monkeypatch):
     """Studies of seconds instead of minutes."""
     sweep = Sweep((3, 6), sampler=("uniform", "neighbor"), ring=1024, seconds=0.05, settings=TINY, memory=False)
+    monkeypatch.setattr(sweeps, "profile", functools.partial(sweeps.profile, in_this_process=True))
     monkeypatch.setattr(sweeps, "full", lambda quick, misses=False: sweep)
     monkeypatch.setattr(neighbor_time, "_sweep", lambda quick: sweep)
 
