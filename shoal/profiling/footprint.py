@@ -33,7 +33,8 @@ class Footprint:
 
 def footprint(training: Training) -> Footprint:
     """Measured in one update of its own, because the counting slows it down."""
-    training.update()  # what is allocated once is not the update's
+    if training.updates == 0:
+        training.update()  # what is allocated once is not the update's
     weights, moments = training.team.weights(), training.team.optimizer_state()
     learned = sum(tensor.nbytes for name, tensor in weights.items() if not name.startswith("target_"))
     networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())) + learned  # and gradients
@@ -41,10 +42,10 @@ def footprint(training: Training) -> Footprint:
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        training.update()
+        calls = policy_calls(training)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    calls, kept = policy_calls(training), getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
+    kept = getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
     peak = most - before + kept + torch_peak(profiler)
     return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)
 
@@ -60,7 +61,7 @@ def torch_peak(profiler: profile) -> int:
 
 
 def policy_calls(training: Training) -> int:
-    """How many mini-batches' next actions agents' policies are asked for in one update, counted in one."""
+    """Update once, and count for how many mini-batches agents' policies are asked for next actions."""
     clock = training.clock = PhaseClock()
     rows = 0
 
