@@ -13,9 +13,9 @@ PAPER_TOTAL = {12: 10.2}
 
 def _sweep(quick: bool) -> Sweep:
     if quick:
-        return Sweep((3, 6, 12), sampler=("uniform", "neighbor"), seconds=3.0, ring=100_000, memory=False)
+        return Sweep((3, 6, 12), sampler=("uniform", "neighbor"), seconds=3.0, ring=100_000, memory=False, threads=1)
     samplers = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
-    return Sweep((3, 6, 12), sampler=samplers, seconds=20.0, memory=False)
+    return Sweep((3, 6, 12), sampler=samplers, seconds=20.0, memory=False, threads=1)
 
 
 def length(quick: bool) -> float:
