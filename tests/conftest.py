@@ -1,5 +1,10 @@
-"""Tests run side by side, one thread each: small networks gain nothing from more."""
+"""Tests run side by side, one thread each: small networks gain nothing from more; and however they were started."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # as under nohup or in the background; our runs would inherit it
+        signal.signal(_number, _handler)

@@ -17,7 +17,7 @@ from shoal.errors import UserError
 from shoal.training.loop import Silent
 
 ARGUMENTS = (
-    "--env cooperative-navigation --episodes 400 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
+    "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
     "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet"
 ).split()
 
@@ -74,7 +74,7 @@ def test_killed_at_random_moments(whole, tmp_path):
         start = time.monotonic()
         while not (tmp_path / "run" / "config.json").exists():
             time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.6))  # in the middle of steps, updates and checkpoints being written
+        time.sleep(rng.uniform(0, 1.2))  # in the middle of steps, updates and checkpoints being written
         process.kill()
         process.wait()
         if (tmp_path / "run" / "result.json").exists() or time.monotonic() - start > 60:
@@ -91,20 +91,19 @@ def test_killed_at_random_moments(whole, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_save_and_say_how_to_go_on(whole, tmp_path, number):
-    whole_run, arguments = whole
-    for attempt in range(5):  # on a busy machine the run may be done before the signal is sent
-        run = tmp_path / f"run{attempt}"
-        process = subprocess.Popen(command("train", *arguments, "--out", run), stderr=subprocess.PIPE, text=True)
-        while not list(run.glob("checkpoints/0*")):
-            time.sleep(0.01)
-        process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
-        if process.returncode != 0:
-            break
+    run, arguments = whole
+    process = subprocess.Popen(
+        command("train", *arguments, "--out", tmp_path / "run"), stderr=subprocess.PIPE, text=True
+    )
+    while not list((tmp_path / "run").glob("checkpoints/0*")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
-    assert f"shoal train --resume {run}" in said
-    finish(run)
-    same(newest(whole_run), newest(run))
+    assert f"shoal train --resume {tmp_path / 'run'}" in said
+    finish(tmp_path / "run")
+    same(newest(run), newest(tmp_path / "run"))
 
 
 class Crash(BaseException):
