@@ -28,7 +28,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
         bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
         products: list[float] = []
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(products) < 3:
+        while time.perf_counter() < end or min(len(timing.rounds) for timing in timings.values()) < 3:
             start = time.perf_counter()
             one_round(subjects["reference"], timings["reference"], seconds * 100)
             took = time.perf_counter() - start
