@@ -8,17 +8,30 @@ from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format
 from shoal.numerics.notation import parse
 
 if TYPE_CHECKING:
+    from shoal.numerics.mac import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
+    from shoal.numerics.products import MacStats, matmul
     from shoal.numerics.rounding import quantize
 else:  # the rounding loads torch and numba; formats and their tables do not
-    __getattr__ = lazy(__name__, {"quantize": "shoal.numerics.rounding"})
+    __getattr__ = lazy(
+        __name__,
+        dict.fromkeys(("FixedMultiplier", "FloatMultiplier", "MacUnit", "parse_mac"), "shoal.numerics.mac")
+        | dict.fromkeys(("MacStats", "matmul"), "shoal.numerics.products")
+        | {"quantize": "shoal.numerics.rounding"},
+    )
 
 __all__ = [
     "BlockFormat",
     "Encoding",
     "FixedFormat",
+    "FixedMultiplier",
     "FloatFormat",
+    "FloatMultiplier",
     "Format",
+    "MacStats",
+    "MacUnit",
+    "matmul",
     "operand_format",
     "parse",
+    "parse_mac",
     "quantize",
 ]

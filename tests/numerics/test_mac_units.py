@@ -1,0 +1,100 @@
+"""Units as values: names, what is refused, and what the fast loops are chosen for."""
+
+import dataclasses
+
+import pytest
+
+from shoal.errors import UserError
+from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, parse, parse_mac
+from shoal.numerics.tile_kernels import GENERAL, MODE, NATIVE, NEAREST
+from shoal.numerics.tiles import fast
+from tests.numerics.macs import SLIDES_UNITS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SLIDES_UNITS,
+        "E4M3*E5M2:5+E6M9",
+        "E5M2:5+E6M5, order=chunked(64), rounding=stochastic, random_bits=8, variant=C",
+        "E5M2:2+E5M2, product_rounding=up, flush=before-rounding, overflow=infinity",
+        "E5M2:1+E5M5(bias=20), output=E5M5, fused=False, nan=zero",
+        "E5M2:5(bias=16)+Q8.13(sign_extra=True), product_bias=ieee, zero_times_infinity=zero, overflow=wrap",
+        "E5M2:5+E5M5(infinities=False), overflow=nan",
+        "Q8.8*Q4.4+Q16.12, rounded=False, order=exact",
+    ],
+)
+def test_names_are_read_back(name: str) -> None:
+    unit = parse_mac(name)
+    assert parse_mac(repr(unit)) == unit and hash(parse_mac(repr(unit))) == hash(unit)
+    if "fp" not in name and "bf" not in name:
+        assert repr(unit).replace(" ", "").split(",")[0] == name.replace(" ", "").split(",")[0]
+
+
+def test_a_name_and_its_unit() -> None:
+    made = MacUnit(FloatMultiplier(FloatFormat(5, 2), cfg=5), FixedFormat(8, 13))
+    assert parse_mac("E5M2:5+Q8.13") == made and repr(made) == "E5M2:5+Q8.13"
+    assert made.fused is False and parse_mac("E5M2:5+E6M5").fused is True
+    assert parse_mac("E5M2+E6M5").multiplier.cfg == 1  # type: ignore[union-attr]
+    assert parse_mac("E5M2:5+E6M5").multiplier.format == parse("E5M2:5")
+    assert made.multiplier.product == parse("E6M5:5(bias=30)")
+    assert parse_mac("Q8.8+Q8.8").multiplier == FixedMultiplier(FixedFormat(8, 8))
+    assert parse_mac("E5M2:5+E6M5, order=chunked(64)").chunk == 64
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.order = "pairwise"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "E5M2", "E5M2:5+", "+E6M5", "E5M2:7+E6M5", "E5M2:5+E6M5, order", "E5M2:5+E6M5, order=tree",
+        "E5M2:5+E6M5, order=chunked(0)", "E5M2:5+E6M5, order=chunked(n)", "E5M2:5+E6M5, color=red",
+        "E5M2:5+E6M5, rounding=hysteresis", "E5M2:5+E6M5, rounding=nearest", "E5M2:5+E6M5, overflow=wrap",
+        "E5M2:5+Q8.13, overflow=infinity", "E5M2:5+Q8.13, fused=True", "E5M2:5+Q8.13, order=kahan",
+        "E5M2:5+E6M5, order=exact, order=exact", "E5M2:5+E6M5, random_bits=0", "E5M2:5+E6M5, variant=D",
+        "E5M2:4*E4M3:5+E6M5", "E5M2*E5M2*E5M2+E6M5", "Q8.8*E5M2+E6M5", "Q8.8:5+Q8.8", "E5M2:5+fp64",
+        "E5M2:5+E8M23, rounding=stochastic, random_bits=32", "E5M2:5+E11M5", "E5M2:5+Q27.27", "E4M3/row+E6M5",
+        "E5M2:5+E4M3/row", "E10M2:5+E6M5", "E5M2:5+E6M5, nan=ignore",
+    ],
+)  # fmt: skip
+def test_refused_names(name: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        parse_mac(name)
+    text = str(refusal.value)
+    assert text.endswith(".") and "\n" not in text
+
+
+def test_products_that_cannot_feed_the_accumulator() -> None:
+    with pytest.raises(UserError, match="every product would vanish"):
+        parse_mac("E3M2:5(bias=40)+Q8.8")
+    with pytest.raises(UserError, match="every product would overflow"):
+        parse_mac("E3M2:5(bias=-40)+Q8.8")
+
+
+def test_wrong_parts() -> None:
+    for parts in ((FloatFormat(5, 2), FloatFormat(6, 5)), (FloatMultiplier(FloatFormat(5, 2)), 5), ("E5M2", "E6M5")):
+        with pytest.raises(UserError):
+            MacUnit(*parts)  # type: ignore[arg-type]
+    assert MacUnit(FloatMultiplier("E5M2", cfg=5), "E6M5") == parse_mac("E5M2:5+E6M5")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("E5M2:5+E6M5", NEAREST),  # no more product bits than accumulator bits: a float32 sum rounds twice harmlessly
+        ("E6M3:5+E7M7", NEAREST),
+        ("fp16:1+fp16", NEAREST),
+        ("E5M3:5+E5M5", GENERAL),  # 8 bits into 6: round to odd
+        ("E5M2:5+E6M5, rounding=down", GENERAL),
+        ("fp32:1+fp32", NATIVE),
+        ("E4M3:5+fp32", NATIVE),
+        ("bf16:1+bf16", None),  # leaves the range of float32
+        ("Q16.16+Q16.16", None),
+        ("E5M2:5+E6M5, order=pairwise", None),
+        ("E5M2:5+E6M5, rounding=stochastic, random_bits=17", None),
+        ("E6M3:5+E7M7, rounding=stochastic, random_bits=16", None),  # 8 + 16 + 1 > 24
+    ],
+)
+def test_the_conditions_of_the_fast_loops(name: str, mode: int | None) -> None:
+    chosen = fast(parse_mac(name), False)
+    assert (None if chosen is None else chosen.kind // MODE) == mode
