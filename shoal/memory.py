@@ -2,11 +2,14 @@
 
 import contextlib
 import ctypes
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.errors import UserError
+
+HEAP_BYTES = 2**28  # of the heap in large pages: what the updates of a dozen agents work in
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
@@ -21,17 +24,25 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed for the next request instead of handing it back to the system.
+    """Ask the C library to keep what is freed for the next request, in large pages where the system has them.
 
     An update frees and asks for the same megabytes over and over; getting them from the system page by page took
-    a fifth of its time. Nothing happens where the C library is not glibc.
+    a fifth of its time, finding them by way of small pages another tenth. Nothing happens where the C library is not
+    glibc or the system knows no large pages.
     """
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
     with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(mmap_threshold, 2**30)
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 2**26)
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 2**30)
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(top_pad, 2**26)
+        library.malloc.restype = ctypes.c_void_p
+        block = library.malloc(ctypes.c_size_t(HEAP_BYTES))  # addresses only: memory is taken when it is written
+        if block is not None:
+            first, last = -(-block // mmap.PAGESIZE), (block + HEAP_BYTES) // mmap.PAGESIZE
+            start, size = ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t((last - first) * mmap.PAGESIZE)
+            library.madvise(start, size, mmap.MADV_HUGEPAGE)
+            library.free(ctypes.c_void_p(block))
 
 
 def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: int = 0) -> None:

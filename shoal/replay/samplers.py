@@ -62,12 +62,18 @@ class Uniform:
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
         live = history.added - history.oldest
-        return split(rng.integers(history.copies * live, size=(minibatches, batch)), live, history.oldest)
+        words = rng.bit_generator.random_raw(minibatches * batch).reshape(minibatches, batch)
+        return split(words, history.copies, live, history.oldest)
 
 
 @njit(cache=True)
-def split(drawn: Indices, live: int, oldest: int) -> tuple[Indices, Indices]:
-    """Copies and transition numbers of numbers drawn from all copies' live transitions."""
+def split(words: NDArray[np.uint64], copies: int, live: int, oldest: int) -> tuple[Indices, Indices]:
+    """Copies and transition numbers of random 64-bit words; a quarter of the time of a generator's bounded integers.
+
+    Word w draws number floor(w · count / 2^64) of all copies' live transitions, of which there are fewer than 2^32.
+    """
+    half, low, count = np.uint64(32), np.uint64(2**32 - 1), np.uint64(copies * live)
+    drawn = (((words >> half) * count + (((words & low) * count) >> half)) >> half).astype(np.int64)
     return drawn // live, oldest + drawn % live
 
 

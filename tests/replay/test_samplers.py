@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Uniform, can_sample, make_sampler
+from shoal.replay.samplers import split
 
 
 def history(copies=2, oldest=0, added=10):
@@ -137,3 +140,12 @@ def test_samplers_by_name():
         make_sampler("prioritized")
     with pytest.raises(UserError, match="neighbors is 0, but must be at least 1"):
         make_sampler("neighbor", neighbors=0)
+
+
+@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50), copies=st.integers(1, 1000), live=st.data())
+def test_words_draw_evenly_from_all_live_transitions(words, copies, live):
+    live = live.draw(st.integers(1, (2**32 - 1) // copies))
+    chosen, transitions = split(np.array([words], np.uint64), copies, live, 7)
+    numbers = [word * copies * live >> 64 for word in words]  # exact
+    assert (chosen[0] * live + transitions[0] - 7).tolist() == numbers
+    assert (transitions[0] - 7 < live).all()
