@@ -44,7 +44,8 @@ def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[dict[str,
     count = _delivered(first)
     threads = numba.get_num_threads() if gathered_in_parallel(first) else 1
     copy = _copier(np.ones(max(region, 2 * count), np.uint8), np.ones(count, np.uint8), threads)
-    *sample_times, copy_time = interleaved([*samples, copy], seconds)
+    again = partial(ring.gather, first.copies.copy(), first.transitions.copy())
+    *sample_times, _, cached_time, copy_time = interleaved([*samples, again, again, copy], seconds)
     layout, per_transition = ring.layout, ring.nbytes / ring.capacity
     both = 4 * layout.agents * (2 * layout.observation_size + layout.action_size + 2)
     return [
@@ -55,6 +56,8 @@ def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[dict[str,
             "sample_gb_per_second": count / time / 1e9,
             "copy_gb_per_second": count / copy_time / 1e9,
             "ratio": copy_time / time,
+            "sample_us": 1e6 * time,
+            "cached_us": 1e6 * cached_time,  # rows that were gathered just before: what no order of reading can save
             "row_bytes": ring.row_bytes,
             "bytes_per_transition": per_transition,  # a row, its share of the dead rows, where it starts
             "both_observations_bytes": both,
