@@ -35,13 +35,12 @@ def apart(work: Callable[..., Result], *arguments: Any, advance: Callable[..., N
             else:
                 outcome.append((kind, value))
     except EOFError:
-        pass
+        process.join()
+        raise Ended(how_it_ended(process.exitcode)) from None
     finally:
         if not outcome:
             process.terminate()
         process.join()
-    if not outcome:
-        raise Ended(how_it_ended(process.exitcode))
     kind, value = outcome[0]
     if kind == "sentence":
         raise UserError(value)

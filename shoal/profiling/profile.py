@@ -69,6 +69,8 @@ class Sweep:
             check_range("--agents", agents, 1, 1024)
         check_range("--ring", self.ring, 1024, 2**32)
         check_range("--seconds", self.seconds, 0.05, 86_400)
+        if self.threads is not None:
+            check_range("--threads", self.threads, 1, 4096)
         if not self.cells():
             raise UserError(f"The engine has no sampler {', '.join(self.sampler)}; profile neighbor instead.")
 

@@ -19,6 +19,10 @@ def complain(advance):
     raise UserError("not like this.")
 
 
+def fail(advance):
+    raise ArithmeticError
+
+
 def vanish(advance):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -33,6 +37,11 @@ def test_progress_and_result_come_back():
 def test_sentences_come_back():
     with pytest.raises(UserError, match="not like this"):
         apart(complain, advance=print)
+
+
+def test_a_process_that_failed_is_told_of():
+    with pytest.raises(Ended, match=r"code 1$"):
+        apart(fail, advance=print)
 
 
 def test_a_killed_process_is_told_of():
