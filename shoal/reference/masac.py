@@ -43,11 +43,11 @@ class MASACAgent(Agent):
             gumbel(agent.rollout_actor(observation), noise)
             for agent, observation in zip(agents, batch.next_observations, strict=True)
         ]
-        undecided = entropy(self.actor(batch.next_observations[self.number]))  # (B,)
         phase("target Q: target Q next")
         joint = torch.cat([*batch.next_observations, *next_actions], 1)
         next_q = torch.minimum(*(critic(joint)[:, 0] for critic in self.target_critics))
         phase("target Q: target Q")
+        undecided = entropy(self.actor(batch.next_observations[self.number]))  # (B,)
         bonus = self.config.entropy * (undecided.mean() if self.tf2 else undecided)
         return batch.reward + self.config.discount * (1 - batch.done) * (next_q + bonus)
 

@@ -70,6 +70,13 @@ def test_reads_of_other_agents_policies_are_counted(found):
         assert row["replay"] > 0 and row["networks"] > 0 and row["update_peak"] > 0
 
 
+@pytest.mark.parametrize("variant", ["online", "tf2"])
+def test_asking_for_the_own_entropy_is_not_asking_for_a_next_action(variant):
+    config = changed(TrainConfig(episodes=1000, implementation="reference"), agents=3, variant=variant, **TINY)
+    taken = footprint(Subject(config, ("masac",), 1000).training)
+    assert (taken.policy_calls, taken.policy_reads) == (9, 6)
+
+
 def test_growth_and_savings_follow_from_the_rows(found):
     assert {row["agents"] for row in found["growth"]} == {"2 to 4"} and len(found["growth"]) == 4
     for row in found["neighbor"]:
