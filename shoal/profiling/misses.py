@@ -50,6 +50,6 @@ def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> dict[st
     }
 
 
-def growth(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, float]:
-    """How many times as many misses; more than none is infinitely many."""
-    return {event: more[event] / fewer[event] if fewer[event] else float("inf") for event in EVENTS}
+def growth(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, float | None]:
+    """How many times as many misses; None where there were none before."""
+    return {event: more[event] / fewer[event] if fewer[event] else None for event in EVENTS}

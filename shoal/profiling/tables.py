@@ -109,7 +109,7 @@ def neighbor_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "neighbour sampling, ms": f"{row['sampling_ms']:,.2f}",
             "saved of the phase": f"{100 * row['sampling_reduction']:.1f}",
             "saved of the total": f"{100 * row['total_reduction']:.1f}",
-            "of it by sampling": f"{100 * row['total_reduction_by_sampling']:.1f}",
+            "by sampling alone": f"{100 * row['total_reduction_by_sampling']:.1f}",
         }
         for row in rows
     ]
@@ -124,13 +124,18 @@ def misses_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "mini-batches": row["minibatches"],
             "read and written": human_bytes(int(row["bytes"])),
             **{
-                event.upper() if event[0] == "l" else event: f"{row[event] / 1e3:,.1f}"
-                + (f" ×{row['growth'][event]:.2f}" if row["growth"] else "")
+                event.upper() if event[0] == "l" else event: f"{row[event] / 1e3:,.1f} {times(row, event)}".rstrip()
                 for event in EVENTS
             },
         }
         for row in rows
     ]
+
+
+def times(row: Row, event: str) -> str:
+    """How many times the misses of half the agents, where that is known."""
+    ratio = row["growth"] and row["growth"][event]
+    return f"×{ratio:.2f}" if ratio else ""
 
 
 def counter_table(rows: Sequence[Row]) -> list[dict[str, Any]]:

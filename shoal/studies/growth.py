@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.profiling.profile import PAPER_GROWTH
-from shoal.profiling.tables import growth_table, misses_table, without_constants
+from shoal.profiling.tables import growth_table, misses_table, times, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
 
@@ -32,7 +32,7 @@ def study(found: dict[str, Any]) -> Study:
         if row["growth"] and row["agents"] == 6:
             findings.append(
                 f"Cache model, {row['implementation']}, {row['env']}, 3 to 6 agents: last-level misses "
-                f"×{row['growth']['l3']:.2f}, dTLB misses ×{row['growth']['dtlb']:.2f}."
+                f"{times(row, 'l3')}, dTLB misses {times(row, 'dtlb')}."
             )
     findings.append(sweeps.circumstances(found))
     tables = [
