@@ -39,7 +39,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
                 bare()
                 products.append(time.perf_counter() - start)
         for timing in timings.values():
-            del timing.rounds[0]  # warmed up
+            timing.leave_out_first()
         rows.append(_row(n, algorithm, every, timings, sorted(products)[len(products) // 2]))
     return rows
 

@@ -10,6 +10,7 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from shoal.training.clock import PhaseClock
@@ -139,8 +140,8 @@ class Counters:
 class PhaseCounters(PhaseClock):
     """A phase clock that also adds up the counters by phase; to be used wherever a clock is."""
 
-    def __init__(self, counters: Counters) -> None:
-        super().__init__()
+    def __init__(self, counters: Counters, wait: Callable[[], object] | None = None) -> None:
+        super().__init__(wait)
         self.counters = counters
         self.counts: dict[str, dict[str, int]] = {}
         """Phase, event: how many; the parts of "target Q" apart."""

@@ -95,7 +95,7 @@ class Profile:
 
     machine: str
     counters: str
-    """Why the processor's counters are missing; empty if none is."""
+    """Which of the processor's counters there are, and why the others are missing."""
     rows: list[Row] = field(default_factory=list)
     """Time, one row a cell."""
     growth: list[Row] = field(default_factory=list)

@@ -42,13 +42,13 @@ class Timing:
     """The processor's counters of each phase, of the last round."""
     others: float | None = None
     """Share of the processors' time that other programs used meanwhile."""
-    scaled: bool = False
-    """Fewer steps than a round has were played, and their times scaled up."""
+    scaled: list[bool] = field(default_factory=list)
+    """Of each round, whether fewer steps than it has were played and their times scaled up."""
 
     @property
     def cut_short(self) -> bool:
         """Whether the time ran out before there was enough to tell a median."""
-        return self.scaled or len(self.rounds) < ENOUGH
+        return any(self.scaled) or len(self.rounds) < ENOUGH
 
     def seconds(self) -> dict[str, float]:
         """The median of each phase, and of each part of target Q."""
@@ -63,6 +63,11 @@ class Timing:
         """Seconds of each whole round."""
         return [sum(one.values()) for one in self.rounds]
 
+    def leave_out_first(self) -> None:
+        """Forget the round that warmed up, if there are others."""
+        if len(self.rounds) > 1:
+            del self.rounds[0], self.scaled[0]
+
 
 def measure(
     cells: Sequence[Cell],
@@ -72,34 +77,32 @@ def measure(
     advance: Callable[[float], None],
     counters: Counters | None = None,
 ) -> list[Timing]:
-    """Round after round of each cell in turn, until each has had its seconds; at least one round each.
+    """Round after round, always of the cell that has had the least time, until each has had its seconds.
 
-    All cells are of one world and number of agents, for which there is a subject of each implementation. The first
-    round warms up and is left out where there are others. `advance` is told of the seconds that count.
+    So slow and fast cells are spread over the same minutes, and those alike take turns. All cells are of one world and
+    number of agents, for which there is a subject of each implementation. The first round warms up and is left out
+    where there are others. `advance` is told of the seconds that count.
     """
     timings = [Timing(cell, ring) for cell in cells]
     spent = [0.0] * len(cells)
     neighbours = Neighbours()
-    while any(used < seconds for used in spent):
-        for k, timing in enumerate(timings):
-            if spent[k] >= seconds:
-                continue
-            start = time.perf_counter()
-            one_round(subjects[timing.cell.implementation], timing, seconds, counters)
-            used = time.perf_counter() - start
-            advance(min(used, seconds - spent[k]))
-            spent[k] += used
+    while (least := min(spent)) < seconds:
+        k = spent.index(least)
+        start = time.perf_counter()
+        one_round(subjects[cells[k].implementation], timings[k], seconds, counters)
+        used = time.perf_counter() - start
+        advance(min(used, seconds - least))
+        spent[k] += used
     for timing in timings:
         timing.others = neighbours.share()
-        if len(timing.rounds) > 1:
-            del timing.rounds[0]
+        timing.leave_out_first()
     return timings
 
 
 def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counters | None = None) -> None:
     """As many steps as an update is owed for, and the update."""
     training = subject.use(timing.cell.algorithm, timing.cell.sampler)
-    training.clock = clock = subject.clock() if counters is None else PhaseCounters(counters)
+    training.clock = clock = subject.clock(counters)
     every, copies = training.config.update_every, training.config.copies
     needed, steps = math.ceil(every / copies), 0
     deadline = time.perf_counter() + ACTING * seconds
@@ -111,7 +114,7 @@ def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counte
     training.update()
     clock("other")
     scale = every / (steps * copies)
-    timing.scaled |= steps < needed
+    timing.scaled.append(steps < needed)
     timing.rounds.append({name: passed + (scale - 1) * acting.get(name, 0.0) for name, passed in clock.seconds.items()})
     if isinstance(clock, PhaseCounters):
         timing.counts = clock.counts_by_phase()

@@ -11,6 +11,7 @@ import torch
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.memory import free_memory, human_bytes
+from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.reference.replay import Replays
 from shoal.replay import Ring, Sampler
 from shoal.replay.layout import Layout, ring_bytes
@@ -49,10 +50,10 @@ class Subject:
         self.training.sampler = self._samplers[sampler]
         return self.training
 
-    def clock(self) -> PhaseClock:
-        """A clock at zero, which on CUDA waits for the device."""
-        device = self.training.team.device
-        return PhaseClock(torch.cuda.synchronize if device.type == "cuda" else None)
+    def clock(self, counters: Counters | None) -> PhaseClock:
+        """A clock at zero, which on CUDA waits for the device, and which reads the counters that there are."""
+        wait = torch.cuda.synchronize if self.training.team.device.type == "cuda" else None
+        return PhaseClock(wait) if counters is None else PhaseCounters(counters, wait)
 
 
 def changed(config: TrainConfig, **settings: Any) -> TrainConfig:

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from shoal.errors import UserError
+from shoal.profiling import rounds
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import parse_geometry
+from shoal.profiling.misses import EVENTS, growth
 from shoal.profiling.profile import Sweep, growth_rows, neighbor_rows, profile, time_row
 from shoal.profiling.rounds import Cell, Timing
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
-from shoal.profiling.tables import remarks, tables, without_constants
+from shoal.profiling.tables import misses_table, remarks, tables, without_constants
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
@@ -43,10 +45,34 @@ def test_every_cell_has_a_row_whose_phases_add_up(found):
 
 def test_what_was_not_enough_is_said_to_be_cut_short():
     cell = Cell("predator-prey", 3, "maddpg", "uniform", "engine")
-    rounds = [dict.fromkeys(PHASES, 1.0)] * 3
-    assert not Timing(cell, 10, rounds).cut_short
-    assert Timing(cell, 10, rounds[:2]).cut_short
-    assert Timing(cell, 10, rounds, scaled=True).cut_short
+    three = [dict.fromkeys(PHASES, 1.0)] * 3
+    assert not Timing(cell, 10, three).cut_short
+    assert Timing(cell, 10, three[:2]).cut_short
+    assert Timing(cell, 10, three, scaled=[False, True, False]).cut_short
+
+
+def test_a_slow_start_is_not_cut_short():
+    cell = Cell("predator-prey", 3, "maddpg", "uniform", "engine")
+    timing = Timing(cell, 10, [dict.fromkeys(PHASES, 1.0)] * 4, scaled=[True, False, False, False])
+    timing.leave_out_first()
+    assert len(timing.rounds) == 3 and not timing.cut_short
+
+
+def test_slow_and_fast_cells_are_spread_over_the_same_time(monkeypatch):
+    now, order = 0.0, []
+
+    def one_round(subject, timing, seconds, counters):
+        nonlocal now
+        now += subject
+        order.append(timing.cell.implementation[0])
+        timing.rounds.append({})
+        timing.scaled.append(False)
+
+    monkeypatch.setattr(rounds, "one_round", one_round)
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now)
+    cells = [Cell("predator-prey", 3, "maddpg", "uniform", name) for name in ("slow", "fast")]
+    rounds.measure(cells, {"slow": 3.0, "fast": 1.0}, 10, 6.0, lambda used: None)
+    assert "".join(order) == "sfffsfff"
 
 
 def test_the_model_sees_more_misses_in_the_reference(found):
@@ -104,6 +130,15 @@ def test_arithmetic_on_made_up_times():
         row["phases_ms"] |= dict.fromkeys(("action selection", "target Q", "Q loss", "target update"), 1.0)
     (grown,) = growth_rows([uniform, double])
     assert grown["mini-batch sampling"] == pytest.approx(3) and grown["update all trainers"] == pytest.approx(2.5)
+
+
+def test_misses_that_grew_from_none_have_no_ratio():
+    fewer, more = dict.fromkeys(EVENTS, 2.0) | {"walks": 0.0}, dict.fromkeys(EVENTS, 5.0)
+    grown = growth(fewer, more)
+    assert grown["l3"] == 2.5 and grown["walks"] is None
+    row = {**more, "growth": grown, "agents": 6, "ring": 10, "minibatches": 1, "bytes": 1}
+    (made,) = misses_table([row])
+    assert made["L3"] == "0.0 ×2.50" and made["walks"] == "0.0"
 
 
 def test_tables_say_constants_once(found):
