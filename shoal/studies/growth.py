@@ -28,6 +28,8 @@ def study(found: dict[str, Any]) -> Study:
         steps = ", ".join(f"×{row['update all trainers']:.1f} ({row['agents']})" for row in rows)
         faster = all(row["update all trainers"] > 2 for row in rows)
         findings.append(f"{name}: update all trainers {steps}: {'always' if faster else 'not always'} more than twice.")
+    if not found["growth"]:
+        findings.append("No number of agents was measured beside its half.")
     for row in found["misses"]:
         if row["growth"] and row["agents"] == 6:
             findings.append(
@@ -42,7 +44,7 @@ def study(found: dict[str, Any]) -> Study:
     return Study(
         "growth",
         "Growth when the agents double (Figure 3)",
-        [without_constants(*table) for table in tables],
+        [without_constants(*table) for table in tables if table[1]],
         findings,
         "growth",
         found,

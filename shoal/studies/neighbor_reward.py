@@ -41,6 +41,10 @@ class Case:
     episodes: int
 
 
+Curves = dict[tuple[Case, str, int], list[dict[str, float]]]
+"""The learning curve of each case, variant and seed."""
+
+
 def cases(quick: bool) -> list[Case]:
     """What is trained: everything, or one world for a first impression."""
     if quick:
@@ -57,9 +61,13 @@ def length(quick: bool) -> float:
 
 
 def measured(quick: bool, advance: Advance) -> dict[str, Any]:
-    """Train every variant of every case with every seed, as many at a time as there are processors."""
+    """Train every variant of every case with every seed, as many at a time as there are processors.
+
+    Interrupted, it keeps the runs that are finished.
+    """
     todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
-    curves: dict[tuple[Case, str, int], list[dict[str, float]]] = {}
+    curves: Curves = {}
+    failed: list[str] = []
     advance(0.0, f"{len(todo)} runs")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -69,24 +77,34 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
             pool.submit(train_one, settings_of(*one), str(Path(folder) / str(number))): one
             for number, one in enumerate(todo)
         }
-        for done in as_completed(waiting):
-            one = waiting[done]
-            curves[one] = done.result()
-            advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
+        try:
+            for done in as_completed(waiting):
+                one = waiting[done]
+                curves[one] = done.result()
+                advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # asked politely it would go on with the next run
+            if not curves:
+                raise
+            failed.append(f"Interrupted: {len(curves)} of {len(todo)} runs are finished.")
     points = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
         for one in todo
+        if one in curves
     ]
-    return {"rows": [row for case in cases(quick) for row in compare(case, curves)], "curves": points}
+    rows = [row for case in cases(quick) for row in compare(case, curves)]
+    return {"rows": rows, "curves": points, "failed": failed}
 
 
 def study(found: dict[str, Any]) -> Study:
     """Each way of sampling against the uniform one."""
     rows = found["rows"]
-    findings = ["Papers: no significant loss of mean episode reward at 3, 6 and 12 agents.", *map(sentence, rows)]
+    claim = "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents."
+    findings = [claim, *map(sentence, rows), *found.get("failed", [])]
     title = "Rewards with and without neighbour sampling (Figure 6)"
     table = [("Training return per agent, last 1,000 episodes, mean over seeds", [table_row(row) for row in rows])]
-    return Study("neighbor-reward", title, table, findings, "rewards", found)
+    return Study("neighbor-reward", title, table if rows else [], findings, "rewards", found)
 
 
 def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
@@ -100,7 +118,8 @@ def train_one(settings: dict[str, Any], folder: str) -> list[dict[str, float]]:
     """Train in a process of its own; returns the learning curve."""
     from shoal.training.loop import train
 
-    train(TrainConfig(**settings, out=folder))
+    if train(TrainConfig(**settings, out=folder)).signal is not None:
+        raise KeyboardInterrupt
     lines = (json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines())
     return [{"episode": line["episode"], "return_mean": line["return_mean"]} for line in lines]
 
@@ -113,17 +132,23 @@ def last_return(curve: list[dict[str, float]]) -> float:
     return sum(late) / len(late)
 
 
-def compare(case: Case, curves: dict[tuple[Case, str, int], list[dict[str, float]]]) -> Iterable[dict[str, Any]]:
-    """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds."""
-    base = [last_return(curves[case, "uniform", seed]) for seed in range(case.seeds)]
+def compare(case: Case, curves: Curves) -> Iterable[dict[str, Any]]:
+    """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
+
+    Only seeds with which both were trained count.
+    """
     for variant in case.variants:
-        values = [last_return(curves[case, variant, seed]) for seed in range(case.seeds)]
-        differences = [value - other for value, other in zip(values, base, strict=True)]
+        both = [(curves.get((case, variant, k)), curves.get((case, "uniform", k))) for k in range(case.seeds)]
+        pairs = [(last_return(own), last_return(uniform)) for own, uniform in both if own and uniform]
+        if not pairs:
+            continue
+        values = [value for value, _ in pairs]
+        differences = [value - other for value, other in pairs]
         yield {
             "world": case.world,
             "agents": case.agents,
             "variant": variant,
-            "seeds": case.seeds,
+            "seeds": len(pairs),
             "episodes": case.episodes,
             "return_mean": sum(values) / len(values),
             "returns": values,
@@ -138,13 +163,18 @@ def sentence(row: dict[str, Any]) -> str:
     if row["variant"] == "uniform":
         return f"{where} per agent."
     gap, ci = row["difference"], row["difference_ci95"]
-    if not math.isfinite(ci):
+    if ci is None or not math.isfinite(ci):
         verdict = "one seed tells nothing about it"
     elif abs(gap) <= ci:
         verdict = "no difference that these seeds can tell"
     else:
         verdict = "worse" if gap < 0 else "better"
-    return f"{where}, {gap:+.2f} ± {ci:.2f} against uniform: {verdict}."
+    return f"{where}, {gap:+.2f}{margin(ci)} against uniform: {verdict}."
+
+
+def margin(ci: float | None) -> str:
+    """The interval, where there are seeds enough to tell one."""
+    return "" if ci is None or not math.isfinite(ci) else f" ± {ci:.2f}"
 
 
 def table_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -156,5 +186,5 @@ def table_row(row: dict[str, Any]) -> dict[str, Any]:
         "seeds": row["seeds"],
         "return per agent": f"{row['return_mean']:.2f}",
         "difference from uniform": "" if row["variant"] == "uniform" else f"{row['difference']:+.2f}",
-        "± 95 %": "" if row["variant"] == "uniform" else f"{row['difference_ci95']:.2f}",
+        "95 %": "" if row["variant"] == "uniform" else margin(row["difference_ci95"]).strip(),
     }

@@ -30,9 +30,10 @@ def run(sweep: Sweep, advance: Advance) -> dict[str, Any]:
 
 
 def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Rows by implementation, algorithm and world, each in the order of agents."""
+    """Rows of uniform sampling, if any, by implementation, algorithm and world, each in the order of agents."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    uniform = [row for row in rows if row["sampler"] == "uniform"] or rows
+    for row in sorted(uniform, key=lambda row: int(str(row["agents"]).split()[0])):  # 3, or "3 to 6"
         found.setdefault(f"{row['implementation']}, {row['algorithm']}, {row['env']}", []).append(row)
     return found
 
@@ -44,7 +45,7 @@ def circumstances(found: dict[str, Any]) -> str:
     rings = ", ".join(f"{ring:,} ({agents} agents)" for agents, ring in sizes.items())
     said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]
     if cut := sum(row["cut_short"] for row in rows):
-        said.append(f"{cut} of {len(rows)} cells were cut short.")
+        said.append(f"{cut} of {len(rows)} cells were cut short (*).")
     if (busiest := max(row["others"] or 0.0 for row in rows)) > 0.05:
         said.append(f"Other programs used up to {100 * busiest:.0f} % of the processors: times may be too long.")
     return " ".join([*said, *found["failed"]])

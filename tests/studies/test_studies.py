@@ -5,9 +5,11 @@ import functools
 import pytest
 
 from shoal.errors import UserError
+from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Sweep
 from shoal.report.studies import draw_study
 from shoal.studies import STUDIES, neighbor_reward, neighbor_time, run_study, study_length, study_of, sweeps
+from shoal.training.run_folder import finite
 
 TINY = {"batch": 64, "hidden": (8, 8)}
 
@@ -33,6 +35,28 @@ def test_a_study_of_time(tiny, tmp_path, name, number):
     assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
 
 
+@pytest.fixture(scope="module")
+def profiled():
+    """A profile of both samplers, the larger number of agents first."""
+    sweep = Sweep((6, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY, memory=False)
+    return sweeps.profile(sweep, machine_geometry(), lambda used, label: None, in_this_process=True).to_dict()
+
+
+@pytest.mark.parametrize("name", ["breakdown", "inside-update", "growth"])
+def test_a_study_of_a_profile_takes_uniform_sampling_in_the_order_of_agents(profiled, name):
+    rows = sweeps.panels(profiled["rows"])["engine, maddpg, predator-prey"]
+    assert [(row["agents"], row["sampler"]) for row in rows] == [(3, "uniform"), (6, "uniform")]
+    own = [finding for finding in study_of(name, profiled).findings if finding.startswith("engine")]
+    assert len(own) == 1 and own[0].count("3 to 6") <= 1
+
+
+def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tmp_path):
+    alone = {name: [row for row in profiled[name] if row["agents"] == 3] for name in ("rows", "misses")}
+    study = study_of("growth", {**profiled, **alone, "growth": []})
+    assert any("beside its half" in finding for finding in study.findings) and len(study.tables) == 1
+    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 2_000
+
+
 def test_the_study_of_rewards(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 1, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
@@ -47,6 +71,32 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
     assert rows[1]["difference"] == pytest.approx(rows[1]["return_mean"] - rows[0]["return_mean"])
     assert len(study.data["curves"]) == 4
     assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+
+
+def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
+    case = neighbor_reward.Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 60)
+    monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
+    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", InThisProcess)
+    curve = [{"episode": 10 * k, "return_mean": float(k)} for k in range(1, 7)]
+    monkeypatch.setattr(neighbor_reward, "train_one", lambda settings, folder: curve)
+
+    def stop_after(number):
+        done = []
+
+        def advance(amount, label):
+            done.append(amount)
+            if len(done) > number:
+                raise KeyboardInterrupt
+
+        return advance
+
+    study = run_study("neighbor-reward", True, stop_after(3))
+    assert len(study.data["curves"]) == 3 and "3 of 4 runs" in study.findings[-1]
+    assert {row["seeds"] for row in study.data["rows"]} <= {1, 2} and study.data["rows"]
+    assert study_of("neighbor-reward", finite(study.data)).findings == study.findings
+    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+    with pytest.raises(KeyboardInterrupt):
+        run_study("neighbor-reward", True, stop_after(0))
 
 
 class InThisProcess:
