@@ -23,6 +23,8 @@ ALGORITHMS = ("maddpg", "masac")
 SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
 IMPLEMENTATIONS = ("engine", "reference")
 PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
+PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase by neighbours, by number of agents
+PAPER_TOTAL_REDUCTION = {12: 10.2}  # and of the whole
 
 Row = dict[str, Any]
 Advance = Callable[[float, str], None]
@@ -262,6 +264,7 @@ def growth_rows(rows: Iterable[Row]) -> list[Row]:
             {
                 **dict(zip(("env", "algorithm", "implementation", "sampler"), rest, strict=True)),
                 "agents": f"{agents} to {2 * agents}",
+                "cut_short": row["cut_short"] or double["cut_short"],
                 "round": double["round_ms"] / row["round_ms"],
                 "update all trainers": double["update_ms"] / row["update_ms"],
                 "action selection": doubled["action selection"] / phases["action selection"],
@@ -287,6 +290,7 @@ def neighbor_rows(rows: Iterable[Row]) -> list[Row]:
             {
                 **{name: row[name] for name in key},
                 "sampler": row["sampler"],
+                "cut_short": row["cut_short"] or base["cut_short"],
                 "sampling_ms": sampling,
                 "uniform_sampling_ms": before,
                 "sampling_reduction": 1 - sampling / before,

@@ -13,6 +13,9 @@ Table = tuple[str, list[dict[str, Any]]]
 """A title, and rows of named cells."""
 
 
+CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; more --seconds mend it."
+
+
 def tables(found: Mapping[str, Any]) -> list[Table]:
     """All tables that a profile has something for."""
     made = [
@@ -39,6 +42,7 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
         found["machine"],
         *([found["counters"]] if found["counters"] else []),
         *([beside] if busiest > 0.05 else []),
+        *([CUT_SHORT] if any(row["cut_short"] for row in found["rows"]) else []),
         *found["failed"],
     ]
 
@@ -51,16 +55,18 @@ def without_constants(title: str, rows: list[dict[str, Any]]) -> Table:
     return f"{title} ({', '.join(rows[0][name] for name in constant)})" if constant else title, left
 
 
-def _cell(row: Row, *more: str) -> dict[str, Any]:
-    names = ("env", "algorithm", "implementation", "sampler", *more)
-    return {name: row[name] for name in names if name in row}
+def _cell(row: Row) -> dict[str, Any]:
+    """What a row is about; a star behind the agents where a measurement was cut short."""
+    names = ("env", "algorithm", "implementation", "sampler", "agents")
+    about = {name: row[name] for name in names if name in row}
+    return about | {"agents": f"{about['agents']} *"} if row.get("cut_short") else about
 
 
 def time_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Medians with quartiles, and the share of update all trainers with and without the environment."""
     return [
         {
-            **_cell(row, "agents"),
+            **_cell(row),
             "ring": f"{row['ring']:,}",
             "round, ms": f"{row['round_ms']:,.1f}",
             "quartiles": f"{row['round_ms_low']:,.1f}–{row['round_ms_high']:,.1f}",
@@ -69,7 +75,7 @@ def time_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "with env, %": f"{100 * row['update_share_with_environment']:.1f}",
             "acting, ms": f"{row['phases_ms']['action selection']:,.1f}",
             "env, ms": f"{row['phases_ms']['environment']:,.1f}",
-            "rounds": f"{row['rounds']} (cut short)" if row["cut_short"] else str(row["rounds"]),
+            "rounds": row["rounds"],
         }
         for row in rows
     ]
@@ -87,7 +93,7 @@ def update_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
         order = ("next action", "target Q next", "target Q")
         made.append(
             {
-                **_cell(row, "agents"),
+                **_cell(row),
                 **shares,
                 "= next action + target Q next + target Q": " + ".join(parts.get(name, "–") for name in order),
             }
@@ -97,14 +103,14 @@ def update_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Ratios."""
-    return [{name: f"{v:.2f}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+    return [_cell(row) | {name: f"{v:.2f}" for name, v in row.items() if isinstance(v, float)} for row in rows]
 
 
 def neighbor_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Reductions in per cent."""
     return [
         {
-            **_cell(row, "agents"),
+            **_cell(row),
             "uniform sampling, ms": f"{row['uniform_sampling_ms']:,.2f}",
             "neighbour sampling, ms": f"{row['sampling_ms']:,.2f}",
             "saved of the phase": f"{100 * row['sampling_reduction']:.1f}",
@@ -119,7 +125,7 @@ def misses_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Thousands of misses, with their growth where half as many agents were measured too."""
     return [
         {
-            **_cell(row, "agents"),
+            **_cell(row),
             "ring": f"{row['ring']:,}",
             "mini-batches": row["minibatches"],
             "read and written": human_bytes(int(row["bytes"])),
@@ -141,7 +147,7 @@ def times(row: Row, event: str) -> str:
 def counter_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """What the processor counted, where it does."""
     return [
-        {**_cell(row, "agents"), "phase": phase, **{name: f"{count / 1e3:,.0f}" for name, count in counts.items()}}
+        {**_cell(row), "phase": phase, **{name: f"{count / 1e3:,.0f}" for name, count in counts.items()}}
         for row in rows
         for phase, counts in row["counts"].items()
     ]
@@ -151,7 +157,7 @@ def memory_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Bytes in readable units."""
     return [
         {
-            **_cell(row, "agents"),
+            **_cell(row),
             "ring": f"{row['ring']:,}",
             "replay": human_bytes(row["replay"]),
             "networks": human_bytes(row["networks"]),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION
 from shoal.report.curve import COLOURS, FAINT_INK, INK
 from shoal.report.files import write_whole
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
@@ -29,19 +30,22 @@ PHASE_COLOURS = {
     "replay insertion": COLOURS[7],
     "other": COLOURS[6],
 }
-PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase, by number of agents
-PAPER_TOTAL_REDUCTION = {12: 10.2}
 
 
 def draw_profile(found: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the pictures that these rows make: shares, growth, inside the update, neighbour sampling."""
-    uniform = [row for row in found["rows"] if row["sampler"] == "uniform"] or found["rows"]
-    pictures = [draw_shares(uniform, folder / "shares.png"), draw_inside_update(uniform, folder / "inside-update.png")]
+    rows = found["rows"]
+    pictures = [draw_shares(rows, folder / "shares.png"), draw_inside_update(rows, folder / "inside-update.png")]
     if found["growth"]:
         pictures.append(draw_growth(found["growth"], folder / "growth.png"))
     if found["neighbor"]:
         pictures.append(draw_neighbor(found["neighbor"], folder / "neighbor.png"))
     return pictures
+
+
+def uniform_only(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of uniform sampling, or all if there are none: one picture shows one way of sampling."""
+    return [row for row in rows if row["sampler"] == "uniform"] or rows
 
 
 def draw_shares(rows: Sequence[Row], path: Path) -> Path:
@@ -54,7 +58,7 @@ def draw_shares(rows: Sequence[Row], path: Path) -> Path:
             axes.text(x, 103, f"{100 * row['update_share']:.0f} %", ha="center", fontsize=8, color=INK)
 
     title = "Share of the time without the environment\nabove the bars: update all trainers"
-    return _draw(rows, panel, title, "per cent", names, path, top=112)
+    return _draw(uniform_only(rows), panel, title, "per cent", names, path, top=112)
 
 
 def draw_inside_update(rows: Sequence[Row], path: Path) -> Path:
@@ -64,13 +68,13 @@ def draw_inside_update(rows: Sequence[Row], path: Path) -> Path:
     def panel(axes: "Axes", own: Sequence[Row]) -> None:
         _stack(axes, own, names, lambda row: row["phases_ms"])
 
-    return _draw(rows, panel, "Shares inside update all trainers", "per cent", names, path, top=100)
+    title = "Shares inside update all trainers"
+    return _draw(uniform_only(rows), panel, title, "per cent", names, path, top=100)
 
 
 def draw_growth(rows: Sequence[Row], path: Path) -> Path:
     """How many times as long each part of the update takes when the agents double (the papers' Figure 3)."""
     names = [*UPDATE_ALL_TRAINERS]
-    rows = [row for row in rows if row["sampler"] == "uniform"] or rows
 
     def panel(axes: "Axes", own: Sequence[Row]) -> None:
         width = 0.8 / len(names)
@@ -79,10 +83,10 @@ def draw_growth(rows: Sequence[Row], path: Path) -> Path:
             axes.bar(places, [row[name] for row in own], width, color=PHASE_COLOURS[name])
         axes.plot(range(len(own)), [row["update all trainers"] for row in own], "o", color=INK, markersize=4)
         axes.axhline(2, color=FAINT_INK, linewidth=0.8, linestyle="--")
-        axes.set_xticks(range(len(own)), [row["agents"].replace(" to ", "→") for row in own])
+        axes.set_xticks(range(len(own)), [row["agents"].replace(" to ", "→") + _star(row) for row in own])
 
     title = "Times as long when the agents double\ndots: update all trainers, dashed: as the agents"
-    return _draw(rows, panel, title, "times", names, path)
+    return _draw(uniform_only(rows), panel, title, "times", names, path)
 
 
 def draw_neighbor(rows: Sequence[Row], path: Path) -> Path:
@@ -101,7 +105,8 @@ def draw_neighbor(rows: Sequence[Row], path: Path) -> Path:
         axes.axhline(0, color=FAINT_INK, linewidth=0.8)
         axes.set_xticks(range(len(own)), [_name(row, rows) for row in own])
 
-    title = "Time saved by neighbour sampling; black: the papers"
+    known = any(row["agents"] in PAPER_REDUCTION for row in rows)
+    title = "Time saved by neighbour sampling, without the environment" + ("\nblack: the papers" if known else "")
     legend = dict(bars.values())
     return _draw(rows, panel, title, "per cent", list(legend), path, colours=legend)
 
@@ -109,7 +114,13 @@ def draw_neighbor(rows: Sequence[Row], path: Path) -> Path:
 def _name(row: Row, rows: Sequence[Row]) -> str:
     """Agents, and the sampler where there are several."""
     several = len({other["sampler"] for other in rows}) > 1
-    return f"{row['agents']}\n{row['sampler'].removeprefix('neighbor-')}" if several else str(row["agents"])
+    agents = f"{row['agents']}{_star(row)}"
+    return f"{agents}\n{row['sampler'].removeprefix('neighbor-')}" if several else agents
+
+
+def _star(row: Row) -> str:
+    """The mark of what was cut short."""
+    return "*" if row.get("cut_short") else ""
 
 
 def _stack(
@@ -124,7 +135,7 @@ def _stack(
             if share >= 7:
                 axes.text(x, bottom + share / 2, f"{share:.0f}", ha="center", va="center", fontsize=8, color="white")
             bottom += share
-    axes.set_xticks(range(len(rows)), [f"{row['agents']}{'*' if row['cut_short'] else ''}" for row in rows])
+    axes.set_xticks(range(len(rows)), [f"{row['agents']}{_star(row)}" for row in rows])
 
 
 def _draw(
@@ -144,8 +155,8 @@ def _draw(
     panels: dict[Panel, list[Row]] = {}
     for row in rows:
         panels.setdefault((row["env"], row["algorithm"], row["implementation"]), []).append(row)
-    columns = min(len(panels), 4)
-    lines = -(-len(panels) // columns)
+    columns = max(1, min(len(panels), 4))
+    lines = max(1, -(-len(panels) // columns))
     figure = Figure(figsize=(max(6.4, 3.2 * columns), 3.0 * lines + 1.2), layout="constrained")
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for axes in grid.flat[len(panels) :]:
@@ -162,8 +173,8 @@ def _draw(
         axes.set_ylabel(unit, fontsize=9, color=FAINT_INK)
     handles = [Patch(color=colours[name], label=name) for name in names]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(names)), fontsize=8, frameon=False)
-    cut = "\n* cut short" if any(row.get("cut_short") for row in rows) else ""
-    figure.suptitle(title + cut, fontsize=11, color=INK)
+    remark = "\n* cut short" if any(map(_star, rows)) else "" if rows else "\nnothing was measured"
+    figure.suptitle(title + remark, fontsize=11, color=INK)
     content = io.BytesIO()
     figure.savefig(content, dpi=130)
     return write_whole(path, content.getvalue())

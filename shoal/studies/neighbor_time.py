@@ -2,13 +2,10 @@
 
 from typing import Any
 
-from shoal.profiling.profile import Sweep
+from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Sweep
 from shoal.profiling.tables import misses_table, neighbor_table, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
-
-PAPER_SAMPLING = {3: 26.66, 12: 27.39}  # per cent
-PAPER_TOTAL = {12: 10.2}
 
 
 def _sweep(quick: bool) -> Sweep:
@@ -31,12 +28,12 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
 def study(found: dict[str, Any]) -> Study:
     """Neighbour sampling against uniform sampling in both implementations."""
     findings = [
-        f"Papers: the sampling phase is {PAPER_SAMPLING[3]} % (3 agents) to {PAPER_SAMPLING[12]} % (12) shorter, "
-        f"training as a whole {PAPER_TOTAL[12]} % (12)."
+        f"Papers: the sampling phase is {PAPER_REDUCTION[3]} % (3 agents) to {PAPER_REDUCTION[12]} % (12) shorter, "
+        f"training as a whole {PAPER_TOTAL_REDUCTION[12]} % (12)."
     ]
     for row in found["neighbor"]:
         agents = row["agents"]
-        goal = PAPER_SAMPLING.get(agents)
+        goal = PAPER_REDUCTION.get(agents)
         reached = "" if goal is None else f" (papers: {goal} %)"
         findings.append(
             f"{row['implementation']}, {row['sampler']}, {agents} agents: the sampling phase is "

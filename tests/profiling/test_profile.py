@@ -132,6 +132,15 @@ def test_arithmetic_on_made_up_times():
     assert grown["mini-batch sampling"] == pytest.approx(3) and grown["update all trainers"] == pytest.approx(2.5)
 
 
+def test_what_was_cut_short_has_a_star_in_every_table_of_time():
+    row = made_row(3, "uniform", 100.0)
+    (saved,) = neighbor_rows([row, made_row(3, "neighbor", 75.0)])
+    assert saved["cut_short"]  # one round
+    found = {"rows": [row], "neighbor": [saved], "growth": [], "misses": [], "memory": [], "failed": []}
+    assert [rows[0]["agents"] for _, rows in tables(found)] == ["3 *"] * 3
+    assert any(remark.startswith("* cut short") for remark in remarks({**found, "machine": "", "counters": ""}))
+
+
 def test_misses_that_grew_from_none_have_no_ratio():
     fewer, more = dict.fromkeys(EVENTS, 2.0) | {"walks": 0.0}, dict.fromkeys(EVENTS, 5.0)
     grown = growth(fewer, more)
