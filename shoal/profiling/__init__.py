@@ -1,9 +1,10 @@
 """Where the time goes: the processor's counters, and a model of its caches for every sampler and layout."""
 
-from shoal.profiling.addresses import VirtualObjects, VirtualRing, object_ranges, ring_ranges, walk
 from shoal.profiling.caches import CacheModel, Misses, mean_misses
 from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.profiling.machine import Geometry, Level, machine_geometry, parse_geometry
+from shoal.profiling.object_addresses import VirtualObjects, object_ranges, walk
+from shoal.profiling.ring_addresses import VirtualRing, ring_ranges
 
 __all__ = [
     "CacheModel",

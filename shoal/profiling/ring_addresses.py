@@ -1,0 +1,225 @@
+"""Which bytes the engine's sampler touches in a ring (`ring_ranges`), or would touch in a larger one (`VirtualRing`).
+
+What `gather.py` reads and writes, run by one thread: `locate` over all rows, then chunk by chunk the joint vectors and
+the outcomes. A copied block is a read and then a write. The prefetches are left out: they bring a line sooner, not more
+often. So is drawing the numbers: only the drawn ones are read.
+
+Shape letters: E copies, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch, N agents,
+K ranges.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.envs.base import EnvSpec, stagger_offsets
+from shoal.errors import UserError, check_choice
+from shoal.profiling.addresses import Ints, laid_out, touches
+from shoal.replay import STORAGES, Batch, Ring
+from shoal.replay.gather import CHUNK
+from shoal.replay.layout import Layout, ring_bytes, rows_needed
+
+
+class Places(NamedTuple):
+    """Addresses where the arrays of a ring and of a sample from it begin."""
+
+    words: int  # (E, R, W)
+    start: int  # (E, C)
+    joint: int  # (M, B, J)
+    next_joint: int  # (M, B, J)
+    reward: int  # (M, B, N)
+    terminated: int  # (M, B, N)
+    alive: int  # (M, B, N)
+    copies: int  # (M, B)
+    transitions: int  # (M, B)
+    at: int  # (M·B,)
+    after: int  # (M·B,)
+
+
+def ring_places(ring: Ring, batch: Batch) -> Places:
+    """Where the arrays of a ring and of its newest sample really lie."""
+    store = ring._store  # the ring shows nobody its rows, but here their place is the point
+    arrays = (store.floats, store.start, *batch, ring._at, ring._after)
+    return Places(*(array.__array_interface__["data"][0] for array in arrays))
+
+
+def ring_ranges(ring: Ring, batch: Batch, writes: bool = True) -> Ints:
+    """What gathering the ring's newest sample touched; see `engine_ranges`."""
+    copies, transitions, capacity = batch.copies.ravel(), batch.transitions.ravel(), ring.capacity_per_copy
+    begin, rows = ring._store.start[copies, transitions % capacity], ring._store.rows
+    return engine_ranges(ring.layout, rows, capacity, ring_places(ring, batch), copies, transitions, begin, writes)
+
+
+@dataclass(frozen=True)
+class VirtualRing:
+    """A full ring that takes no memory: where everything would lie, for a ring of any size.
+
+    Samplers draw from it as from a real one. Episodes end as in a world of fixed length, staggered or not; in a world
+    without a fixed length none ever does.
+    """
+
+    spec: EnvSpec
+    copies: int
+    capacity: int = 1_000_000
+    storage: str = "float32"
+    stagger: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what a ring would refuse."""
+        check_choice("storage", self.storage, STORAGES)
+        if not 1 <= self.copies <= self.capacity:
+            raise UserError(
+                f"A ring of {self.capacity} transitions for {self.copies} copies is not possible: it must have at "
+                "least one copy, and one transition for each."
+            )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What a row holds."""
+        return Layout.of(self.spec, self.storage)
+
+    @property
+    def capacity_per_copy(self) -> int:
+        """C."""
+        return self.capacity // self.copies
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return rows_needed(self.spec, self.capacity_per_copy)
+
+    @property
+    def oldest(self) -> int:
+        """The first transition of the run."""
+        return 0
+
+    @property
+    def added(self) -> int:
+        """As many as the ring holds."""
+        return self.capacity_per_copy
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the ring would take."""
+        return ring_bytes(self.spec, self.layout, self.copies, self.capacity_per_copy)
+
+    def begin(self, copies: Ints, transitions: Ints) -> Ints:
+        """Row numbers where these transitions start: every end of an episode before them has left a dead row."""
+        length = self.spec.episode_length if self.spec.fixed_length else None
+        if length is None:
+            return transitions
+        offsets = stagger_offsets(self.copies, length if self.stagger else None)
+        return transitions + (offsets[copies] + transitions) // length
+
+    def places(self, rows: int) -> Places:
+        """Invented addresses for a ring and a sample of this many transitions."""
+        layout, start = self.layout, 8 * self.copies * self.capacity_per_copy
+        joint, each = 4 * rows * layout.joint_size, rows * layout.agents
+        indices = (8 * rows,) * 4
+        return Places(*laid_out((self.nbytes - start, start, joint, joint, 4 * each, each, each, *indices)))
+
+    def ranges(self, copies: Ints, transitions: Ints, writes: bool = True) -> Ints:
+        """What gathering these drawn transitions would touch; see `engine_ranges`."""
+        chosen, numbers = copies.ravel(), transitions.ravel()
+        return engine_ranges(
+            self.layout,
+            self.rows,
+            self.capacity_per_copy,
+            self.places(chosen.size),
+            chosen,
+            numbers,
+            self.begin(chosen, numbers),
+            writes,
+        )
+
+
+def engine_ranges(
+    layout: Layout,
+    rows: int,
+    capacity: int,
+    places: Places,
+    copies: Ints,  # (M·B,)
+    transitions: Ints,  # (M·B,)
+    begin: Ints,  # (M·B,)  the row number where each transition starts
+    writes: bool = True,
+) -> Ints:
+    """What gathering these transitions touches in a ring of R rows and C transitions a copy.
+
+    Without `writes` the mini-batch's own arrays are left out, and only the ring and the indices are seen.
+    """
+    i = np.arange(copies.size)
+    start = places.start + 8 * (copies * capacity + transitions % capacity)
+    at, after = copies * rows + begin % rows, copies * rows + (begin + 1) % rows
+    index = touches((places.copies + 8 * i, 8), (places.transitions + 8 * i, 8), (places.at + 8 * i, 8))
+    locate = touches(
+        (places.at + 8 * i, 8),
+        (start, 8),
+        (places.copies + 8 * i, 8),
+        (places.at + 8 * i, 8),
+        (places.after + 8 * i, 8),
+    )
+    fill = _gather_floats if layout.kind == 0 else _gather_halves
+    gathered = fill(layout, places, at, after, i, 4 * writes)
+    outcomes = _gather_outcomes(layout, places, at, i, writes)
+    chunked = np.concatenate([_by_chunk(gathered), _by_chunk(outcomes)], axis=1)
+    return np.concatenate([part.reshape(-1, 2) for part in (index, locate, chunked)])
+
+
+def _by_chunk(accesses: Ints) -> Ints:
+    """(chunks, CHUNK · K, 2) of (rows, K, 2), the last chunk filled up with nothing."""
+    rows, each, _ = accesses.shape
+    filled = np.zeros((-(-rows // CHUNK) * CHUNK, each, 2), np.int64)
+    filled[:rows] = accesses
+    return filled.reshape(-1, CHUNK * each, 2)
+
+
+def _gather_floats(layout: Layout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
+    """Both joint vectors from float32 rows; `word` is the bytes of a value in the batch, 0 where those do not count."""
+    width, size, joint = 4 * layout.words, layout.observation_words, layout.joint_size
+    actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
+    return touches(
+        (places.at + 8 * i, 8),
+        (places.words + at * width, 4 * joint),
+        (target, word * joint),
+        (places.after + 8 * i, 8),
+        (places.words + after * width, 4 * size),
+        (next_target, word * size),
+        (next_target + 4 * size, word * actions),
+    )
+
+
+def _gather_halves(layout: Layout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
+    """Both joint vectors from 16-bit rows, a next observation from the batch where it has been widened there."""
+    width, size, joint = 4 * layout.words, layout.agents * layout.observation_size, layout.joint_size
+    actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
+    first, last = i % CHUNK == 0, (i % CHUNK == CHUNK - 1) | (i == i.size - 1)
+    follows = ~first & (at == np.roll(after, 1))  # the row before has this one as its next
+    alone = last | (np.roll(at, -1) != after)
+    return touches(
+        (places.at + 8 * i, 8),
+        (places.words + at * width, 2 * size),
+        (target, word * size),
+        (places.words + at * width + 4 * layout.observation_words, 4 * actions),
+        (target + 4 * size, word * actions),
+        (next_target + 4 * size, word * actions),
+        (target, word * size * follows),
+        (next_target - 4 * joint, word * size * follows),
+        (places.after + 8 * i, 8 * alone),
+        (places.words + after * width, 2 * size * alone),
+        (next_target, word * size * alone),
+    )
+
+
+def _gather_outcomes(layout: Layout, places: Places, at: Ints, i: Ints, writes: bool) -> Ints:
+    """Rewards and flags."""
+    agents, flags = layout.agents, places.words + 4 * (at * layout.words + layout.words - layout.agents)
+    return touches(
+        (places.at + 8 * i, 8),
+        (flags, 4 * agents),
+        (flags - 4 * agents, 4 * agents),
+        (places.reward + 4 * i * agents, 4 * agents * writes),
+        (places.terminated + i * agents, agents * writes),
+        (places.alive + i * agents, agents * writes),
+    )
