@@ -1,0 +1,151 @@
+"""What a run folder holds, and what becomes of one that was damaged."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal import TrainConfig, train
+from shoal.errors import UserError
+from shoal.training.config import read_config
+from shoal.training.run_folder import RunFolder, finite, new_run
+from tests.cli.helpers import QUIET, lines, one_sentence, strict
+
+
+def test_a_finished_run_keeps_one_checkpoint_and_no_replay(finished_run):
+    assert len(os.listdir(finished_run / "checkpoints")) == 1
+    assert not (finished_run / "checkpoints" / "replay").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
+def test_out_onto_something_of_a_run_is_refused(shoal, tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    code, _, err = shoal("train", *QUIET, "--out", tmp_path)
+    assert code == 2 and "already holds a run" in one_sentence(err)
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize("harm", ["missing", "shorter", "torn"])
+def test_a_log_that_lost_lines(shoal, stopped, harm):
+    path = stopped / "metrics.jsonl"
+    data = path.read_bytes()
+    path.unlink()
+    if harm != "missing":
+        path.write_bytes(data[: data.index(b"\n") + (1 if harm == "shorter" else 40)])
+    code, _, err = shoal("train", "--resume", stopped)
+    assert code == 0 and "has lost lines" in err
+    episodes = [line["episode"] for line in lines(stopped)]
+    assert episodes[-1] >= 60 and episodes == sorted(episodes)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "null", "5", "nonsense", "[]", "\0", '{"finished": true}', 10**5 * "["], ids=lambda text: text[:20]
+)
+def test_a_damaged_result(shoal, finished, text):
+    (finished / "result.json").write_text(text)
+    code, out, err = shoal("train", "--resume", finished)
+    assert code == 2 and out == "" and "result.json" in one_sentence(err)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"episodes": "many"}, {"seconds": "long"}, {"return_mean": "good"}, {"run": None, "episodes": None},
+        {"return_random": "bad", "return_random_ci95": {}}, {"episodes": 6.5}, {"phases": 3}, {"signal": "TERM"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_result_of_other_types(shoal, finished, settings):
+    held = json.loads((finished / "result.json").read_text())
+    (finished / "result.json").write_text(json.dumps({**held, **settings}))
+    code, out, err = shoal("train", "--resume", finished)
+    assert code == 2 and out == "" and "result.json" in one_sentence(err)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch": 64.0}, {"learning_rate": float("inf")}, {"threads": 2.0}, {"agents": float("nan")}, {"hidden": 8},
+        {"env_options": {}}, {"episodes": True}, {"env": None}, {"hidden": [[8]]}, {"rules": ["mpe2"]},
+        {"copies": 10**30}, {"device": 0}, {"out": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["train --resume", "evaluate"])
+def test_a_configuration_of_other_types(shoal, finished_run, tmp_path, settings, command):
+    held = json.loads((finished_run / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**held, **settings}))
+    code, out, err = shoal(*command.split(), tmp_path)
+    assert code == 2 and out == "" and "config.json' cannot be used: --" in one_sentence(err)
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", 10**5 * b"[", None], ids=["empty", "no text", "deep", "folder"])
+def test_a_configuration_that_is_none(shoal, tmp_path, content):
+    path = tmp_path / "config.json"
+    path.mkdir() if content is None else path.write_bytes(content)
+    code, _, err = shoal("train", "--resume", tmp_path)
+    assert code == 2 and "config.json' cannot be read: " in one_sentence(err) and "Errno" not in err
+
+
+def test_numbers_that_json_has_no_word_for():
+    nan = float("nan")
+    assert finite({"a": nan, "b": {"c": [1.5, -nan, (float("inf"), 2)]}}) == {
+        "a": None,
+        "b": {"c": [1.5, None, [None, 2]]},
+    }
+
+
+def test_python_numbers_and_paths_are_taken_for_what_they_mean(tmp_path):
+    settings = {"episodes": 30, "warmup": 300, "evaluate_episodes": 2, "tensorboard": False, "threads": 1}
+    numbers = {"batch": np.int64(32), "learning_rate": np.float32(0.01), "hidden": [8, 8]}
+    result = train(TrainConfig(**settings, **numbers, out=tmp_path / "run"))
+    assert result.finished and result.run == str(tmp_path / "run")
+    config = read_config(tmp_path / "run")
+    assert (config.batch, config.hidden, type(config.learning_rate)) == (32, (8, 8), float)
+    for batch in (32.0, True, np.float32(32)):
+        with pytest.raises(UserError, match=r"--batch is .* whole number"):
+            train(TrainConfig(**settings, batch=batch, out=tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_runs_started_at_once_take_different_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    barrier, folders = threading.Barrier(8), []
+
+    def start():
+        barrier.wait()
+        folders.append(new_run(TrainConfig()))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({folder.path for folder in folders}) == len(os.listdir("runs")) == 8
+    for folder in folders:
+        folder.close()
+
+
+def test_a_run_that_is_being_trained_has_one_trainer(shoal, stopped, tmp_path):
+    for words in (["--resume", stopped], [*QUIET, "--out", tmp_path / "new"]):
+        with RunFolder(Path(words[-1]), make=True):
+            code, _, err = shoal("train", *words)
+        assert code == 2 and "is being trained by another process" in one_sentence(err)
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_lines_of_the_log_and_the_result(shoal, tmp_path):
+    code, _, _ = shoal("train", *QUIET, "--warmup", "1200", "--evaluate-episodes", "1", "--out", tmp_path / "run")
+    assert code == 0
+    first, *_, last = lines(tmp_path / "run")
+    losses = [key for key in last if key.startswith("loss/")]
+    assert losses and first.keys() == last.keys()
+    assert all(first[key] is None for key in losses) and all(isinstance(last[key], float) for key in losses)
+    result = strict((tmp_path / "run" / "result.json").read_text())
+    assert result["return_random"] < 0 and result["return_random_ci95"] is None
+    code, _, err = shoal("train", *QUIET, "--log-every", "101", "--out", tmp_path / "other")
+    assert code == 2 and "--log-every is 101" in one_sentence(err)

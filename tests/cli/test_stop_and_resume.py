@@ -1,0 +1,92 @@
+"""Signals save a run, and resuming goes on with it."""
+
+import os
+import shlex
+import signal
+
+import pytest
+
+from shoal.training import loop
+from shoal.training.checkpoint import Checkpoints
+from tests.cli.helpers import QUIET, call_before, one_sentence, send, strict
+
+
+@pytest.mark.parametrize("more", [(), (signal.SIGTERM,), (signal.SIGHUP, signal.SIGTERM)], ids=str)
+def test_sigterm_saves_and_json_is_still_one_object(shoal, tmp_path, monkeypatch, more):
+    call_before(monkeypatch, loop.Training, "step", lambda: send(signal.SIGTERM), at=50)
+    call_before(monkeypatch, Checkpoints, "save", lambda: send(*more))  # while the run is being saved
+    code, out, err = shoal("train", *QUIET, "--json", "--out", tmp_path / "a run")
+    assert code == 128 + signal.SIGTERM
+    result = strict(out)
+    assert result["signal"] == signal.SIGTERM and not result["finished"] and 0 < result["episodes"] < 60
+    assert "Stopped and saved" in err and len(err.splitlines()) == 1
+    *_, command, option, folder = shlex.split(err)  # what a shell would make of the sentence
+    assert (command, option, folder) == ("train", "--resume", str(tmp_path / "a run"))
+    monkeypatch.undo()
+    code, out, _ = shoal("train", "--resume", folder, "--quiet", "--json")
+    assert code == 0 and strict(out)["finished"]
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_stops_the_saving(shoal, tmp_path, monkeypatch, first):
+    call_before(monkeypatch, loop.Training, "step", lambda: send(first), at=20)
+    call_before(monkeypatch, Checkpoints, "_write", lambda: send(signal.SIGINT))
+    code, out, err = shoal("train", *QUIET, "--json", "--out", tmp_path / "run")
+    assert (code, out, err) == (128 + signal.SIGINT, "", "Interrupted.\n")
+    monkeypatch.undo()
+    code, _, err = shoal("train", "--resume", tmp_path / "run")
+    assert code == 0 and "no checkpoint yet: starting over" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_during_the_evaluation(shoal, tmp_path, monkeypatch, number):
+    call_before(monkeypatch, loop, "evaluate_team", lambda: send(number))
+    code, out, err = shoal("train", *QUIET, "--json", "--out", tmp_path / "run")
+    assert code == 128 + number and "--resume" in err
+    assert strict(out)["signal"] == number and not (tmp_path / "run" / "result.json").exists()
+    monkeypatch.undo()
+    code, out, _ = shoal("train", "--resume", tmp_path / "run", "--quiet", "--json")
+    assert code == 0 and strict(out)["return_random"] is not None
+    assert len(os.listdir(tmp_path / "run" / "checkpoints")) == 1
+
+
+def test_a_signal_before_there_is_a_run(shoal, tmp_path, monkeypatch):
+    call_before(monkeypatch, loop, "build", lambda: send(signal.SIGTERM))
+    assert shoal("train", *QUIET, "--out", tmp_path / "run") == (128 + signal.SIGTERM, "", "Interrupted.\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_resume_and_out_name_the_folder_twice(shoal, finished_run, tmp_path):
+    for words in (["--out", tmp_path / "b"], [f"--out={tmp_path / 'b'}"]):
+        for order in ([*words, "--resume", finished_run], ["--resume", finished_run, *words]):
+            code, _, err = shoal("train", *order)
+            assert code == 2 and "twice" in one_sentence(err)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", ["--batch 1024", "--batch=1024", "--hidden 64 64", "--episodes 60000"])
+def test_a_default_that_was_asked_for_is_refused(shoal, stopped_run, words):
+    code, _, err = shoal("train", "--resume", stopped_run, *words.split())
+    assert code == 2 and "a resumed run keeps its settings" in one_sentence(err)
+
+
+def test_what_was_asked_for_and_is_so_is_taken(shoal, finished_run):
+    assert shoal("train", f"--resume={finished_run}", "--batch", "32", "--hidden", "8", "--quiet")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["train --out", "train --resume", "evaluate", "watch"])
+def test_a_name_that_is_too_long(shoal, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = shoal(*command.split(), 300 * "a")
+    assert code == 2 and out == "" and "File name too long" in one_sentence(err)
+    assert os.listdir(tmp_path) == []
+
+
+def test_resuming_a_finished_run_writes_nothing(shoal, finished):
+    (finished / "curve.png").unlink()
+    before = {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))}
+    finished.chmod(0o555)  # stops everybody but root
+    code, _, err = shoal("train", "--resume", finished)
+    finished.chmod(0o755)
+    assert code == 0 and "is finished" in err
+    assert {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))} == before

@@ -1,0 +1,94 @@
+"""Streams and places that are not there: closed outputs, odd terminals, no working directory."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from shoal import processes
+from shoal.cli import main
+from shoal.console import print_rows
+from tests.cli.helpers import QUIET, SHORT, lines, one_sentence, strict
+
+
+def test_standard_output_is_closed(process, finished_run):
+    for line in ("shoal --help >&-", f"shoal evaluate {finished_run} --episodes 2 >&-"):
+        result = process(line)
+        assert result.returncode == 2
+        assert result.stderr == "shoal: The output could not be written: standard output is closed.\n"
+
+
+def test_standard_error_is_closed(process, tmp_path):
+    words = shlex.join([*SHORT, "--json", "--out", str(tmp_path / "run")])
+    result = process(f"shoal train {words} 2>&-")
+    assert result.returncode == 0 and strict(result.stdout)["finished"]
+    assert len(lines(tmp_path / "run")) >= 5  # nobody wrote into files that took the place of the closed stream
+
+
+def test_a_mistake_with_standard_error_closed(process):
+    result = process("shoal fly 2>&-")
+    assert (result.returncode, result.stdout) == (2, "")
+
+
+def test_a_terminal_that_knows_only_ascii(shoal, process, finished_run, monkeypatch):
+    result = process("shoal train --resume nöwhere", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 2 and one_sentence(result.stderr) == "shoal: There is no run folder 'n?where'.\n"
+    with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as narrow, contextlib.redirect_stdout(narrow):
+        assert main(["evaluate", str(finished_run), "--episodes", "2"]) == 0
+        assert b"+-----" in narrow.buffer.getvalue() and b"??" not in narrow.buffer.getvalue()
+
+
+def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    print_rows("", [{"team": "a", "return per agent": "-123456.5", "interval": "-123456.7 to -123456.3"}])
+    digits = re.sub(r"\x1b\[[0-9;]*m|[^0-9]", "", capsys.readouterr().out)
+    assert sorted(digits) == sorted("123456512345671234563")
+
+
+def test_the_working_directory_is_gone(shoal, process, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    result = process(f"cd {gone} && rmdir {gone} && shoal --version")
+    assert result.returncode == 0 and result.stderr == ""
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = shoal("train", *QUIET)
+    assert code == 2 and "cannot be written" in one_sentence(err)
+    assert shoal("train", *QUIET, "--out", tmp_path / "run")[0] == 0
+
+
+def test_compiled_loops_find_a_place(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    nowhere = tmp_path / "file" / "below"  # where not even root can write
+    monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def place(*places):
+        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+        monkeypatch.setattr(processes, "numba_places", lambda: places)
+        processes.prepare()
+        return os.environ.get("NUMBA_CACHE_DIR")
+
+    chosen = place(nowhere, nowhere)
+    assert chosen is not None and processes.writable(Path(chosen)) and tmp_path in Path(chosen).parents
+    Path(chosen).chmod(0o777)  # anybody could put code there
+    assert (other := place(nowhere, nowhere)) != chosen and processes.writable(Path(other))
+    assert place(tmp_path / "code", nowhere) is None
+    assert place(nowhere, tmp_path / "home") is None
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "mine")
+    monkeypatch.setattr(processes, "numba_places", lambda: (nowhere, nowhere))
+    processes.prepare()
+    assert os.environ["NUMBA_CACHE_DIR"] == "mine"
+
+
+def test_where_numba_keeps_compiled_loops(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    assert processes.numba_places()[1] == Path("/nonexistent/.cache/numba")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert processes.numba_places()[1] == Path("/cache/numba")

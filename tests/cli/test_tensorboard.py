@@ -1,0 +1,59 @@
+"""Events for TensorBoard, and disks that are full."""
+
+import contextlib
+import resource
+
+import numpy as np
+import pytest
+
+from shoal.errors import UserError
+from shoal.training.events import EventsFile
+from shoal.training.run_folder import MetricsLog
+from tests.cli.helpers import SHORT, lines, one_sentence
+
+
+def test_events_can_be_read_back_also_of_a_resumed_run(shoal, stopped):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with (stopped / "metrics.jsonl").open("a") as log:  # killed after the line, before the next checkpoint
+        log.write('{"episode": 59}\n')
+    EventsFile(stopped, 0).add({"train/return_mean": 1.0}, 59)
+    assert shoal("train", "--resume", stopped, "--quiet")[0] == 0
+    accumulator = EventAccumulator(str(stopped)).Reload()
+    read = [(event.step, event.value) for event in accumulator.Scalars("train/return_mean")]
+    written = [(line["episode"], line["return_mean"]) for line in lines(stopped)]
+    assert [step for step, _ in read] == [step for step, _ in written]
+    assert np.allclose([value for _, value in read], [value for _, value in written])
+    assert {"loss/q", "time/environment", "train/steps_per_second"} <= {*accumulator.Tags()["scalars"]}
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_with_tensorboard(shoal, tmp_path):
+    with files_of_at_most(20_000):
+        words = [*SHORT, "--episodes", "200", "--log-every", "1", "--checkpoint-every", "0", "--quiet"]
+        code, _, err = shoal("train", *words, "--out", tmp_path / "run")
+    assert code == 2 and "File too large" in one_sentence(err) and str(tmp_path / "run") in err
+
+
+def test_a_full_disk_is_told_by_the_events_file_at_once(tmp_path):
+    log = MetricsLog(tmp_path, tensorboard=True)
+    events = log.paths[1]
+    with (
+        files_of_at_most(1_000),
+        pytest.raises(UserError, match=r"events\.out\.\S+' cannot be written: File too large"),
+    ):
+        for episode in range(100):
+            before = events.stat().st_size
+            log.add({"episode": episode, "a": 1.0})  # shorter in the log than among the events
+            assert events.stat().st_size > before
+    assert log.path.stat().st_size < 900
+    log.close()

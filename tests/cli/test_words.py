@@ -1,0 +1,36 @@
+"""The parser's complaints in plain words."""
+
+import pytest
+
+from tests.cli.helpers import one_sentence
+
+
+@pytest.mark.parametrize("columns", ["20", "200"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --seed 1e3", "--seed '1e3' is not a whole number"),
+        ("train --tau x", "--tau 'x' is not a number"),
+        ("train --agents 2.5", "--agents '2.5' is not a whole number or None"),
+        ("train --target-entropy x", "--target-entropy 'x' is not a number or None"),
+        ("train --hidden 8,8", "--hidden '8,8' is not a row of whole numbers such as 64 64"),
+        ("train --rules chess", "--rules 'chess' is not one of 'mpe2', 'openai'"),
+        ("train --tau", "--tau needs a value"),
+        ("train --jsno", "Unrecognized options: --jsno; perhaps you meant --json"),
+        ("train --agnets 3 --foo", "Unrecognized options: --agnets, 3, --foo; perhaps you meant --agents"),
+        ("evaluate", "RUN is missing (Run folder)"),
+        ("bench ENV", "'ENV' is not one of 'env', "),
+    ],
+)
+def test_the_parsers_complaints_in_plain_words(shoal, monkeypatch, columns, words, sentence):
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, err = shoal(*words.split())
+    assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
+    assert err.endswith(f" (shoal {words.split()[0]} --help tells more).\n")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "watch"])
+@pytest.mark.parametrize("seed", ["-1", str(2**70)])
+def test_seeds_out_of_range(shoal, finished_run, command, seed):
+    code, _, err = shoal(command, finished_run, "--seed", seed)
+    assert code == 2 and f"--seed is {seed}, but must be from 0 to" in one_sentence(err)
