@@ -92,7 +92,7 @@ def make_device(name: str) -> torch.device:
 
 
 def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
-    """About the most memory that acting and updating take beside the world and the ring (measured: docs/testing.md).
+    """About the most memory that acting and updating take beside the world and the ring.
 
     Each network with its target, its gradients and Adam's two moments, the copy of them that a checkpoint makes, and
     what a mini-batch keeps on its way through: inputs, hidden layers with their gradients, noise and actions.
