@@ -79,16 +79,17 @@ class Sweep:
     def cells(self) -> list[Cell]:
         """All combinations that there are: the papers' two texts of neighbour sampling are the reference's only."""
         everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
-        return [cell for cell in (Cell(*one) for one in everything) if _is_there(cell)]
+        return [cell for cell in (Cell(*one) for one in everything) if self._is_there(cell)]
+
+    def _is_there(self, cell: Cell) -> bool:
+        if cell.implementation == "engine":
+            return cell.sampler not in ("neighbor-v1", "neighbor-v2")
+        return not (cell.sampler == "neighbor" and "neighbor-v2" in self.sampler)  # which it is: once is enough
 
     @property
     def total_seconds(self) -> float:
         """About how long the clock will run; filling the rings comes on top."""
         return self.seconds * len(self.cells())
-
-
-def _is_there(cell: Cell) -> bool:
-    return not (cell.implementation == "engine" and cell.sampler in ("neighbor-v1", "neighbor-v2"))
 
 
 @dataclass

@@ -103,7 +103,7 @@ def draw_neighbor(rows: Sequence[Row], path: Path) -> Path:
                         [x + 0.4 * k - 0.38, x + 0.4 * k - 0.02], [paper[row["agents"]]] * 2, color=INK, linewidth=2
                     )
         axes.axhline(0, color=FAINT_INK, linewidth=0.8)
-        axes.set_xticks(range(len(own)), [_name(row, rows) for row in own])
+        axes.set_xticks(range(len(own)), [_name(row) for row in own])
 
     known = any(row["agents"] in PAPER_REDUCTION for row in rows)
     title = "Time saved by neighbour sampling, without the environment" + ("\nblack: the papers" if known else "")
@@ -111,11 +111,9 @@ def draw_neighbor(rows: Sequence[Row], path: Path) -> Path:
     return _draw(rows, panel, title, "per cent", list(legend), path, colours=legend)
 
 
-def _name(row: Row, rows: Sequence[Row]) -> str:
-    """Agents, and the sampler where there are several."""
-    several = len({other["sampler"] for other in rows}) > 1
-    agents = f"{row['agents']}{_star(row)}"
-    return f"{agents}\n{row['sampler'].removeprefix('neighbor-')}" if several else agents
+def _name(row: Row) -> str:
+    """Agents, and which of the papers' two texts where they are told apart."""
+    return f"{row['agents']}{_star(row)}\n{row['sampler'].removeprefix('neighbor').removeprefix('-')}".rstrip()
 
 
 def _star(row: Row) -> str:

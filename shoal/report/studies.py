@@ -52,6 +52,8 @@ def draw_rewards(curves: Sequence[Mapping[str, Any]], path: Path) -> Path:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
         axes.legend(fontsize=8, frameon=False)
+    title = "Training return per agent: mean over seeds, band from the worst to the best seed"
+    figure.suptitle(title, fontsize=11, color=INK)
     content = io.BytesIO()
     figure.savefig(content, dpi=130)
     return write_whole(path, content.getvalue())

@@ -220,6 +220,16 @@ def test_what_cannot_be_profiled(settings, sentence):
         Sweep(**settings).check()
 
 
+def test_the_references_neighbor_is_not_measured_twice():
+    def samplers(*asked):
+        cells = Sweep((3,), sampler=asked).cells()
+        return [(cell.implementation, cell.sampler) for cell in cells if cell.sampler != "uniform"]
+
+    every = samplers("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
+    assert every == [("engine", "neighbor"), ("reference", "neighbor-v1"), ("reference", "neighbor-v2")]
+    assert samplers("neighbor") == [("engine", "neighbor"), ("reference", "neighbor")]
+
+
 def test_ctrl_c_keeps_what_was_measured():
     def stop_at_the_second_group(used, label):
         if label.startswith("3 agents"):
