@@ -4,6 +4,7 @@ Nothing here is shared with the engine: networks are lists of matrices an agent,
 clipping are spelled out. Noise comes in as arrays. Everything is of the batch's own precision.
 """
 
+import contextlib
 import math
 
 import numpy as np
@@ -213,3 +214,14 @@ def numpy_noise(rng, kind, shape, precision=np.float32):
     """Noise of the kind that the policy asks for."""
     values = rng.gumbel(size=shape) if kind == "gumbel" else rng.normal(size=shape)
     return torch.from_numpy(np.asarray(values, precision))
+
+
+@contextlib.contextmanager
+def precision_of_networks(precision):
+    """Networks that are made in here are of this precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if precision is np.float64 else torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -3,7 +3,6 @@
 In float32 to 1e-5, as a user gets them; in float64 to 1e-9, where rounding can hide no mistake.
 """
 
-import contextlib
 import itertools
 import random
 
@@ -15,7 +14,7 @@ from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
 from shoal.envs.base import EnvSpec
 from shoal.replay import Batch
-from tests.algorithms.plain import Plain, actor_nets, critic_nets, numpy_noise
+from tests.algorithms.plain import Plain, actor_nets, critic_nets, numpy_noise, precision_of_networks
 
 CPU = torch.device("cpu")
 ROWS, UPDATES = 32, 5
@@ -50,17 +49,6 @@ def make_batch(rng, spec, minibatches, precision=np.float32):
         joint[..., n * o :] *= np.repeat(alive, a, -1)
     indices = np.zeros(shape, np.int64)
     return Batch(joint, next_joint, reward, ended, alive, indices, indices)
-
-
-@contextlib.contextmanager
-def precision_of_networks(precision):
-    """Networks that are made in here are of this precision."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if precision is np.float64 else torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def agree(spec, config, precision=np.float64, seed=0):

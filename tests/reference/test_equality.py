@@ -4,7 +4,6 @@ In float64 to 1e-9, where rounding can hide no mistake. In float32, as a user ge
 whose gradient is so small (1e-9) that Adam makes a step out of its rounding.
 """
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -19,6 +18,7 @@ from shoal.reference.replay import ListSampler, Transitions
 from shoal.reference.team import ReferenceTeam
 from shoal.replay import Batch
 from shoal.replay.samplers import Uniform
+from tests.algorithms.plain import precision_of_networks
 from tests.reference.histories import filled, make_spec
 
 CPU = torch.device("cpu")
@@ -48,16 +48,6 @@ class Recorder:
         noise = self.queue.pop(0)
         assert kind == "gumbel" and tuple(noise.shape) == shape
         return noise
-
-
-@contextlib.contextmanager
-def torch_precision(precision):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if precision is np.float64 else torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def in_precision(arrays, precision):
@@ -115,7 +105,7 @@ def agree(spec, precision, **settings):
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
 def precision(request):
-    with torch_precision(request.param):
+    with precision_of_networks(request.param):
         yield request.param
 
 
