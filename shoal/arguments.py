@@ -4,7 +4,7 @@ import contextlib
 import io
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,7 @@ def parse(
     """The arguments of a command, whose doc says what it does and gives examples; a mistake becomes one sentence."""
     import tyro
 
-    name = command.__name__
+    name = command.__name__.replace("_", " ")
     text, *examples = (command.__doc__ or "").strip().splitlines()
     description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
     complaint, answer = io.StringIO(), io.StringIO()
@@ -105,3 +105,12 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(",") if text)
     except ValueError:
         raise UserError(f"{option} is '{text}', but must be whole numbers with commas between, e.g. 3,12.") from None
+
+
+def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], before: str = "") -> str:
+    """The text of `shoal --help`, or of a group of commands whose names have a word before them."""
+    lines = [title, ""]
+    for name, command in commands.items():
+        text, *examples = [line.strip() for line in (command.__doc__ or "").strip().splitlines() if line.strip()]
+        lines += [f"  shoal {before}{name:<10} {text}", *(f"      {example}" for example in examples[:1])]
+    return "\n".join([*lines, "", f"`shoal {before}COMMAND --help` tells all about a command."])

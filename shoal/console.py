@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -112,6 +112,8 @@ def print_files(run: Path, pictures: list[Path]) -> None:
 
 def shown(value: Any) -> str:
     """A value in a table: four digits that count, and commas in large numbers."""
+    if value is None:
+        return "–"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -136,6 +138,25 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     width = None if on_terminal else 160
     Console(file=text, width=width, force_terminal=on_terminal).print(table)
     put(text.getvalue().rstrip("\n"))
+
+
+def print_lines(title: str, lines: Sequence[tuple[str, ...]]) -> None:
+    """A table of texts, the first line being its header."""
+    print_rows(title, [dict(zip(lines[0], line, strict=True)) for line in lines[1:]])
+
+
+def output_file(option: str, name: str, suffix: str) -> Path:
+    """A file to write, in a folder that is there: found out before the work, not after it."""
+    path = Path(name)
+    if path.suffix.lower() != suffix:
+        raise UserError(f"{option} is '{name}', but must end in {suffix}.")
+    if path.is_dir():
+        raise UserError(f"{option} '{name}' cannot be written: it is a folder.")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{path.parent}'.")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
+    return path
 
 
 def output_folder(name: str) -> Path:

@@ -14,20 +14,30 @@ BENCHES = {
     "phases": "share of sampling in an update, of acting in training; what neighbour sampling saves",
     "checkpoint": "time of a checkpoint over the training between two of them",
     "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
+    "gemm": "emulated matrix products beside float32 ones of the same shape",
+    "quantize": "ns an element beside a copy",
+    "inference": "engines and precisions beside PyTorch: latency, memory, loading of weights",
 }
 
 
-def sizes(name: str, agents: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """The numbers of agents that a bench goes through: the ones asked for, or its own."""
+def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
+    """What a bench is measured in: the numbers of agents asked for, or its own parts.
+
+    A bench that has to do with no agents refuses to be given some, unless others run beside it.
+    """
     if any(not 1 <= n <= 1024 for n in agents):
         raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
-    own: tuple[int, ...] = inspect.signature(_module(name).run).parameters["agents"].default
-    return agents or own
+    first = next(iter(inspect.signature(_module(name).run).parameters.values()))
+    if first.name == "agents":
+        return agents or tuple(first.default)
+    if agents and alone:
+        raise UserError(f"--agents is {agents}, but bench {name} has to do with no agents; leave it out.")
+    return tuple(first.default)
 
 
-def run_bench(name: str, agents: int) -> list[dict[str, Any]]:
-    """The rows of one bench for one number of agents."""
-    rows: list[dict[str, Any]] = _module(name).run(agents=(agents,))
+def run_bench(name: str, part: Any) -> list[dict[str, Any]]:
+    """The rows of one part of a bench."""
+    rows: list[dict[str, Any]] = _module(name).run((part,))
     return rows
 
 

@@ -39,7 +39,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
                 bare()
                 products.append(time.perf_counter() - start)
         for timing in timings.values():
-            timing.leave_out_first()
+            del timing.rounds[0], timing.scaled[0]  # it warmed up
         rows.append(_row(n, algorithm, every, timings, sorted(products)[len(products) // 2]))
     return rows
 

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from shoal.numerics.kernels import INFINITY, MAGNITUDE, round_nearest_or_directed, round_stochastically
 from shoal.numerics.plan import Plan
 
+HELPERS = "9cc83942390f659b"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_bands(

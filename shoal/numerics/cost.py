@@ -14,6 +14,7 @@ from shoal.numerics import cost_tables as tables
 from shoal.numerics.design import MOST_LUT_MANTISSA, Design, Scalar, bits_of, parse_design, product_bits
 from shoal.numerics.fits import Fit
 from shoal.numerics.formats import FixedFormat, FloatFormat, _whole
+from shoal.numerics.mac import MacUnit
 from shoal.numerics.notation import parse
 
 KINDS = ("tabulated", "interpolated", "extrapolated")
@@ -60,7 +61,7 @@ class Cost:
         return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
 
 
-def mac_cost(design: str | Design, pes: int = tables.SYSTEM_PES) -> Cost:
+def mac_cost(design: str | MacUnit | Design, pes: int = tables.SYSTEM_PES) -> Cost:
     """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4)."""
     design = parse_design(design)
     pes = _whole("pes", pes)

@@ -9,6 +9,7 @@ from shoal.numerics import cost_tables as tables
 from shoal.numerics.cost import Area, Cost, fits, mac_cost
 from shoal.numerics.design import Design
 from shoal.numerics.energy import energy
+from shoal.numerics.mac import MacUnit
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
 
@@ -27,7 +28,7 @@ class Comparison:
     """The same figures, and how each is known, for machines."""
 
 
-def compare(designs: Sequence[str | Design], pes: int = tables.SYSTEM_PES) -> Comparison:
+def compare(designs: Sequence[str | MacUnit | Design], pes: int = tables.SYSTEM_PES) -> Comparison:
     """What `shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13` prints."""
     if isinstance(designs, str) or not designs:
         raise UserError("Name at least one MAC unit to compare, such as E5M2:5+Q8.13.")

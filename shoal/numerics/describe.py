@@ -1,11 +1,13 @@
-"""A number format as tables for a person: its properties, the ends of its range, all its values."""
+"""A number format or a MAC unit as tables for a person: properties, the ends of a format's range, all its values."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.errors import UserError
 from shoal.numerics.encodings import operand_format
 from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format, Row
+from shoal.numerics.mac import FloatMultiplier, MacUnit, parse_mac
 from shoal.numerics.notation import parse
 
 MOST_SHOWN = 16  # mantissa fields of the ends; of more the first and the last are shown
@@ -16,7 +18,7 @@ Lines = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Description:
-    """What `shoal mac describe` prints; empty tables where a format has none."""
+    """A format as tables; empty ones where it has none."""
 
     format: Format
     properties: list[Row]
@@ -24,6 +26,99 @@ class Description:
     """The header, then for each mantissa field what the top exponent field and field 0 hold."""
     values: Lines
     """The header, then the positive values of each exponent field; only of floats of up to `MOST_VALUES` bits."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `shoal mac describe` prints."""
+
+    tables: list[tuple[str, Lines]]
+    """Titles and tables, each with its header."""
+    json: dict[str, Any]
+
+
+def describe_name(name: str, cfg: int | None = None) -> Tables:
+    """A format (`E5M2`, and what configuration `cfg` decodes of it) or a unit (`E5M2:5+E6M5`) by its name."""
+    if "+" not in name:
+        found = describe(name, cfg)
+        return Tables(_tables(found, with_encodings=cfg is None), description_json(found))
+    if cfg is not None:
+        raise UserError(f"The configuration of a unit stands in its name: E5M2:{cfg}+E6M5; leave --cfg out.")
+    unit = parse_mac(name)
+    formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
+    operands = [describe(format) for format in dict.fromkeys(formats)]
+    properties = unit_properties(unit)
+    tables: list[tuple[str, Lines]] = [(str(unit), [("property", "value"), *properties])]
+    for operand in operands:
+        tables += _tables(operand, with_encodings=False)
+    as_json = {"unit": str(unit), "properties": dict(properties), "operands": [description_json(o) for o in operands]}
+    return Tables(tables, as_json)
+
+
+def unit_properties(unit: MacUnit) -> list[Row]:
+    """What a unit reads, what its multiplier gives out, and how its accumulator takes that in."""
+    multiplier, sums = unit.multiplier, unit.accumulator
+    product = multiplier.product
+    rounded = multiplier.encoding.rounded_output if isinstance(multiplier, FloatMultiplier) else multiplier.rounded
+    how = f"rounded ({multiplier.product_rounding})" if rounded else "exact"
+    rows = [("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats))))]
+    if isinstance(multiplier, FloatMultiplier):
+        rows.append(("configuration", f"CFG-{multiplier.cfg}: {multiplier.encoding.change}"))
+    rows += [
+        ("product", f"{product!r}, {how}"),
+        ("largest product", number(product.max)),
+        ("smallest product", number(product.min_positive)),
+        ("accumulator", repr(sums)),
+        ("largest sum", number(sums.max)),
+        ("smallest sum above zero", number(sums.min_positive)),
+        ("order of the sum", unit.order),
+        ("rounding", unit.rounding + (f", {unit.random_bits} random bits" if unit.rounding == "stochastic" else "")),
+        ("rounded", "the sum" if unit.fused else "the product before it is added" + _and_sum(unit)),
+        ("beyond the largest sum", unit.overflow),
+    ]
+    return rows
+
+
+def description_json(found: Description) -> dict[str, Any]:
+    """A format as plain values: of floats of few bits all values, at the place of their code without the sign."""
+    element = found.format.element if isinstance(found.format, BlockFormat) else found.format
+    values = None
+    if found.values:
+        decoded = map(element.decode, range(2 ** (element.width - 1)))
+        values = [value if math.isfinite(value) else number(value) for value in decoded]
+    return {
+        "format": str(found.format),
+        "properties": dict(found.properties),
+        "bits": element.width,
+        "max": element.max,
+        "min_positive": element.min_positive,
+        "values": values,
+    }
+
+
+def _tables(found: Description, with_encodings: bool) -> list[tuple[str, Lines]]:
+    """The tables that a format has; those of a plain EeMm also have both ends in all six configurations."""
+    name = str(found.format)
+    tables: list[tuple[str, Lines]] = [(name, [("property", "value"), *found.properties])]
+    if with_encodings and (encodings := _encodings(found.format)):
+        tables.append((f"{name}: both ends in the six configurations", encodings))
+    elif found.ends:
+        tables.append((f"{name}: both ends", found.ends))
+    if found.values:
+        tables.append((f"{name}: positive values", found.values))
+    return tables
+
+
+def _encodings(format: Format) -> Lines:
+    """Both ends in the six configurations; nothing for a format that these do not decode (fp64, E4M3FN, Q8.13)."""
+    try:
+        return encodings_table(format)  # type: ignore[arg-type]
+    except UserError:
+        return []
+
+
+def _and_sum(unit: MacUnit) -> str:
+    return "" if isinstance(unit.accumulator, FixedFormat) else ", then the sum"
 
 
 def describe(format: str | Format, cfg: int | None = None) -> Description:

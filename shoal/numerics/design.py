@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from shoal.errors import UserError
 from shoal.numerics.encodings import ENCODINGS, encoding, operand_format
-from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat
-from shoal.numerics.notation import parse
+from shoal.numerics.formats import FixedFormat, FloatFormat
+from shoal.numerics.mac import FloatMultiplier, MacUnit
+from shoal.numerics.notation import unit_parts
 
 MOST_LUT_MANTISSA = 3  # up to here floats need no DSPs: slide 'MAC Design Space Exploration', Multiplier
 
@@ -50,7 +51,9 @@ class Design:
         elif self.cfg is not None:
             raise UserError(f"CFG-1 to 6 are encodings of floating-point operands, not of {self.operand!r}.")
         elif isinstance(self.accumulator, FloatFormat):
-            raise UserError(f"A {self.operand} multiplier cannot feed accumulator {self.accumulator}; a Qi.f it can.")
+            raise UserError(
+                f"There are no figures for a {self.operand} multiplier before a float accumulator ({self.accumulator})."
+            )
         elif not self.dsps:
             raise UserError(f"There are no figures for a {self.operand} multiplier without DSPs; leave dsps on.")
         self._keep(second=None if second == self.operand else second)
@@ -68,34 +71,29 @@ class Design:
             object.__setattr__(self, name, value)
 
 
-def parse_design(text: str | Design) -> Design:
-    """The unit that a text names: `E5M2:5+Q8.13` is an E5M2 multiplier in CFG-5 and a Q8.13 accumulator.
+def parse_design(unit: str | MacUnit | Design) -> Design:
+    """The design of a unit or of its name: `E5M2:5+Q8.13` is an E5M2 multiplier in CFG-5 and a Q8.13 accumulator.
 
     Two operand formats are `E4M3*E5M2:5+E6M6`. Without a CFG it is CFG-1. Without an accumulator, that has the format
-    of the multiplier's output: `E5M2:5` is `E5M2:5+E6M5`, and `fp32` is `fp32+fp32`.
+    of the multiplier's output: `E5M2:5` is `E5M2:5+E6M5`, and `fp32` is `fp32+fp32`. Of a `MacUnit` its formats count,
+    not its order or rounding, of which no table knows the cost; a name that has such is refused.
     """
-    if isinstance(text, Design):
-        return text
-    if not isinstance(text, str):
-        raise UserError(f"A MAC unit is written as a text such as 'E5M2:5+Q8.13', not {text!r}.")
-    if re.search(r",(?![^(]*\))", text):
+    if isinstance(unit, Design):
+        return unit
+    if isinstance(unit, MacUnit):
+        cfg = unit.multiplier.cfg if isinstance(unit.multiplier, FloatMultiplier) else None
+        return Design(unit.multiplier.a, unit.accumulator, cfg, second=unit.multiplier.b)
+    operands, cfg, accumulator, options = unit_parts(unit)
+    if options:
         raise UserError(
-            f"'{text}' has more than formats; cost is known by format only, so leave out what is after the comma."
+            f"'{unit}' has more than formats; cost is known by format only, so leave out what is after the comma."
         )
-    multiplier, plus, accumulator = text.partition("+")
-    names = multiplier.split("*")
-    cfgs = {cfg.strip() for name in names for cfg in re.findall(r":([^(]*)", name)}
-    if "+" in accumulator or len(names) > 2 or len(cfgs) > 1:
-        raise UserError(f"'{text}' is not a MAC unit; E5M2:5+Q8.13 and E4M3*E5M2:5+E6M6 are examples.")
-    if cfgs and not cfgs <= set("123456"):
-        raise UserError(f"The cfg of '{text}' is '{cfgs.pop()}', but must be from 1 to 6.")
-    operands = [_scalar(re.sub(r":[^(]*", "", name), text) for name in names]
-    cfg = int(cfgs.pop()) if cfgs else 1 if isinstance(operands[0], FloatFormat) else None
+    if cfg is None and isinstance(operands[0], FloatFormat):
+        cfg = 1
     second = operands[1] if len(operands) > 1 else None
-    if plus:
-        return Design(operands[0], _scalar(accumulator, text), cfg, second=second)
-    product = _product_format(Design(operands[0], operands[0], cfg, second=second))
-    return Design(operands[0], product, cfg, second=second)
+    if accumulator is None:
+        accumulator = _product_format(Design(operands[0], operands[0], cfg, second=second))
+    return Design(operands[0], accumulator, cfg, second=second)
 
 
 def bits_of(format: object) -> tuple[int, ...]:
@@ -120,15 +118,6 @@ def _product_format(design: Design) -> Scalar:
         exponent, mantissa = product_bits(design)
         return FloatFormat(exponent, mantissa)
     return max(design.operand, design.second or design.operand, key=lambda format: format.width)
-
-
-def _scalar(name: str, text: str) -> Scalar:
-    format = parse(name)
-    if isinstance(format, BlockFormat):
-        raise UserError(
-            f"'{text}' has blocks; the cost of sharing an exponent is not known, only that of {format.element}."
-        )
-    return format
 
 
 def _cfg_of(operand: FloatFormat) -> int:

@@ -13,6 +13,7 @@ from shoal.numerics import cost_tables as tables
 from shoal.numerics.cost import KINDS
 from shoal.numerics.design import Design, Scalar, parse_design
 from shoal.numerics.formats import FloatFormat
+from shoal.numerics.mac import MacUnit
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Operation:
         return self.multiply + self.add
 
 
-def energy(design: str | Design) -> Operation:
+def energy(design: str | MacUnit | Design) -> Operation:
     """pJ of a multiplication of the unit's operands and of an addition in its accumulator. The CFG has no figures."""
     return _operation(design, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
 
 
-def silicon_area(design: str | Design) -> Operation:
+def silicon_area(design: str | MacUnit | Design) -> Operation:
     """μm² of a multiplier of the unit's operands and of an adder of its accumulator's format."""
     return _operation(design, tables.MULTIPLY_AREA, tables.ADD_AREA)
 
@@ -47,7 +48,7 @@ def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
     return low * format.width / 64, high * format.width / 64
 
 
-def _operation(design: str | Design, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
+def _operation(design: str | MacUnit | Design, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
     design = parse_design(design)
     added, kind = _between(design.accumulator, add)
     multiplied, *other = (

@@ -50,6 +50,8 @@ class FloatFormat:
         if exponent > 11 or not 0 <= mantissa <= 52:
             raise UserError(f"{name} is not possible: at most 11 exponent bits and 0 to 52 mantissa bits (float64).")
         check_choice("subnormals", self.subnormals, SUBNORMALS)
+        for switch in ("infinities", "nans", "signed_zero"):
+            _truth(switch, getattr(self, switch))
         bias = 2 ** (exponent - 1) - 1 if self.bias is None else _whole("bias", self.bias)
         for field, value in {"exponent": exponent, "mantissa": mantissa, "bias": bias}.items():
             object.__setattr__(self, field, value)
@@ -245,6 +247,7 @@ class FixedFormat:
         integer, fraction = _whole("integer bits", self.integer), _whole("fraction bits", self.fraction)
         object.__setattr__(self, "integer", integer)
         object.__setattr__(self, "fraction", fraction)
+        _truth("sign_extra", self.sign_extra)
         least = 0 if self.sign_extra else 1
         if integer < least or fraction < 0:
             raise UserError(f"Q{integer}.{fraction} needs at least {least} integer bits and 0 fraction bits.")
@@ -389,9 +392,18 @@ Format = FloatFormat | FixedFormat | BlockFormat
 def _whole(what: str, value: object) -> int:
     """`value` as an int, refusing what is not a whole number."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise UserError(f"{what} must be a whole number, not {value!r}.") from None
+        pass
+    raise UserError(f"{what} must be a whole number, not {value!r}.")
+
+
+def _truth(what: str, value: object) -> bool:
+    """`value`, refusing what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{what} must be True or False, not {value!r}.")
+    return value
 
 
 def _code(code: int, format: FloatFormat | FixedFormat) -> int:

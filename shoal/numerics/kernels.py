@@ -13,6 +13,10 @@ from shoal.numerics.plan import FLOAT32, Plan
 from shoal.numerics.randomness import MULTIPLIERS, SHIFTS
 from shoal.numerics.shifts import left, right
 
+HELPERS = "457acff9c6d54b81"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+
 INFINITY = np.int32(FLOAT32.infinity)
 MAGNITUDE = np.int32(0x7FFFFFFF)
 SIGN = np.int32(-(2**31))

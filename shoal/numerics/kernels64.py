@@ -11,6 +11,10 @@ from shoal.numerics.kernels import _word
 from shoal.numerics.plan import FLOAT64, Plan
 from shoal.numerics.randomness import Keys
 
+HELPERS = "120fb6ef02e0a8a8"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+
 INFINITY = FLOAT64.infinity
 MAGNITUDE = 2**63 - 1
 SIGN = -(2**63)

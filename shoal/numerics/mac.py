@@ -10,8 +10,8 @@ from fractions import Fraction
 
 from shoal.errors import UserError, check_choice, check_range
 from shoal.numerics.encodings import Encoding, encoding, operand_format
-from shoal.numerics.formats import FixedFormat, FloatFormat, _brackets, _whole
-from shoal.numerics.notation import parse
+from shoal.numerics.formats import FixedFormat, FloatFormat, _brackets, _truth, _whole
+from shoal.numerics.notation import UNIT_EXAMPLES, parse, unit_parts
 from shoal.numerics.plan import NANS, VARIANTS, check_rules
 
 Scalar = FloatFormat | FixedFormat
@@ -144,6 +144,7 @@ class FixedMultiplier:
         if self.b == self.a:
             object.__setattr__(self, "b", None)
         check_choice("product_rounding", self.product_rounding, MAC_ROUNDINGS[:-1])
+        _truth("rounded", self.rounded)
         if self.output is not None and not self.rounded:
             raise UserError("output is given, but rounded=False keeps the product exactly; leave one of them out.")
         if max(format.width for format in self.formats) > 32:
@@ -222,13 +223,15 @@ class MacUnit:
         check_rules(self.accumulator, self.rounding, self.overflow, "round", "error")
         object.__setattr__(self, "order", _order(self.order))
         fixed = isinstance(self.accumulator, FixedFormat)
+        if self.fused is not None:
+            _truth("fused", self.fused)
         if fixed and self.fused:
             raise UserError(
                 "fused is True, but a fixed-point accumulator has its converter before it; leave fused out."
             )
         if fixed and self.order == "kahan":
             raise UserError("order 'kahan' makes up for rounded sums, and fixed-point sums are not rounded.")
-        object.__setattr__(self, "fused", not fixed if self.fused is None else bool(self.fused))
+        object.__setattr__(self, "fused", not fixed if self.fused is None else self.fused)
         check_range("random_bits", _whole("random_bits", self.random_bits), 1, 32)
         self._check_feed()
 
@@ -271,46 +274,21 @@ def parse_mac(text: str) -> MacUnit:
     The number after the colon is the configuration, 1 if left out. Fields of the unit and of its multiplier follow
     after commas: `E5M2:5+E6M5, order=chunked(64), rounding=stochastic, random_bits=8`.
     """
-    example = "E5M2:5+E6M5, E5M2:5+Q8.13 and E4M3*E5M2:5+E6M9, order=pairwise are examples"
-    if not isinstance(text, str):
-        raise UserError(f"A unit's name is a text, not {text!r}; {example}.")
-    names, *options = _split(text, ",")
-    operands, plus, accumulator = names.partition("+")
-    if not plus:
-        raise UserError(f"'{text}' is not a MAC unit; {example}.")
-    formats, cfgs = zip(*(_operand(operand) for operand in _split(operands, "*")), strict=True)
-    chosen: dict[str, object] = {}
-    for option in options:
-        name, equals, value = (part.strip() for part in option.partition("="))
-        if not equals or not value or name in chosen:
-            raise UserError(f"'{option.strip()}' in '{text}' is not name=value, once; {example}.")
-        chosen[name] = {"True": True, "False": False}.get(value, int(value) if value.isdigit() else value)
-    kind = FixedMultiplier if all(isinstance(format, FixedFormat) for format in formats) else FloatMultiplier
-    if kind is FloatMultiplier:
-        given = {cfg for cfg in cfgs if cfg}
-        if len(given) > 1 or len(formats) > 2:
-            raise UserError(
-                f"'{text}' has {len(formats)} operands with configurations {sorted(given)}; one is possible."
-            )
-        chosen["cfg"] = given.pop() if given else 1
-    elif any(cfgs) or len(formats) > 2:
-        raise UserError(f"'{text}' gives fixed-point operands a configuration, or more than two of them.")
-    if isinstance(chosen.get("output"), str):
-        chosen["output"] = parse(str(chosen["output"]))
-    own = {field.name for field in fields(kind)} - {"a", "b"}
+    operands, cfg, accumulator, chosen = unit_parts(text)
+    if accumulator is None:
+        raise UserError(f"'{text}' has no accumulator; {UNIT_EXAMPLES}.")
+    kind = FixedMultiplier if all(isinstance(operand, FixedFormat) for operand in operands) else FloatMultiplier
+    if kind is FixedMultiplier and cfg is not None:
+        raise UserError(f"'{text}' gives fixed-point operands a configuration; CFG-1 to 6 are of floating point.")
+    own = {field.name for field in fields(kind)} - {"a", "b", "cfg"}
     units = {field.name for field in fields(MacUnit)} - {"multiplier", "accumulator"}
     if unknown := sorted(set(chosen) - own - units):
         raise UserError(f"'{unknown[0]}' in '{text}' is not known; choose from: {', '.join(sorted(own | units))}.")
-    multiplier = kind(*formats, **{name: chosen[name] for name in own & set(chosen)})  # type: ignore[arg-type]
-    sums = parse(accumulator.strip())
-    return MacUnit(multiplier, sums, **{name: chosen[name] for name in units & set(chosen)})  # type: ignore[arg-type]
-
-
-def _operand(text: str) -> tuple[object, int]:
-    """The plain format and the configuration (0 if not given) of `E5M2:5(bias=16)`."""
-    match = re.search(r":(\d)", text)
-    plain = text.replace(match.group(0), "", 1) if match else text
-    return parse(plain.strip()), int(match.group(1)) if match else 0
+    settings: dict[str, object] = {name: chosen[name] for name in own & set(chosen)}
+    if kind is FloatMultiplier:
+        settings["cfg"] = 1 if cfg is None else cfg
+    multiplier = kind(*operands, **settings)  # type: ignore[arg-type]
+    return MacUnit(multiplier, accumulator, **{name: chosen[name] for name in units & set(chosen)})  # type: ignore[arg-type]
 
 
 def _order(order: object) -> str:
@@ -324,11 +302,6 @@ def _order(order: object) -> str:
         return text
     check_range("products a chunk", int(match.group(1)), 1, 2**31)
     return f"chunked({int(match.group(1))})"
-
-
-def _split(text: str, separator: str) -> list[str]:
-    """The parts between separators that are in no brackets."""
-    return re.split(rf"{re.escape(separator)}(?![^(]*\))", text)
 
 
 def _plain(format: FloatFormat) -> FloatFormat:

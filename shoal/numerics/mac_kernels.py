@@ -19,6 +19,10 @@ from shoal.numerics.plan import Plan
 from shoal.numerics.randomness import Keys
 from shoal.numerics.shifts import right
 
+HELPERS = "c3059dcf6f3ec4ce"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
 """Places of what is counted."""
 DEPTH = 64

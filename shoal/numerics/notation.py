@@ -1,8 +1,8 @@
-"""Formats by name: what `repr` writes, what the slides write, and the usual names of others."""
+"""Formats and MAC units by name: what `repr` writes, what the slides write, and the usual names of others."""
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.errors import UserError
 from shoal.numerics.encodings import encoding, operand_format
@@ -21,6 +21,18 @@ _FINITE: dict[str, dict[str, Any]] = {
     "FNUZ": {"infinities": False, "signed_zero": False},  # ... and no -0
 }
 _WORDS: dict[str, Any] = {"true": True, "false": False}
+UNIT_EXAMPLES = "E5M2:5+E6M5, E5M2:5+Q8.13 and 'E4M3*E5M2:5+E6M9, order=pairwise' are examples"
+
+
+class UnitParts(NamedTuple):
+    """What stands in the name of a MAC unit."""
+
+    operands: tuple[FloatFormat | FixedFormat, ...]
+    """One or two formats, without the configuration."""
+    cfg: int | None
+    """None if it is not written, as with fixed-point operands."""
+    accumulator: FloatFormat | FixedFormat | None
+    options: dict[str, bool | int | str]
 
 
 def parse(text: str) -> Format:
@@ -33,6 +45,48 @@ def parse(text: str) -> Format:
     if not isinstance(text, str):
         raise UserError(f"A format's name is a text such as 'E5M2' or 'Q8.13', not {text!r}.")
     return _parse(text)
+
+
+def unit_parts(text: str) -> UnitParts:
+    """The parts of a unit's name: operand formats `:` configuration `+` accumulator, then name=value after commas.
+
+    `E5M2:5+Q8.13`, `E4M3*E5M2:5+E6M6` (two operand formats), `E5M2:5` (no accumulator), `E5M2:5+E6M5, order=pairwise`.
+    What the parts mean, and which of them there must be, is for those who ask.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"A MAC unit is written as a text such as 'E5M2:5+Q8.13', not {text!r}.")
+    names, *rest = _outside_brackets(text, ",")
+    multiplier, plus, accumulator = names.partition("+")
+    operands = _outside_brackets(multiplier, "*")
+    cfgs = {cfg.strip() for name in operands for cfg in re.findall(r":([^(]*)", name)}
+    if "+" in accumulator or len(operands) > 2 or len(cfgs) > 1:
+        raise UserError(f"'{text}' is not a MAC unit; {UNIT_EXAMPLES}.")
+    if cfgs and not cfgs <= set("123456"):
+        raise UserError(f"The cfg of '{text}' is '{cfgs.pop()}', but must be from 1 to 6.")
+    options: dict[str, bool | int | str] = {}
+    for word in rest:
+        name, _, value = (part.strip() for part in word.partition("="))
+        if not value or name in options:
+            raise UserError(f"'{word.strip()}' in '{text}' is not name=value, once; {UNIT_EXAMPLES}.")
+        options[name] = _WORDS.get(value.lower(), int(value) if value.isdecimal() else value)
+    return UnitParts(
+        tuple(_scalar(re.sub(r":[^(]*", "", name), text) for name in operands),
+        int(cfgs.pop()) if cfgs else None,
+        _scalar(accumulator, text) if plus else None,
+        options,
+    )
+
+
+def _outside_brackets(text: str, separator: str) -> list[str]:
+    """The parts between separators that are in no brackets."""
+    return re.split(rf"{re.escape(separator)}(?![^(]*\))", text)
+
+
+def _scalar(name: str, text: str) -> FloatFormat | FixedFormat:
+    format = parse(name)
+    if isinstance(format, BlockFormat):
+        raise UserError(f"'{text}' has blocks; a unit multiplies and adds their elements, so write {format.element}.")
+    return format
 
 
 @lru_cache(maxsize=512)
@@ -77,5 +131,5 @@ def _fields(words: str | None) -> dict[str, Any]:
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals or name in fields or name in ("exponent", "mantissa", "integer", "fraction"):
             raise ValueError(word)
-        fields[name] = _WORDS.get(value.lower(), value if value.isalpha() else int(value) if value else None)
+        fields[name] = _WORDS.get(value.lower(), value if value.isalpha() else int(value))
     return fields

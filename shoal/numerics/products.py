@@ -5,6 +5,7 @@ everything else (`mac_kernels`), a BLAS product where nothing can round. Outputs
 operands, sums that overflow to infinity) are done again by the loops in float64.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from shoal.numerics.mac import MacUnit, Scalar, parse_mac, product_ends
 from shoal.numerics.mac_plan import mac_plan
 from shoal.numerics.plan import FLOAT32, fits
 from shoal.numerics.randomness import Keys, keys
-from shoal.numerics.rounding import CARRIERS, quantize
+from shoal.numerics.rounding import check_memory, from_numpy, is_dense, quantize
 from shoal.numerics.threads import share_out
 from shoal.numerics.tiles import Fast, fast, kernel
 
@@ -96,11 +97,12 @@ def matmul(
     shape = (*batch, x.shape[-2], y.shape[-1])
     depth = x.shape[-1]
     dtype = torch.float32 if fits(unit.accumulator, FLOAT32) else torch.float64
+    check_memory(f"{tuple(x.shape)} × {tuple(y.shape)}", _needed(x, y, batch, unit, dtype, stats), "pieces need less")
 
     formats = unit.multiplier.formats
     operands = [_operand(t, formats[n], unit.nan, cast, threads) for n, t in enumerate((x, y))]
     counts = np.zeros(4, np.int64)
-    outputs = int(np.prod(shape))
+    outputs = math.prod(shape)
     if outputs == 0 or depth == 0:
         result = torch.zeros(shape, dtype=dtype)
     else:
@@ -254,22 +256,21 @@ def _normal(step: Fraction, bound: Fraction) -> bool:
 
 def _tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
-        if value.dtype not in CARRIERS or value.layout != torch.strided:
+        if not is_dense(value):
             raise UserError(
                 f"matmul multiplies dense floating-point numbers; {name} is {value.dtype} ({value.layout})."
             )
         if value.device.type != "cpu":
             raise UserError(f"matmul works on the CPU; {name} is on {value.device}, move it with .cpu().")
-        tensor = value.detach()
+        tensor = value.detach().resolve_neg()
     elif isinstance(value, np.ndarray):
         if value.dtype.kind != "f" or value.dtype.itemsize > 8:
             raise UserError(f"matmul multiplies floating-point numbers up to float64; {name} is {value.dtype}.")
-        array = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        tensor = from_numpy(value)
     else:
         raise UserError(f"matmul multiplies numpy arrays or torch tensors; {name} is a {type(value).__name__}.")
-    if value.ndim < 2:
-        raise UserError(f"matmul needs matrices; {name} has shape {tuple(value.shape)}, add an axis of length 1.")
+    if tensor.ndim < 2:
+        raise UserError(f"matmul needs matrices; {name} has shape {tuple(tensor.shape)}, add an axis of length 1.")
     return tensor
 
 
@@ -283,12 +284,26 @@ def _batch(x: Tensor, y: Tensor) -> tuple[int, ...]:
         raise UserError(f"{shapes} do not multiply: the leading axes must be the same or 1.") from None
 
 
+def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: torch.dtype, stats: bool) -> int:
+    """Bytes that a product takes: the operands rounded and once more as matrices in a row, and the result."""
+    rows, depth, columns, count = x.shape[-2], x.shape[-1], y.shape[-1], math.prod(batch)
+    outputs = count * rows * columns
+    if y.shape[:-2].numel() == 1:
+        matrices = count * rows * depth + depth * columns
+    else:
+        matrices = (1 if x.shape[:-2].numel() == 1 else count) * rows * depth + count * depth * columns
+    each = dtype.itemsize
+    if dtype == torch.float64 or fast(unit, stats) is None:
+        each += 16  # the loops in float64 have a list of all outputs
+    return 4 * (x.numel() + y.numel() + matrices) + each * outputs
+
+
 def _operand(x: Tensor, format: Scalar, nan: str, cast: bool, threads: int) -> Tensor:
     """The operand as values of its format, float32 if that holds them."""
     if isinstance(format, FloatFormat) and format.nans:
         nan = "error"  # not asked for: there is a code
     rounded = quantize(x, format, nan=nan, threads=threads)
-    if not cast and not torch.equal(rounded.nan_to_num(7.0).double(), x.nan_to_num(7.0).double()):
+    if not cast and not bool(((rounded == x) | (rounded.isnan() & x.isnan())).all()):
         raise UserError(f"cast is False, but the operands are not all values of {format}; round them with quantize.")
     return rounded.float() if fits(format, FLOAT32) else rounded.double()
 
@@ -297,7 +312,7 @@ def _matrices(x: Tensor, y: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Ten
     """Both as (n or 1, …), contiguous; a second operand that is the same for all makes one tall matrix of the first."""
     kind = x.dtype if x.dtype == y.dtype else torch.float64
     x, y = x.to(kind), y.to(kind)
-    count = int(np.prod(batch))
+    count = math.prod(batch)
     if y.shape[:-2].numel() == 1:
         return x.expand(*batch, *x.shape[-2:]).reshape(1, -1, x.shape[-1]).contiguous(), y.reshape(
             1, *y.shape[-2:]

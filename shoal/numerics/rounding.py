@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range
+from shoal.memory import check_fits
 from shoal.numerics import block_kernels, kernels, kernels64, tensors
 from shoal.numerics.blocks import quantize_blocks, shared_range, tiles
 from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format, _whole
@@ -37,6 +38,10 @@ CARRIERS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float32: FLO
 STARTS = ("nearest-even", "down")
 ALONE = 2**15
 """Elements that one thread rounds faster than two."""
+PAGED = 2**22
+"""Bytes from which on large pages pay."""
+LARGE = 2**28
+"""Bytes from which on it is asked whether they are to be had."""
 
 
 class Rules(NamedTuple):
@@ -104,6 +109,7 @@ def quantize(
     in_force = check_rules(element, rounding, overflow, underflow, nan)
     dtype = _result_type(chosen, x.dtype)
     y = _place(out, tensor, x, dtype)
+    check_memory(f"Rounding {x.numel():,} numbers", _needed(x, element, dtype, y), "pieces of it, or out=, need less")
 
     if rounding == "hysteresis":
         check_choice("start", start, STARTS)
@@ -154,14 +160,14 @@ def _round(
 ) -> Tensor:
     """x rounded, as `dtype` (by default its own)."""
     dtype = x.dtype if dtype is None else dtype
-    y = torch.empty(x.shape, dtype=dtype, device=x.device) if out is None else out
+    y = _empty(x, dtype) if out is None else out
     if x.device.type == "cpu" and x.dtype != torch.float64 and rounds_in(format, FLOAT32):
-        inside = y if dtype == torch.float32 else torch.empty(x.shape, dtype=torch.float32)
+        inside = y if dtype == torch.float32 else _empty(x, torch.float32)
         nans = _round_float32(x.float(), format, rules, inside)
         if inside is not y:
             y.copy_(inside)
     elif x.device.type == "cpu":
-        inside = y if dtype == torch.float64 else torch.empty(x.shape, dtype=torch.float64)
+        inside = y if dtype == torch.float64 else _empty(x, torch.float64)
         nans = _round_float64(x.double(), format, rules, inside)
         if inside is not y:
             y.copy_(inside)
@@ -172,6 +178,17 @@ def _round(
     if rules.overflow == "wrap" and isinstance(format, FixedFormat):
         y.copy_(_wrap(y, format))
     return y
+
+
+def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """New memory for as many numbers, where x is.
+
+    Much of it by way of numpy, which asks the system for large pages: finding small ones takes longer than rounding.
+    """
+    size = x.numel() * dtype.itemsize
+    if x.device.type != "cpu" or size < PAGED:
+        return torch.empty(x.shape, dtype=dtype, device=x.device)
+    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(x.shape)
 
 
 def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
@@ -212,7 +229,7 @@ def _round_blocks(x: Tensor, format: BlockFormat, rules: Rules, dtype: torch.dty
     one_span = rules.offset // SPAN == (rules.offset + x.numel() - 1) // SPAN
     narrow = x.dtype != torch.float64 and dtype != torch.float64 and rounds_in(element, FLOAT32)
     if x.device.type == "cpu" and narrow and one_span and rules.overflow != "wrap":
-        y = torch.empty(x.shape, dtype=torch.float32)
+        y = _empty(x, torch.float32)
         exponents = (element.highest_exponent, *shared_range(format, carrier))
         nans = _round_blocks_float32(x.float(), element, rules, y, shape, tile, exponents, keep_infinities)
         if nans >= 0:
@@ -321,18 +338,49 @@ def _wrap(y: Tensor, format: FixedFormat) -> Tensor:
 def _as_torch(tensor: Any) -> tuple[Tensor, Any]:
     """A torch tensor of the same numbers, and how to give a result back as the caller's kind."""
     if isinstance(tensor, Tensor):
-        if tensor.dtype not in CARRIERS or tensor.layout != torch.strided or tensor.device.type == "meta":
-            raise UserError(f"quantize rounds dense floating-point numbers, not {tensor.dtype} ({tensor.layout}).")
-        return tensor.detach(), lambda result: result
+        if not is_dense(tensor) or tensor.device.type == "meta":
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            raise UserError(f"quantize rounds dense floating-point numbers, not these ({kind}).")
+        return tensor.detach().resolve_neg(), lambda result: result
     if not isinstance(tensor, np.ndarray | np.floating | float):
         raise UserError(f"quantize rounds numpy arrays and torch tensors, not a {type(tensor).__name__}.")
-    array = np.asarray(tensor)
+    array = np.asanyarray(tensor)
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise UserError(f"quantize rounds floating-point numbers up to float64, not {array.dtype}; convert them first.")
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
-    array = array if array.flags.writeable else array.copy()  # torch would warn
-    x = torch.from_numpy(array)
+    x = from_numpy(array)
     return x, (lambda result: result.numpy()) if isinstance(tensor, np.ndarray) else (lambda result: result.numpy()[()])
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is one plain block of floating-point numbers."""
+    return tensor.dtype in CARRIERS and tensor.layout == torch.strided and not tensor.is_nested
+
+
+def from_numpy(array: Any) -> Tensor:
+    """The same floating-point numbers as a tensor; copied only if torch cannot look at them as they lie."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise UserError("A masked array is given, whose mask would be lost; fill it first with .filled(…).")
+    native = array.dtype.newbyteorder("=")
+    if not (array.flags.c_contiguous and array.flags.writeable and array.dtype == native):
+        check_memory(f"A copy of {array.size:,} numbers", array.nbytes, "an array that lies in one piece needs none")
+        array = np.array(array, native, order="C", copy=True, subok=False)
+    return torch.from_numpy(np.asarray(array))
+
+
+def check_memory(what: str, needed: int, less: str) -> None:
+    """Refuse in a sentence what would not fit into memory; small work is not asked about."""
+    if needed >= LARGE:
+        check_fits(what, needed, lambda _free: less)
+
+
+def _needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
+    """Bytes that rounding takes beside the tensor and `out`, on the CPU."""
+    if x.device.type != "cpu":
+        return 0
+    carrier = torch.float32 if x.dtype != torch.float64 and rounds_in(element, FLOAT32) else torch.float64
+    copied = 0 if x.is_contiguous() and x.dtype == carrier else carrier.itemsize
+    result = 0 if y is not None else dtype.itemsize
+    return x.numel() * (copied + result + (0 if dtype == carrier else carrier.itemsize))
 
 
 def _place(out: Any, tensor: Any, x: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -341,9 +389,15 @@ def _place(out: Any, tensor: Any, x: Tensor, dtype: torch.dtype) -> Tensor | Non
         return None
     if isinstance(out, Tensor) != isinstance(tensor, Tensor) or not isinstance(out, Tensor | np.ndarray):
         raise UserError(f"out is a {type(out).__name__}, but the tensor a {type(tensor).__name__}.")
-    y = out.detach() if isinstance(out, Tensor) else torch.from_numpy(out) if out.flags.c_contiguous else None
+    if isinstance(out, Tensor):
+        y = out.detach() if is_dense(out) and not out.is_neg() else None
+    else:
+        fit = out.flags.c_contiguous and out.flags.writeable and out.dtype.kind == "f" and out.dtype.isnative
+        y = torch.from_numpy(out) if fit and out.dtype.itemsize <= 8 else None
     if y is None or not y.is_contiguous() or y.shape != x.shape or y.dtype != dtype or y.device != x.device:
-        raise UserError(f"out must be contiguous, of shape {tuple(x.shape)} and {dtype}, where the tensor is.")
+        raise UserError(
+            f"out must be writeable, contiguous, of shape {tuple(x.shape)} and {dtype}, where the tensor is."
+        )
     return y
 
 

@@ -10,8 +10,6 @@ What may go through here, and how, `tiles` decides; operands are finite. A tile'
 - a fixed-point sum is kept as a whole number of steps, up to 2^24, which float32 adds exactly.
 """
 
-import zlib
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +19,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from shoal.numerics import kernels, lanes
 from shoal.numerics.kernels import _word
 from shoal.numerics.lanes import FLOATS, INTS, WIDTH, Floats, Ints, splat
 from shoal.numerics.randomness import MULTIPLIERS, SHIFTS
+
+HELPERS = "588095e0c74471f0"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
 ROWS, VECTORS = 4, 2
 COLUMNS = VECTORS * WIDTH
@@ -371,15 +372,9 @@ def _tile(
 tile_of: Any = _tile
 
 
-def _written() -> int:
-    """A number for what the files say that loops are made of; numba itself looks at this one only."""
-    return zlib.crc32(b"".join(Path(str(file)).read_bytes() for file in (lanes.__file__, kernels.__file__)))
-
-
 def make_kernel(kind: int) -> Any:
     """The compiled loop over pieces of work for one kind of unit."""
     native, part_width = kind // MODE == NATIVE, vectors_of(kind) * WIDTH
-    written = _written()
 
     @njit(cache=True, nogil=True, error_model="numpy")
     def multiply(
@@ -406,8 +401,6 @@ def make_kernel(kind: int) -> Any:
         (before, between, bits, K) makes the outputs' keys. `sizes` are (panels a block of columns, the chunk, even or
         0, whether what is beyond the ends has to be done again).
         """
-        if written < 0:  # never: a constant that the cached machine code is found by
-            return -1
         column_block, chunk, strict = sizes
         height, width, column_panels, depth = c.shape[1], c.shape[2], b.shape[1], b.shape[2]
         row_panels = -(-height // ROWS)

@@ -379,7 +379,7 @@ def test_the_documentation_shows_what_is_computed() -> None:
         ("E5M2:+E6M5", "must be from 1 to 6"),
         ("E5M2:5+hello", "'hello' is not a format"),
         ("E5M60:5+E6M5", "E5M60 is not possible"),
-        ("Q8.8+E6M5", "cannot feed"),
+        ("Q8.8+E6M5", "no figures"),
         ("Q8.8:5+Q8.8", "encodings of floating-point operands"),
         ("Q8.8*E5M2+Q8.8", "cannot be multiplied"),
         ("E4M3FN+fp32", "give the plain E4M3"),

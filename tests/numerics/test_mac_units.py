@@ -6,6 +6,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, parse, parse_mac
+from shoal.numerics.design import parse_design
 from shoal.numerics.tile_kernels import GENERAL, MODE, NATIVE, NEAREST
 from shoal.numerics.tiles import fast
 from tests.numerics.macs import SLIDES_UNITS
@@ -54,7 +55,10 @@ def test_a_name_and_its_unit() -> None:
         "E5M2:5+E6M5, order=exact, order=exact", "E5M2:5+E6M5, random_bits=0", "E5M2:5+E6M5, variant=D",
         "E5M2:4*E4M3:5+E6M5", "E5M2*E5M2*E5M2+E6M5", "Q8.8*E5M2+E6M5", "Q8.8:5+Q8.8", "E5M2:5+fp64",
         "E5M2:5+E8M23, rounding=stochastic, random_bits=32", "E5M2:5+E11M5", "E5M2:5+Q27.27", "E4M3/row+E6M5",
-        "E5M2:5+E4M3/row", "E10M2:5+E6M5", "E5M2:5+E6M5, nan=ignore",
+        "E5M2:5+E4M3/row", "E10M2:5+E6M5", "E5M2:5+E6M5, nan=ignore", "E5M2:55+E6M5", "E5M2:5:5+E6M5", "E5M2:+E6M5",
+        "E5M2:a+E6M5", "E5M2:5+E6M5:9", "E5M2:5+E6M5+E6M5", "E5M2:5", "E5M2:4+E6M5, cfg=5", "E5M2+E6M5, cfg=5",
+        "E5M2:5+E6M5, fused=maybe", "E5M2:5+E6M5, fused=1", "Q8.8+Q8.8, rounded=no", "E5M2:5+E6M5,",
+        "E5M2(infinities=no)+E6M5", "E5M2(bias=)+E6M5", "E0M3+E6M5", "E5M60+E6M5", "E5M2:1+E6M5, output=Q8.8",
     ],
 )  # fmt: skip
 def test_refused_names(name: str) -> None:
@@ -62,6 +66,15 @@ def test_refused_names(name: str) -> None:
         parse_mac(name)
     text = str(refusal.value)
     assert text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["E5M2+E6M5", "E5M2:3(bias=16)+E6M5", "E4M3*E5M2:5+E6M9", "E4M3:5*E5M2:5+E6M6", " e5m2:5 + q8.13 ", "Q8.8+Q8.13"],
+)
+def test_units_and_their_cost_read_one_grammar(name: str) -> None:
+    unit = parse_mac(name)
+    assert parse_design(name) == parse_design(unit) == parse_design(f"{unit}")
 
 
 def test_products_that_cannot_feed_the_accumulator() -> None:

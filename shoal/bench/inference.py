@@ -1,0 +1,133 @@
+"""`shoal bench inference`: every engine in every precision beside PyTorch, one thread, in turns in one run.
+
+`ratio` is PyTorch's float32 time over this one's. `load_ms`: other weights put into the running engine. `memory_mb`:
+what a process holds that does nothing but this, with all that it had to import; exported files are played without
+torch, onnx and numba. `goal` is what the project set itself for the ratio.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.bench.networks import NETWORKS, bench_policy
+from shoal.bench.timing import turns
+from shoal.inference import Policy, make_engine
+from shoal.inference.codes import safe_bits
+from shoal.inference.engine import Engine, runs_in_numba
+from shoal.inference.graph import Form, build
+from shoal.quantization.torch_engine import TorchEngine
+
+BATCHES = (1, 64)
+GOALS = {("3x64", 1): 5.0, ("3x2048", 1): 5.0}
+"""Ratios wanted of the best float32 engine, or of int8 where the network is large."""
+LOADS = 3
+
+
+def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[dict[str, Any]]:
+    """A row for each network, batch, engine and precision; `seconds` for each network and batch."""
+    with _one_thread():
+        return [row for name in networks for row in _rows(name, seconds, memory)]
+
+
+def _rows(network: str, seconds: float, memory: bool) -> list[dict[str, Any]]:
+    policy = bench_policy(network)
+    kinds = [("numba", "float32")] if runs_in_numba(policy) else []
+    kinds += [("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
+    held = _memory(network, policy, [("torch", "float32"), *kinds]) if memory else {}
+    rows = []
+    for batch in BATCHES:
+        engines: list[Engine] = [TorchEngine(policy, batch)]
+        engines += [make_engine(policy, name, precision, 1, batch) for name, precision in kinds]  # type: ignore[arg-type]
+        engines.append(make_engine(policy, "auto", "auto", 1, batch))
+        observation = np.random.default_rng(1).standard_normal((batch, 1, policy.observation_size), np.float32)
+        sides: list[Callable[[], object]] = [partial(engine.act, observation) for engine in engines]
+        times = turns(sides, seconds / len(BATCHES))
+        loads = [_load_ms(engine, policy) for engine in engines]
+        labels = [("torch", "float32"), *kinds, ("auto", engines[-1].precision)]
+        rows += _table(network, batch, labels, times, loads, held, f"took {engines[-1].name}")
+    return rows
+
+
+def _table(
+    network: str,
+    batch: int,
+    labels: list[tuple[str, str]],
+    times: list[list[float]],
+    loads: list[float],
+    held: dict[tuple[str, str, int], float],
+    taken: str,
+) -> list[dict[str, Any]]:
+    medians = dict(zip(labels, map(statistics.median, times), strict=True))
+    rows = []
+    for label, own, load in zip(labels, times, loads, strict=True):
+        engine, precision = label
+        float32 = medians.get((engine, "float32"), 0.0)
+        slower = engine != "auto" and precision != "float32" and medians[label] > float32
+        note = taken if engine == "auto" else "slower than this engine's float32" if slower else ""
+        wanted = engine != "torch" and (precision == "int8" or (network == "3x64" and engine in ("numba", "auto")))
+        rows.append(
+            {
+                "network": network,
+                "engine": engine,
+                "precision": precision,
+                "batch": batch,
+                "latency_us": 1e6 * medians[label],
+                "p99_us": 1e6 * float(np.quantile(own, 0.99)),
+                "memory_mb": held.get((*label, batch)),
+                "load_ms": load,
+                "ratio": medians[labels[0]] / medians[label],
+                "goal": GOALS.get((network, batch)) if wanted else None,
+                "note": note,
+            }
+        )
+    return rows
+
+
+def _load_ms(engine: Engine, policy: Policy) -> float:
+    """Milliseconds until other weights are played."""
+    other = replace(policy, layers=tuple(replace(layer, weight=layer.weight * 0.5) for layer in policy.layers))
+    took = []
+    for k in range(LOADS):
+        start = time.perf_counter()
+        engine.load((policy, other)[k % 2])
+        took.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(took)
+
+
+def _memory(network: str, policy: Policy, kinds: list[tuple[str, str]]) -> dict[tuple[str, str, int], float]:
+    """Megabytes of a process for each engine, precision and batch."""
+    held = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for engine, precision in kinds:
+            path = Path(folder) / f"{precision}.onnx"
+            if engine == "onnx":
+                path.write_bytes(build(policy, Form(precision, safe_bits())).SerializeToString())  # type: ignore[arg-type]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            words = [sys.executable, "-m", "shoal.bench.resident", engine, network, str(path)]
+            ran = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            for batch, megabytes in json.loads(ran.stdout).items():
+                held[engine, precision, int(batch)] = megabytes
+    return held
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,84 @@
+"""One emulated product of any shape, with its gradients: axes have letters, as in einsum.
+
+Z = X·Y sums over the letters of both that Z lacks. Its gradients are products of the same kind, X̄ = Z̄·Y and Ȳ = X·Z̄, so
+every sum of products goes through a unit, also those over a batch. Letters in all three make a batch of matrices; of
+the others, X's are the rows, Y's the columns, each in Z's order; the sum runs over its letters in the order of the
+product's first operand, the last one fastest.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from shoal.errors import UserError
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+"""(…, M, K) × (…, K, N)."""
+
+
+class Roles(NamedTuple):
+    """The three products of X·Y: each multiplies matrices in its role."""
+
+    forward: Multiply
+    x: Multiply
+    """For the gradient of X."""
+    y: Multiply
+
+
+def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str) -> Tensor:
+    """X·Y as a product of matrices."""
+    size = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
+    batch = [axis for axis in zs if axis in xs and axis in ys]
+    rows = [axis for axis in zs if axis not in ys]
+    columns = [axis for axis in zs if axis not in xs]
+    inner = [axis for axis in xs if axis in ys and axis not in zs]
+    b, m, k, n = (prod(size[axis] for axis in axes) for axes in (batch, rows, inner, columns))
+    matrices, made = [b] if b != 1 else [], batch + rows + columns
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # nobody has to see this
+        first = x.permute([xs.index(axis) for axis in batch + rows + inner]).reshape(*matrices, m, k)
+        second = y.permute([ys.index(axis) for axis in batch + inner + columns]).reshape(*matrices, k, n)
+        z = multiply(first, second).reshape([size[axis] for axis in made])
+        return z.permute([made.index(axis) for axis in zs]).contiguous()
+
+
+class Product(Function):
+    """`contract`, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, roles: Roles) -> Tensor:
+        """Z."""
+        ctx.axes, ctx.roles = (xs, ys, zs), roles
+        ctx.save_for_backward(x, y)
+        return contract(roles.forward, x, xs, y, ys, zs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Of X, then of Y."""
+        check_once()
+        (x, y), (xs, ys, zs), roles = ctx.saved_tensors, ctx.axes, ctx.roles
+        need_x, need_y = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        of_x = contract(roles.x, gradient, zs, y, ys, xs) if need_x else None
+        of_y = contract(roles.y, x, xs, gradient, zs, ys) if need_y else None
+        return of_x, None, of_y, None, None, None
+
+
+def check_once() -> None:
+    """Refuse to record a backward pass."""
+    if torch.is_grad_enabled():
+        raise UserError("Emulated products have first derivatives only; create_graph=True asks for second ones.")
+
+
+def check_axes(op: str, x: Tensor, xs: str, y: Tensor, ys: str) -> None:
+    """Refuse shapes that do not multiply."""
+    shapes = f"{op} of {tuple(x.shape)} and {tuple(y.shape)}"
+    for tensor, axes in ((x, xs), (y, ys)):
+        if tensor.dim() != len(axes):
+            raise UserError(f"{shapes}: {tensor.dim()} axes where {len(axes)} are needed.")
+    lengths = dict(zip(xs, x.shape, strict=True))
+    for axis, length in zip(ys, y.shape, strict=True):
+        if lengths.get(axis, length) != length:
+            raise UserError(f"{shapes} do not multiply: {lengths[axis]} and {length} should be the same.")

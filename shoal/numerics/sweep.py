@@ -1,0 +1,178 @@
+"""MAC units beside each other on the same products: how wrong they are, how often they saturate, what they cost."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError, check_range
+from shoal.numerics.cost import Area, mac_cost
+from shoal.numerics.cost_report import MARKS, figure
+from shoal.numerics.energy import Operation, energy
+from shoal.numerics.mac import MacUnit, Scalar, parse_mac
+from shoal.numerics.products import matmul
+from shoal.numerics.rounding import quantize
+
+SLIDES_UNITS = (
+    "fp32+fp32", "fp16+fp16", "E6M3:5+E7M7", "E6M2:5+E7M5", "E6M1:5+E7M3", "E5M3:5+E6M7", "E5M2:5+E6M5", "E5M1:5+E6M3",
+    "E4M2:5+E5M5", "E5M2:5+Q8.13", "E5M2:5+Q11.13", "E4M2:5+Q8.12", "Q16.16+Q16.16", "Q8.8+Q8.8",
+)  # fmt: skip
+"""Multipliers and accumulators of the slides' tables."""
+SIDE = 64
+"""Rows and columns of the product."""
+MOST_INNER = 2**17
+SECONDS, MOST_SECONDS = 0.05, 0.5
+"""A unit's rate is measured for the first and three calls at least, or for the second."""
+
+Lines = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One unit on one product; errors are relative to the root mean square of the float64 product."""
+
+    unit: str
+    inner: int
+    """K, the length of the sums."""
+    error: float
+    """Root mean square, against the float64 product of the operands as they were before their cast."""
+    largest_error: float
+    sum_error: float
+    """Root mean square, against the float64 product of the operands as the unit reads them: what its sums do wrong."""
+    saturated: float
+    """Part of the MACs; more than one event may fall on a MAC."""
+    overflowed: float
+    underflowed: float
+    gmac_per_second: float
+    """Of the emulation, on this product."""
+    system: Area | None
+    """LUTs; None where the slides have no figures."""
+    spent: Operation | None
+    """pJ of a multiply-accumulate."""
+
+    def json(self) -> dict[str, Any]:
+        """Plain values, with how each cost is known."""
+        own = {name: value for name, value in vars(self).items() if name not in ("system", "spent")}
+        return own | {
+            "system_luts": self.system and self.system.luts,
+            "system_luts_kind": self.system and self.system.kind,
+            "pj_per_mac": self.spent and self.spent.total,
+            "pj_per_mac_kind": self.spent and self.spent.kind,
+        }
+
+
+def sweep(
+    units: Sequence[str | MacUnit] = SLIDES_UNITS,
+    inner: Sequence[int] = (256, 4096),
+    scale: float = 1.0,
+    seed: int = 0,
+    advance: Callable[[float, str], None] = lambda amount, doing: None,
+) -> list[Line]:
+    """Each unit on a product of SIDE × K and K × SIDE normal numbers for each K, the same ones for all units.
+
+    Args:
+        units: units or their names.
+        inner: lengths K of the sums.
+        scale: standard deviation of the operands' numbers.
+        seed: decides the operands, and the random bits of stochastic units.
+        advance: is told that one more product is done, and of which unit.
+
+    """
+    chosen = [parse_mac(unit) if isinstance(unit, str) else unit for unit in units]
+    if not chosen or not inner:
+        raise UserError("A sweep needs at least one MAC unit, such as E5M2:5+Q8.13, and one inner length.")
+    for k in inner:
+        check_range("inner", k, 1, MOST_INNER)
+    check_range("scale", scale, 1e-30, 1e30)
+    check_range("seed", seed, 0, 2**62)
+    lines = []
+    for unit in chosen:
+        for k in inner:
+            lines.append(_line(unit, *operands(k, scale, seed), seed))
+            advance(1, str(unit))
+    return lines
+
+
+def sweep_lines(found: Sequence[Line]) -> Lines:
+    """The table of a sweep for a person."""
+    happened = ("saturated", "overflowed", "underflowed")
+    lines: Lines = [("unit", "K", "error", "largest", "of sums", *happened, "GMAC/s", "system LUTs", "pJ/MAC")]
+    for line in found:
+        rates = (line.saturated, line.overflowed, line.underflowed)
+        spent = "–" if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}"
+        errors = (f"{value:.2e}" for value in (line.error, line.largest_error, line.sum_error))
+        shares = ("0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}" for rate in rates)
+        cost = (figure(line.system), spent)
+        lines.append((line.unit, f"{line.inner:,}", *errors, *shares, f"{line.gmac_per_second:.2f}", *cost))
+    return lines
+
+
+def sweep_notes(found: Sequence[Line], scale: float) -> list[str]:
+    """What the columns mean, in sentences."""
+    notes = [
+        f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
+        "Errors: over the root mean square of the float64 product; of sums: with the operands as the unit reads them.",
+        "Saturated, overflowed, underflowed: part of the MACs. GMAC/s: of the emulation on this machine.",
+        "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
+    ]
+    if any("," in line.unit.partition("+")[2] for line in found):
+        notes.append("Cost is known by format: order, rounding and overflow are not in it.")
+    return notes
+
+
+def operands(inner: int, scale: float, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both factors of the product with this inner length."""
+    rng = np.random.default_rng([seed, inner])
+    numbers = rng.standard_normal((2, SIDE, inner)) * scale
+    return numbers[0].astype(np.float32), numbers[1].T.astype(np.float32)
+
+
+def _line(unit: MacUnit, a: NDArray[np.float32], b: NDArray[np.float32], seed: int) -> Line:
+    result, stats = matmul(a, b, unit, stats=True, seed=seed)
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    formats: tuple[Scalar, ...] = unit.multiplier.formats
+    read = [quantize(x, format).astype(np.float64) for x, format in zip((a, b), formats, strict=True)]
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite operands or results
+        root = _mean_root(wanted)
+        errors, of_sums = result - wanted, result - read[0] @ read[1]
+    system, spent = _cost(unit)
+    return Line(
+        unit=str(unit),
+        inner=a.shape[1],
+        error=_mean_root(errors) / root,
+        largest_error=float(np.abs(errors).max()) / root,
+        sum_error=_mean_root(of_sums) / root,
+        saturated=stats.saturated / stats.macs,
+        overflowed=stats.overflowed / stats.macs,
+        underflowed=stats.underflowed / stats.macs,
+        gmac_per_second=stats.macs / _seconds(lambda: matmul(a, b, unit, seed=seed)) / 1e9,
+        system=system,
+        spent=spent,
+    )
+
+
+def _cost(unit: MacUnit) -> tuple[Area, Operation] | tuple[None, None]:
+    try:
+        return mac_cost(unit).system, energy(unit)
+    except UserError:  # no figures for such a unit
+        return None, None
+
+
+def _mean_root(values: NDArray[np.float64]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Median time of a call; the first one, which may compile, does not count."""
+    work()
+    times: list[float] = []
+    while sum(times) < SECONDS or (len(times) < 3 and sum(times) < MOST_SECONDS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
