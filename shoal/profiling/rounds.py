@@ -63,10 +63,10 @@ class Timing:
         """Seconds of each whole round."""
         return [sum(one.values()) for one in self.rounds]
 
-    def leave_out_first(self) -> None:
-        """Forget the round that warmed up, if there are others."""
-        if len(self.rounds) > 1:
-            del self.rounds[0], self.scaled[0]
+    def forget(self) -> None:
+        """Start over: what there is only warmed up."""
+        self.rounds.clear()
+        self.scaled.clear()
 
 
 def measure(
@@ -80,22 +80,31 @@ def measure(
     """Round after round, always of the cell that has had the least time, until each has had its seconds.
 
     So slow and fast cells are spread over the same minutes, and those alike take turns. All cells are of one world and
-    number of agents, for which there is a subject of each implementation. The first round warms up and is left out
-    where there are others. `advance` is told of the seconds that count.
+    number of agents, for which there is a subject of each implementation. A first round of each warms up and does not
+    count, unless it takes all the time there is. `advance` is told of the seconds that count.
     """
     timings = [Timing(cell, ring) for cell in cells]
     spent = [0.0] * len(cells)
     neighbours = Neighbours()
-    while (least := min(spent)) < seconds:
-        k = spent.index(least)
+
+    def run(k: int) -> float:
         start = time.perf_counter()
         one_round(subjects[cells[k].implementation], timings[k], seconds, counters)
-        used = time.perf_counter() - start
+        return time.perf_counter() - start
+
+    for k, timing in enumerate(timings):
+        if (used := run(k)) < seconds:
+            timing.forget()
+        else:
+            spent[k] = used
+            advance(seconds)
+    while (least := min(spent)) < seconds:
+        k = spent.index(least)
+        used = run(k)
         advance(min(used, seconds - least))
         spent[k] += used
     for timing in timings:
         timing.others = neighbours.share()
-        timing.leave_out_first()
     return timings
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,13 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
                 one = waiting[done]
                 curves[one] = done.result()
                 advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenProcessPool) as stop:
             for worker in multiprocessing.active_children():
                 worker.kill()  # asked politely it would go on with the next run
             if not curves:
                 raise
-            failed.append(f"Interrupted: {len(curves)} of {len(todo)} runs are finished.")
+            why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was ended by the system"
+            failed.append(f"{why}: {len(curves)} of {len(todo)} runs are finished.")
     points = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
         for one in todo

@@ -1,0 +1,51 @@
+"""`shoal bench`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from shoal.arguments import numbers, parse
+from shoal.console import print_json, print_rows, progress_bar
+
+
+def bench(argv: list[str]) -> int:
+    """Shoal's own ratios, each measured in one run: worlds over mpe2, updates over bare products, and so on.
+
+    shoal bench env
+    shoal bench update --agents 3,12,48
+    shoal bench all --json
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class BenchCommand:
+        name: Annotated[
+            Literal["env", "update", "replay", "phases", "checkpoint", "train", "gemm", "quantize", "all"],
+            tyro.conf.Positional,
+            tyro.conf.arg(metavar="BENCH"),
+        ]
+        """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
+        phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
+        reference's and its ceiling; gemm: emulated products beside float32 ones; quantize: rounding beside a copy;
+        all: each of them."""
+        agents: str = ""
+        """Numbers of agents with commas between; none: the bench's own."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(BenchCommand, bench, argv)
+    from shoal.bench import BENCHES, parts, run_bench
+
+    agents = numbers("--agents", command.agents)
+    names = list(BENCHES) if command.name == "all" else [command.name]
+    work = [(name, part) for name in names for part in parts(name, agents, alone=len(names) == 1)]
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with progress_bar(f"shoal bench {command.name}", len(work)) as advance:
+        for name, part in work:
+            rows[name] += run_bench(name, part)
+            advance(1)
+    if command.json:
+        print_json({"rows": [{"bench": name, **row} for name in names for row in rows[name]]})
+    else:
+        for name in names:
+            print_rows(f"shoal bench {name}: {BENCHES[name]}", rows[name])
+    return 0

@@ -1,0 +1,78 @@
+"""`shoal profile`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.arguments import numbers, parse, words
+from shoal.console import output_folder, print_files, print_json, print_rows, progress_bar, put, write_json
+from shoal.errors import UserError
+
+
+def profile(argv: list[str]) -> int:
+    """Where the time goes: phases over agents, samplers and implementations, cache misses and memory.
+
+    shoal profile
+    shoal profile --agents 3,12,48 --algorithm maddpg,masac --implementation engine
+    shoal profile --agents 3,6 --caches L3=8M/16,page=2M --json
+    """
+
+    @dataclass(frozen=True)
+    class ProfileCommand:
+        agents: str = "3,6,12"
+        """Numbers of agents, with commas between."""
+        algorithm: str = "maddpg"
+        """maddpg, masac or both."""
+        env: str = "predator-prey"
+        """predator-prey, cooperative-navigation or both."""
+        sampler: str = "uniform,neighbor"
+        """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
+        implementation: str = "engine,reference"
+        """engine, reference or both: they take turns, so that the machine's noise hits both alike."""
+        ring: int = 1_000_000
+        """Transitions in every ring; fewer if they do not fit into memory."""
+        seconds: float = 5.0
+        """Time for each combination; what it was too short for is said to be cut short."""
+        caches: str = ""
+        """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
+        threads: int | None = None
+        """Processor threads; None: all."""
+        out: str = "profile"
+        """Folder for the pictures and profile.json."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(ProfileCommand, profile, argv)
+    from shoal.profiling import profile as profiling
+    from shoal.profiling.machine import machine_geometry, parse_geometry
+    from shoal.profiling.tables import remarks, tables
+    from shoal.report.phases import draw_profile
+
+    agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
+    samplers, implementations = words(command.sampler), words(command.implementation)
+    sweep = profiling.Sweep(
+        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds, threads=command.threads
+    )
+    sweep.check()
+    geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
+    folder = output_folder(command.out)
+    with progress_bar("shoal profile", sweep.total_seconds) as advance:
+        found = profiling.profile(
+            sweep, geometry, advance, lambda so_far: write_json(so_far.to_dict(), folder / "profile.json")
+        ).to_dict()
+    if not found["rows"]:
+        raise UserError(f"Nothing could be measured: {' '.join(found['failed'])}")
+    pictures = draw_profile(found, folder)
+    if command.json:
+        print_json(found)
+        return ended(found)
+    for title, rows in tables(found):
+        print_rows(title, rows)
+    put("\n".join(remarks(found)))
+    print_files(folder, pictures)
+    return ended(found)
+
+
+def ended(found: Mapping[str, Any]) -> int:
+    """The exit code of what was measured: Ctrl-C is told though everything up to it was kept."""
+    return 130 if any(sentence.startswith("Interrupted") for sentence in found.get("failed", ())) else 0

@@ -1,0 +1,22 @@
+"""Returns of teams as a table: the end of training and of evaluations."""
+
+from shoal.console import print_rows
+
+
+def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
+    """Trained against random, with intervals."""
+    labels = {
+        "deterministic": "trained, most likely actions",
+        "noisy": "trained, with training noise",
+        "random": "random team",
+    }
+    rows = [
+        {"team": labels[name], "return per agent": mean, "95 % interval": interval(mean, ci)}
+        for name, (mean, ci) in teams.items()
+    ]
+    print_rows("Return of an episode" + (f", {episodes:,} episodes each" if episodes else ""), rows)
+
+
+def interval(mean: float, ci: float | None) -> str:
+    """From where to where; one episode alone tells nothing about it."""
+    return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"

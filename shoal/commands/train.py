@@ -1,0 +1,92 @@
+"""`shoal train`."""
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.arguments import folder_after_resume, parse, stored_settings
+from shoal.commands.returns import print_returns
+from shoal.console import print_files, print_json, put, quoted, say
+
+if TYPE_CHECKING:
+    from shoal.training.result import TrainResult
+
+
+def train(argv: list[str]) -> int:
+    """Train a team into a run folder, with a progress bar; --resume goes on after a stop.
+
+    shoal train --env cooperative-navigation --episodes 8000
+    shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
+    shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
+    shoal train --resume runs/hunt
+    """
+    from shoal.training.config import TrainConfig
+
+    @dataclass(frozen=True)
+    class TrainCommand(TrainConfig):
+        resume: bool = False
+        """Go on with the run in --out (or written --resume FOLDER) from its newest whole checkpoint."""
+        watch: bool = False
+        """Draw an episode of the trained team at the end (as `shoal watch`)."""
+        quiet: bool = False
+        """Show no progress."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    argv = folder_after_resume(argv)
+    stored = stored_settings(argv)  # a resumed run's: what is not said stays as it was
+    command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
+    config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
+    config = config.checked()
+
+    from shoal.training import loop
+    from shoal.training.progress import ProgressDisplay, Quiet
+    from shoal.training.setup import check_kept
+
+    if stored and config.out:
+        check_kept(vars(config), stored, Path(config.out))
+    was_finished = bool(stored and config.out) and (Path(config.out or "") / "result.json").exists()
+    result = loop.train(config, command.resume, Quiet(say) if command.quiet else ProgressDisplay())
+    try:
+        if command.json:
+            print_json(dataclasses.asdict(result))
+        elif result.signal is None and not command.quiet:
+            print_result(result)
+    finally:  # also where nobody takes the answer
+        pictures = [learning_curve(result)] if result.signal is None and not was_finished else []
+    if result.signal is not None:
+        say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {quoted(result.run)}")
+        return 128 + result.signal
+    if command.watch:
+        from shoal.report.watch import draw_run
+
+        pictures += draw_run(Path(result.run), 0, False, say)
+    if not command.json and not command.quiet:
+        print_files(Path(result.run), pictures)
+    return 0
+
+
+def print_result(result: "TrainResult") -> None:
+    """The table at the end of training."""
+    if result.return_random is not None:
+        teams = {
+            name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95"))
+            for name in ("deterministic", "noisy", "random")
+        }
+        print_returns(teams, None)
+    put(
+        f"{result.episodes:,} episodes, {result.env_steps:,} steps and {result.updates:,} updates "
+        f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
+    )
+
+
+def learning_curve(result: "TrainResult") -> Path:
+    """The learning curve of a run."""
+    from shoal.report.curve import draw_curve
+
+    run = Path(result.run)
+    name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
+    draw_curve(run / "metrics.jsonl", run / "curve.png", title=name, random_return=result.return_random)
+    return run / "curve.png"
