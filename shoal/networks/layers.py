@@ -3,7 +3,7 @@
 What an update costs beyond its products is mostly Python and bookkeeping between them, so there is as little of both
 as can be. Two facts of processors' matrix libraries shape the products: those with a narrow result (an action, a Q
 value) are several times faster the other way round, as (x W)' = W' x', and one over a single inner index is a plain
-multiplication.
+multiplication. In `numerics.emulate` neither is done: products are what they are called, through the unit.
 Shape letters: C networks in the stack, B batch rows, I inputs, U outputs (units), J joint, H hidden, A action.
 """
 
@@ -15,6 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from shoal.errors import UserError
+from shoal.numerics.roles import emulating, role
+
 NARROW = 16  # results of at most this many columns are computed the other way round
 
 Gradients = tuple[Tensor | None, ...]
@@ -22,6 +25,8 @@ Gradients = tuple[Tensor | None, ...]
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """(C, B, I) x (C, I, U): batched, in the quicker of the two orders."""
+    if emulating():
+        return torch.bmm(x, weight)
     if weight.shape[1] == 1:
         return x * weight
     if weight.shape[2] <= NARROW:
@@ -31,7 +36,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`product` plus bias (C, 1, U)."""
-    if weight.shape[2] <= NARROW:
+    if weight.shape[2] <= NARROW and not emulating():
         return torch.baddbmm(bias.mT, weight.mT, x.mT).mT
     return torch.baddbmm(bias, x, weight)
 
@@ -67,10 +72,12 @@ def backward_stack(
         if last_relu or k + 2 < len(parameters):
             gradient = through_relu(gradient, after)
         if need_parameters:
-            gradients[k] = product(before.mT, gradient)
+            with role("grad_weight"):
+                gradients[k] = product(before.mT, gradient)
             gradients[k + 1] = gradient.sum(1, keepdim=True)
         if k or need_input:
-            gradient = product(gradient, parameters[k].mT)
+            with role("grad_input"):
+                gradient = product(gradient, parameters[k].mT)
     return gradient if need_input else None, gradients
 
 
@@ -118,7 +125,8 @@ class SharedCritics(Function):
         assert below is not None
         before = torch.empty_like(rows)  # (B, C, H): one pass undoes ReLU and turns the stack back into rows
         torch.ops.aten.threshold_backward.grad_input(below.transpose(0, 1), rows, 0, grad_input=before)
-        first = torch.mm(joint.T, before.flatten(1)).view(-1, *rows.shape[1:])  # (J, C, H)
+        with role("grad_weight"):
+            first = torch.mm(joint.T, before.flatten(1)).view(-1, *rows.shape[1:])  # (J, C, H)
         return None, first, before.sum(0).unsqueeze(1), *rest
 
 
@@ -131,6 +139,11 @@ class OwnCritics(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, change: Tensor, own_weight: Tensor, *rest: Tensor) -> Tensor:
         """z (C, B, H) is the first layer before ReLU with the action as played; own_weight (C, A, H)."""
+        if emulating():
+            raise UserError(
+                "Critics that use their first layer again do not give an emulated product's bits; "
+                "set first_layer to 'dense'."
+            )
         outputs = forward_stack(torch.baddbmm(z, change, own_weight).relu_(), rest)
         ctx.layers = len(outputs)
         ctx.save_for_backward(own_weight, *outputs, *rest)
