@@ -33,7 +33,7 @@ def study(found: dict[str, Any]) -> Study:
     for row in found["misses"]:
         if row["growth"] and row["agents"] == 6:
             findings.append(
-                f"Cache model, {row['implementation']}, {row['env']}, 3 to 6 agents: last-level misses "
+                f"Cache model, {row['implementation']}, {row['sampler']}, {row['env']}, 3 to 6 agents: last-level misses "
                 f"{times(row, 'l3')}, dTLB misses {times(row, 'dtlb')}."
             )
     findings.append(sweeps.circumstances(found))

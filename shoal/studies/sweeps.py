@@ -41,8 +41,13 @@ def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def circumstances(found: dict[str, Any]) -> str:
     """How large the rings were, what was cut short or not measured, and whether the machine was busy."""
     rows = found["rows"]
-    sizes = {row["agents"]: row["ring"] for row in rows}
-    rings = ", ".join(f"{ring:,} ({agents} agents)" for agents, ring in sizes.items())
+    sizes: dict[int, list[int]] = {}
+    for row in rows:
+        sizes.setdefault(row["agents"], []).append(row["ring"])
+    rings = ", ".join(
+        f"{' and '.join(f'{ring:,}' for ring in sorted(set(held), reverse=True))} ({agents} agents)"
+        for agents, held in sizes.items()
+    )
     said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]
     if cut := sum(row["cut_short"] for row in rows):
         said.append(f"{cut} of {len(rows)} cells were cut short (*).")
