@@ -33,8 +33,8 @@ def study(found: dict[str, Any]) -> Study:
     for row in found["misses"]:
         if row["growth"] and row["agents"] == 6:
             findings.append(
-                f"Cache model, {row['implementation']}, {row['sampler']}, {row['env']}, 3 to 6 agents: last-level misses "
-                f"{times(row, 'l3')}, dTLB misses {times(row, 'dtlb')}."
+                f"Cache model, {row['implementation']}, {row['sampler']}, {row['env']}, 3 to 6 agents: "
+                f"last-level misses {times(row, 'l3')}, dTLB misses {times(row, 'dtlb')}."
             )
     findings.append(sweeps.circumstances(found))
     tables = [
