@@ -37,8 +37,8 @@ def study(found: dict[str, Any]) -> Study:
         reached = "" if goal is None else f" (papers: {goal} %)"
         findings.append(
             f"{row['implementation']}, {row['algorithm']}, {row['env']}, {row['sampler']}, {agents} agents: "
-            f"the sampling phase is {100 * row['sampling_reduction']:.1f} % shorter{reached}; this alone shortens the whole by "
-            f"{100 * row['total_reduction_by_sampling']:.1f} %."
+            f"the sampling phase is {100 * row['sampling_reduction']:.1f} % shorter{reached}; this alone shortens the "
+            f"whole by {100 * row['total_reduction_by_sampling']:.1f} %."
         )
     findings.append(sweeps.circumstances(found))
     tables = [
