@@ -6,10 +6,11 @@ import sys
 
 from shoal.arguments import overview
 from shoal.commands.bench import bench
-from shoal.commands.evaluate_run import evaluate
+from shoal.commands.evaluate import evaluate
 from shoal.commands.export import export
 from shoal.commands.mac import mac
 from shoal.commands.profile import profile
+from shoal.commands.quantize import quantize
 from shoal.commands.study import study
 from shoal.commands.train import train
 from shoal.commands.watch import watch
@@ -20,6 +21,7 @@ COMMANDS = {
     "train": train,
     "evaluate": evaluate,
     "watch": watch,
+    "quantize": quantize,
     "export": export,
     "profile": profile,
     "study": study,

@@ -39,6 +39,7 @@ class Team:
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
         self.descents: dict[str, Descent] = {}
+        self.extra: dict[str, Tensor] = {}  # what is kept with the weights beside them: a quantizer's ranges
         self._minibatch: Minibatch | None = None  # what the last mini-batch was, as tensors on the ring's arrays
         self._sampled: NDArray[np.float32] | None = None
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
@@ -121,12 +122,13 @@ class Team:
         return np.asarray(middle + half * actions, np.float32)
 
     def weights(self) -> dict[str, Tensor]:
-        """All networks' parameters by name, targets included."""
-        return {
+        """All networks' parameters by name, targets included, and what is kept with them."""
+        parameters = {
             f"{network}.{name}": parameter.detach()
             for network, module in self.networks.items()
             for name, parameter in module.named_parameters()
         }
+        return parameters | self.extra
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take over what `weights` returned; other shapes or names are refused with a sentence."""

@@ -1,5 +1,7 @@
 """The papers' networks with random weights."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from shoal.inference import Head, Linear, Policy
@@ -18,7 +20,7 @@ def bench_policy(network: str, seed: int = 0) -> Policy:
     seen, hidden, acted = NETWORKS[network]
     rng = np.random.default_rng(seed)
     widths, layers = (seen, *hidden, acted), []
-    for k, (inputs, units) in enumerate(zip(widths, widths[1:], strict=False)):
+    for k, (inputs, units) in enumerate(pairwise(widths)):
         weight = rng.standard_normal((1, inputs, units), np.float32) * np.float32(1.4 / inputs**0.5)
         layers.append(Linear(weight, np.zeros((1, units), np.float32), "none" if k == len(hidden) else "relu"))
     ends = np.ones((1, acted), np.float32)

@@ -1,4 +1,4 @@
-"""A process that runs one engine and tells how many megabytes it holds: python -m shoal.bench.resident onnx 3x64 FILE."""
+"""A process that runs one engine and tells the megabytes it holds: python -m shoal.bench.resident onnx 3x64 FILE."""
 
 import json
 import os
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.inference.file import PolicyFile
+
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine
-    from shoal.inference.file import PolicyFile
 
 
 def megabytes() -> float:
@@ -27,8 +28,6 @@ def main(engine: str, network: str, path: str) -> None:
     """Act for one state, then for a batch, and print what each took."""
     player: Engine | PolicyFile
     if engine == "onnx":
-        from shoal.inference.file import PolicyFile
-
         player = PolicyFile(Path(path))
         size = player.observation_size
     else:

@@ -7,11 +7,6 @@ from collections.abc import Callable, Sequence
 
 def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
     """Median seconds of one call of each side; all are called in turn until `seconds` have passed."""
-    return [statistics.median(own) for own in turns(sides, seconds, least)]
-
-
-def turns(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[list[float]]:
-    """The seconds of every call of each side; all are called in turn until `seconds` have passed."""
     for side in sides:
         side()  # compile, allocate, warm the caches
     times: list[list[float]] = [[] for _ in sides]
@@ -21,4 +16,29 @@ def turns(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5)
             start = time.perf_counter()
             side()
             own.append(time.perf_counter() - start)
+    return [statistics.median(own) for own in times]
+
+
+def blocks(
+    sides: Sequence[Callable[[], object]], seconds: float, block: float = 0.02, least: int = 5
+) -> list[list[float]]:
+    """The seconds of every call of each side, in turns of many calls in a row: each works in its own warm caches.
+
+    The first two calls of a turn are not counted; a turn lasts `block` seconds, and there are at least `least` turns.
+    """
+    times: list[list[float]] = [[] for _ in sides]
+    end, rounds = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or rounds < least:
+        for side, own in zip(sides, times, strict=True):
+            side()
+            side()
+            until = time.perf_counter() + block
+            while True:
+                start = time.perf_counter()
+                side()
+                after = time.perf_counter()
+                own.append(after - start)
+                if after > until:
+                    break
+        rounds += 1
     return times

@@ -36,7 +36,7 @@ def make_pettingzoo(
     path, _, function = name.removeprefix("pettingzoo:").partition(":")
     name = f"pettingzoo:{path}" + (f":{function}" if function else "")
     _check_numbers(copies, seed, episode_length)
-    worlds = _construct(name, copies, options, lambda keywords: _parallel_env(name, path, function, keywords))
+    worlds = construct(name, copies, options, lambda keywords: _parallel_env(name, path, function, keywords))
     return ParallelCopies(name, worlds, seed, episode_length, stagger)
 
 
@@ -56,7 +56,7 @@ def make_gymnasium(
     identifier = name.removeprefix("gym:")
     name = f"gym:{identifier}"
     _check_numbers(copies, seed, episode_length)
-    worlds = _construct(name, copies, options, lambda keywords: _solo(identifier, keywords))
+    worlds = construct(name, copies, options, lambda keywords: _solo(identifier, keywords))
     limits = [limit for limit in (episode_length, worlds[0].own_limit) if limit is not None]
     return ParallelCopies(name, list(worlds), seed, min(limits, default=None), stagger)
 
@@ -121,15 +121,15 @@ def _parallel_env(name: str, path: str, function: str, options: dict[str, Any]) 
     return world
 
 
-def _construct(
-    name: str, copies: int, options: Mapping[str, Any] | None, construct: Callable[[dict[str, Any]], World]
+def construct(
+    name: str, copies: int, options: Mapping[str, Any] | None, one: Callable[[dict[str, Any]], World]
 ) -> list[World]:
-    """Call `construct` once a copy, quietly, and make a sentence of whatever goes wrong in foreign code."""
+    """Call `one` once a copy, quietly, and make a sentence of whatever goes wrong in foreign code."""
     options = dict(options or {})
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
         try:
-            return [construct(options) for _ in range(copies)]
+            return [one(options) for _ in range(copies)]
         except UserError:
             raise
         except Exception as error:

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from shoal.envs.base import EnvSpec
 from shoal.networks.actors import real_entries
 from shoal.networks.layers import OwnCritics, SharedCritics, Stack
-from shoal.networks.stacked import StackedMLP, xavier
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, xavier
 
 
 class JointCritics(nn.Module):
     """One critic (or a pair) an agent over the joint observations and actions."""
+
+    quantizer: LayerQuantizer | None = None
+    """What weights and input of the first layer go through; `rest` has its own for the others."""
 
     def __init__(self, spec: EnvSpec, hidden: Sequence[int], heads: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ class JointCritics(nn.Module):
 
     def forward(self, joint: Tensor) -> Tensor:
         """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch an agent."""
-        if joint.dim() == 2:
+        if joint.dim() == 2 and self.quantizer is None:
             return self._by_head(SharedCritics.apply(joint, self.first, self.first_bias, *self.rest.flat))
         return self._of_own_rows(joint, frozen=False)
 
@@ -54,31 +57,41 @@ class JointCritics(nn.Module):
         """
         if dense:
             return self._of_own_rows(self._replaced(joint, own), frozen=True)
+        first: Tensor = self.first
+        if self.quantizer is not None:  # number by number, so that quantized inputs differ in the own action alone, too
+            joint, own = self.quantizer.input(0, joint, True), self.quantizer.input(0, own, True)
+            first = self.quantizer.weight(0, first)
         with torch.no_grad():
-            z = self._first_layer(joint)  # (C, B, H)
-            own_weights = self._own_weights()
+            z = self._first_layer(joint, first, self.first_bias)  # (C, B, H)
+            own_weights = self._own_weights(first)
         change = own - own_actions(joint, self.agents, self.action_size)  # (N, B, A)
         if self.heads > 1:
             change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
+        if self.quantizer is not None:
+            return self._by_head(self.rest(torch.baddbmm(z, change, own_weights).relu(), frozen=True))
         return self._by_head(OwnCritics.apply(z, change, own_weights, *self.rest.flat))
 
     def _of_own_rows(self, joint: Tensor, frozen: bool) -> Tensor:
-        """Q where every agent has rows of its own (N, B, J)."""
-        h = Stack.apply(joint, frozen, True, *self._first_by_agent())  # (N, B, heads*H)
+        """Q where every agent has rows of its own (N, B, J); through a quantizer also of shared ones (B, J)."""
+        if self.quantizer is not None:
+            first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
+            first = self.quantizer.weight(0, first)
+            z = self._first_layer(self.quantizer.input(0, joint, frozen), first, bias)
+            return self._by_head(self.rest(z.relu(), frozen))
+        h = Stack.apply(joint, frozen, True, *self._by_agent(self.first, self.first_bias))  # (N, B, heads*H)
         return self._by_head(self.rest(self._as_stack(h), frozen))
 
-    def _first_layer(self, joint: Tensor) -> Tensor:
+    def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:
         """(C, B, H), before the ReLU."""
         if joint.dim() == 2:
-            z = torch.addmm(self.first_bias.view(-1), joint, self.first.flatten(1))  # (B, C*H)
-            return z.unflatten(1, self.first.shape[1:]).transpose(0, 1)
-        weight, bias = self._first_by_agent()
+            z = torch.addmm(bias.view(-1), joint, first.flatten(1))  # (B, C*H)
+            return z.unflatten(1, first.shape[1:]).transpose(0, 1)
+        weight, bias = self._by_agent(first, bias)
         return self._as_stack(torch.baddbmm(bias, joint, weight))
 
-    def _first_by_agent(self) -> tuple[Tensor, Tensor]:
+    def _by_agent(self, first: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Views of the first layer with one matrix an agent: (N, J, heads*H) and (N, 1, heads*H)."""
-        weight = self.first.view(len(self.first), self.agents, -1).transpose(0, 1)
-        return weight, self.first_bias.view(self.agents, 1, -1)
+        return first.view(len(first), self.agents, -1).transpose(0, 1), bias.view(self.agents, 1, -1)
 
     def _as_stack(self, z: Tensor) -> Tensor:
         """(C, B, H) of (N, B, heads*H)."""
@@ -88,13 +101,13 @@ class JointCritics(nn.Module):
         """(N, heads, B) of (C, B, 1)."""
         return q.view(self.agents, self.heads, -1)
 
-    def _own_weights(self) -> Tensor:
+    def _own_weights(self, first: Tensor) -> Tensor:
         """(C, A, H): the first-layer rows that multiply the critic's own agent's action.
 
         Seen as (agent of the row, A, agent of the critic, heads, H) these are the diagonal of the two agent axes:
         with 3 agents, block (1, 1) holds what agent 1's critics make of agent 1's action.
         """
-        blocks = self.first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
+        blocks = first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
         return (
             blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(self.agents * self.heads, self.action_size, -1)
         )

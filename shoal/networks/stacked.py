@@ -6,11 +6,24 @@ Shape letters: C networks in the stack (one an agent, or one a critic), B batch 
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from shoal.networks.layers import Stack, forward_stack
+from shoal.networks.layers import Stack, affine, forward_stack
+
+
+class LayerQuantizer(Protocol):
+    """What a layer's numbers go through before its product; it lets gradients pass as if it were not there."""
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """What this layer (counted from 0) is given, quantized; `frozen`: the network learns nothing from it."""
+        ...
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """This layer's weights, quantized."""
+        ...
 
 
 def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Tensor:
@@ -30,6 +43,9 @@ def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Ten
 class StackedMLP(nn.Module):
     """C multilayer perceptrons with ReLU between their layers, run together."""
 
+    quantizer: LayerQuantizer | None = None
+    """What weights and inputs of the layers go through; None: they are taken as they are."""
+
     def __init__(self, real_in: Tensor, hidden: Sequence[int], real_out: Tensor, generator: torch.Generator) -> None:
         """`real_in` (C, I) and `real_out` (C, out) say which entries of each network are not padding."""
         super().__init__()
@@ -45,9 +61,22 @@ class StackedMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
+        if self.quantizer is not None:
+            return self._quantized(x, self.quantizer, frozen)
         if not torch.is_grad_enabled():
             return forward_stack(x, self.flat)[-1]
         return Stack.apply(x, frozen, False, *self.flat)
+
+    def _quantized(self, x: Tensor, quantizer: LayerQuantizer, frozen: bool) -> Tensor:
+        """The same layer by layer, in steps that autograd sees."""
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if frozen:
+                weight, bias = weight.detach(), bias.detach()
+            x = affine(quantizer.input(layer, x, frozen), quantizer.weight(layer, weight), bias)
+            if layer < last:
+                x = x.relu()
+        return x
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""

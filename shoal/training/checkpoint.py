@@ -266,6 +266,19 @@ def load_part(folder: Path, part: str, warn: Callable[[str], None] | None = None
     return found.parts[part] if found else None
 
 
+def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> Arrays | None:
+    """The newest transitions of the newest whole checkpoint, or None if it names no segments of the ring.
+
+    Nothing on disk is touched.
+    """
+    with disk.sentence(f"The checkpoints in {folder} cannot be read"):
+        found = _newest_whole(Path(folder), lambda place: _read_folder(place, ()), warn or (lambda text: None))
+        if found is None or not found.segments:
+            return None
+        *_, (_, data) = replace(found, segments=found.segments[-1:]).read_segments()
+        return _unpack(data)
+
+
 class _Place(NamedTuple):
     """A folder that claims to be a checkpoint. The inode tells it from another one of the same name."""
 

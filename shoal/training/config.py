@@ -67,7 +67,21 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig(RunConfig, LearnConfig, WorldConfig):
+class PrecisionConfig:
+    """With how many bits the networks compute."""
+
+    qat_bits: int | None = None
+    """Quantization-aware training: bits of the networks' weights and activations, 2 to 8; None: off."""
+    quant_delay: float = 0.5
+    """Quantization-aware training: share of the episodes after which numbers are quantized; ranges are observed
+    from the start."""
+    qat_critics: bool = True
+    """Quantization-aware training: critics as well, as the paper has it; nobody plays them, so few bits there only
+    cost returns."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
     """Train a team of agents."""
 
     def checked(self) -> "TrainConfig":
@@ -87,6 +101,11 @@ class TrainConfig(RunConfig, LearnConfig, WorldConfig):
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
             check_range("--threads", self.threads, 1, 4096)
+        if self.qat_bits is not None:
+            check_range("--qat-bits", self.qat_bits, 2, 8)
+            if self.implementation == "reference":
+                raise UserError("--qat-bits is the engine's only; the reference implementation is full precision.")
+        check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(
                 f"--sampler {self.sampler} is the reference implementation's only; the engine has neighbor."

@@ -19,6 +19,7 @@ from shoal.algorithms import make_team
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.memory import keep_freed_memory
+from shoal.quantization.qat import Qat
 from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
@@ -27,6 +28,7 @@ from shoal.training.config import TrainConfig, read_config
 from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.parts import Learner, Replay
+from shoal.training.precision import train_quantized
 from shoal.training.result import TrainResult, result_fields, result_json, result_of
 from shoal.training.returns import Episode, ReturnTracker
 from shoal.training.run_folder import MetricsLog, RunFolder, check_free, new_run
@@ -197,6 +199,7 @@ class Training:
     team: Learner
     ring: Replay
     sampler: Sampler
+    qat: Qat | None = None
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
@@ -234,6 +237,7 @@ class Training:
                 f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
             )
         self.team = make_team(spec, config, config.seed, device)
+        self.qat = train_quantized(self.team, config)
 
     @property
     def most_samples(self) -> int | None:
@@ -289,6 +293,8 @@ class Training:
         self.fresh += ended
         self.last.extend(ended)
         self.episodes += len(ended)
+        if self.qat is not None:
+            self.qat.progress(self.episodes / self.config.episodes)
         self.samples += self.config.copies
         self.observation = step.observation
 

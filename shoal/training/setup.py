@@ -106,6 +106,8 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     rows = minibatches * config.batch
     seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
     update = rows * (2 * joint + seen) + n * heads * config.batch * 3 * hidden
+    if config.qat_bits is not None:
+        update *= 3  # every layer's input and what it is rounded to are kept for the gradients, too
     act = config.copies * (seen + 5 * n * spec.observation_size)  # the world hands out four steps' views
     return 4 * (8 * (actors + critics) + max(update, act))
 

@@ -17,8 +17,8 @@ def evaluate(argv: list[str]) -> int:
     shoal evaluate runs/hunt --episodes 1000 --json
     shoal evaluate policy.onnx --env predator-prey
     """
-    from shoal.commands.evaluate import evaluate as evaluate_file
-    from shoal.commands.evaluate import is_policy_file
+    from shoal.commands.evaluate_file import evaluate as evaluate_file
+    from shoal.commands.evaluate_file import is_policy_file
 
     if is_policy_file(argv):
         return evaluate_file(argv)

@@ -1,0 +1,13 @@
+"""Engines that run a policy without torch: plain numpy, a numba kernel, ONNX Runtime."""
+
+from typing import TYPE_CHECKING
+
+from shoal.inference.policy import Conv2d, Grid, Head, Linear, Normaliser, Policy, Quantized
+from shoal.lazy import lazy
+
+if TYPE_CHECKING:
+    from shoal.inference.engine import Engine, make_engine
+
+__all__ = ["Conv2d", "Engine", "Grid", "Head", "Linear", "Normaliser", "Policy", "Quantized", "make_engine"]
+
+__getattr__ = lazy("shoal.inference", {"Engine": "shoal.inference.engine", "make_engine": "shoal.inference.engine"})

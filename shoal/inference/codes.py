@@ -1,0 +1,98 @@
+"""Weights as whole numbers, one scale a unit, and whole numbers of few bits packed into bytes.
+
+real = scale * code, scale = max |weight| of the unit / (2^(bits - 1) - 1), ties to even, clamped. A unit of zeros has
+the scale 1. Shape letters: N agents, I inputs, U units.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shoal.errors import check_range
+from shoal.inference.policy import Conv2d, Layer, Linear
+
+Codes = NDArray[np.int8]
+Scales = NDArray[np.float32]
+
+
+@cache
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor adds 8-bit products in 32 bits; those without saturate at 16 bits. Unknown is without."""
+    try:
+        flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
+    except (OSError, StopIteration):
+        return False
+    return any("vnni" in flag for flag in flags)
+
+
+def safe_bits() -> int:
+    """Bits of weights whose products with 8-bit inputs never saturate here: 2 · 255 · 63 fits into 16 bits."""
+    return 8 if has_vnni() else 7
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
+    """(N, I, U): the scales (N, U), then the codes."""
+    agents, inputs, units = weight.shape
+    for n in range(agents):
+        largest = scales[n]
+        largest[:] = 0
+        for i in range(inputs):
+            row = weight[n, i]
+            for u in range(units):
+                largest[u] = max(largest[u], abs(row[u]))
+        for u in range(units):
+            largest[u] = largest[u] / most
+            if largest[u] == 0:  # nothing but zeros, or next to it
+                largest[u] = 1
+        for i in range(inputs):
+            row, out = weight[n, i], codes[n, i]
+            for u in range(units):
+                out[u] = np.int8(min(max(np.rint(row[u] / largest[u]), -most), most))
+
+
+def encode(weight: NDArray[np.float32], bits: int) -> tuple[Codes, Scales]:
+    """Codes (N, I, U) and scales (N, U) of the weights of linear layers."""
+    check_range("--bits", bits, 2, 8)
+    weight = np.ascontiguousarray(weight, np.float32)
+    codes, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], weight.shape[2]), np.float32)
+    _encode(weight, np.float32(2 ** (bits - 1) - 1), codes, scales)
+    return codes, scales
+
+
+def layer_codes(layer: Layer, bits: int) -> tuple[Codes, Scales]:
+    """Codes in the layer's shape and scales (N, U): as they are frozen if that takes no more bits, else new ones."""
+    frozen = layer.quantized
+    if frozen is not None and frozen.bits <= bits:
+        return frozen.codes(layer.weight, 2 if isinstance(layer, Linear) else 0), frozen.weight_scale
+    if isinstance(layer, Conv2d):
+        units = layer.units
+        codes, scales = encode(layer.weight.reshape(units, -1).T[None], bits)
+        return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), scales
+    return encode(layer.weight, bits)
+
+
+def fields(bits: int) -> list[int]:
+    """The widths 4, 2 and 1 that add up to this many bits: as fields they fill bytes without rest."""
+    return [width for width in (4, 2, 1) if bits & width]
+
+
+def pack(codes: NDArray[Any], bits: int) -> list[NDArray[np.uint8]]:
+    """One array of bytes for each field: symmetric codes, moved up to be positive, their highest bits first.
+
+    Byte k of a field of width w holds the bits of codes k, k + 1, … of 8 / w codes in a row, the first one lowest.
+    """
+    positive = (codes.ravel().astype(np.int16) + 2 ** (bits - 1) - 1).astype(np.uint8)
+    packed, below = [], bits
+    for width in fields(bits):
+        below -= width
+        part = (positive >> below) & (2**width - 1)
+        whole = np.zeros(-(-part.size // (8 // width)) * (8 // width), np.uint8)
+        whole[: part.size] = part
+        shifts = np.arange(0, 8, width, dtype=np.uint8)
+        packed.append(np.bitwise_or.reduce(whole.reshape(-1, 8 // width) << shifts, axis=1))
+    return packed

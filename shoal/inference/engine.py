@@ -1,0 +1,166 @@
+"""One small interface for whatever runs a policy, and the choice of the fastest by a short measurement."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError, check_choice, check_range
+from shoal.inference.policy import Actions, Array, Policy
+
+EngineName = Literal["auto", "numba", "onnx"]
+EnginePrecision = Literal["auto", "float32", "float16", "int8"]
+KINDS: tuple[tuple[str, str], ...] = (
+    ("numba", "float32"),
+    ("onnx", "float32"),
+    ("onnx", "float16"),
+    ("onnx", "int8"),
+)
+"""Every engine in every precision that it has."""
+NUMBA_LARGEST = 1_000_000  # parameters: beyond, its plain loops are far behind and would only be waited for
+SECONDS, LEAST, NEAR = 0.05, 5, 1.05
+"""For the choice of an engine: time, calls of the first one, and times that are as good as equal."""
+
+
+class Engine(Protocol):
+    """Runs a policy: `act` takes raw observations (B, N, O) and gives the environment's actions.
+
+    The actions are the engine's own array: the next call with the same batch overwrites it.
+    """
+
+    name: str
+    precision: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights as the engine holds them."""
+        ...
+
+    def act(self, observation: Array, noise: Array | None = None) -> Actions:
+        """Choices (B, N), or boxes (B, N, A); a policy that draws takes noise (B, N, A), or its own is drawn."""
+        ...
+
+    def load(self, policy: Policy) -> None:
+        """Play other weights of the same shapes from now on."""
+        ...
+
+
+class Draws:
+    """The noise of policies that draw their choices, for callers who give none."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Numbers in (0, 1), never the ends."""
+        return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
+
+
+def check_observation(policy: Policy, observation: NDArray[Any]) -> None:
+    """Raise a `UserError` unless the observation is (B, N, O)."""
+    expected = (policy.agents, policy.observation_size)
+    if observation.ndim != 3 or observation.shape[1:] != expected:
+        raise UserError(
+            f"The observation has the shape {observation.shape}, but the policy takes (batch, {expected[0]}, "
+            f"{expected[1]}): batch, agents, observation."
+        )
+
+
+def same_shapes(old: Policy, new: Policy) -> None:
+    """Raise a `UserError` unless the new policy's weights can take the old one's place."""
+    fits = len(old.layers) == len(new.layers) and all(
+        type(a) is type(b) and a.weight.shape == b.weight.shape and a.activation == b.activation
+        for a, b in zip(old.layers, new.layers, strict=True)
+    )
+    if not fits or old.head.kind != new.head.kind:
+        raise UserError("The new weights are of a policy with other layers; make a new engine for it.")
+
+
+def same_frame(old: Policy, new: Policy) -> bool:
+    """Whether all is equal but the weights: the normaliser, and the ends of the box."""
+    pairs = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
+    a, b = old.normaliser, new.normaliser
+    if a is not None and b is not None:
+        pairs += [(a.mean, b.mean), (a.var, b.var)]
+        if (a.epsilon, a.clip) != (b.epsilon, b.clip):
+            return False
+    elif a is not b:
+        return False
+    return old.head.squash == new.head.squash and all(
+        mine is its or (mine is not None and its is not None and np.array_equal(mine, its)) for mine, its in pairs
+    )
+
+
+def make_engine(
+    policy: Policy,
+    name: EngineName = "auto",
+    precision: EnginePrecision = "float32",
+    threads: int = 1,
+    batch: int = 1,
+) -> Engine:
+    """An engine for this policy, meant for batches of this size (it takes any).
+
+    "auto" for the name, the precision or both measures those that can be and takes the fastest.
+    """
+    check_choice("The engine", name, ("auto", "numba", "onnx"))
+    check_choice("The precision", precision, ("auto", "float32", "float16", "int8"))
+    check_range("threads", threads, 1, 1024)
+    check_range("batch", batch, 1, 2**20)
+    policy.check()
+    wanted = [kind for kind in KINDS if name in ("auto", kind[0]) and precision in ("auto", kind[1])]
+    if not wanted:
+        raise UserError(f"The engine '{name}' has no precision '{precision}'; ONNX Runtime has.")
+    if len(wanted) > 1:
+        wanted = [kind for kind in wanted if kind[0] != "numba" or runs_in_numba(policy)]
+    engines = [_make(policy, kind, threads, batch) for kind in wanted]
+    return engines[0] if len(engines) == 1 else fastest(engines, policy, batch)
+
+
+def runs_in_numba(policy: Policy) -> bool:
+    """Whether the numba kernel is a choice at all."""
+    return policy.linear_only and policy.parameters <= NUMBA_LARGEST
+
+
+def _make(policy: Policy, kind: tuple[str, str], threads: int, batch: int) -> Engine:
+    if kind[0] == "numba":
+        from shoal.inference.numba_engine import NumbaEngine
+
+        return NumbaEngine(policy)
+    from shoal.inference.onnx_engine import OnnxEngine
+
+    return OnnxEngine(policy, kind[1], threads, batch)
+
+
+def _calls(call: Callable[[], object], seconds: float) -> list[float]:
+    """Times of calls in a row, at least one."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def fastest(engines: list[Engine], policy: Policy, batch: int, seconds: float = SECONDS) -> Engine:
+    """The engine with the quickest call, or an earlier one that is as good as equal.
+
+    All take turns of many calls in a row until the time is over: each is measured with its own weights in the caches.
+    The quickest call counts, not the usual one: other programs can only make a call slower.
+    """
+    rng = np.random.default_rng(0)
+    observation = rng.random((batch, policy.agents, policy.observation_size), np.float32)
+    calls: list[Callable[[], object]] = [lambda engine=engine: engine.act(observation) for engine in engines]  # type: ignore[misc]
+    times: list[list[float]] = [[] for _ in engines]
+    end = time.perf_counter() + seconds
+    turn = seconds / (3 * len(engines))
+    while time.perf_counter() < end or len(times[0]) < LEAST:
+        for call, own in zip(calls, times, strict=True):
+            call()
+            call()
+            own += _calls(call, turn)
+    quickest = [min(own) for own in times]
+    close = min(quickest) * NEAR
+    return next(engine for engine, own in zip(engines, quickest, strict=True) if own <= close)

@@ -1,0 +1,396 @@
+"""A policy as an ONNX graph, built by hand: raw observations in, the environment's actions out, for any batch.
+
+Several agents: observation (B, N, O), action (B, N) or (B, N, A). One agent: without the axis of agents; an image is
+(B, C, height, width). A policy that draws its choices takes `noise` (B, N, A) in (0, 1) as a second input.
+
+int8 is dynamic and by rows: every state is quantized by itself, so that it gets the same action alone and in a batch:
+
+    scale = (max(x, 0) - min(x, 0)) / 255    code = round(x / scale) + zero    zero = round(-min(x, 0) / scale)
+    y = (sum of code * weight - zero * sum of weight) * (scale * weight scale) + bias
+
+That is what DynamicQuantizeLinear does with a single row, so for one state (`alone`) it stands in its place: ONNX
+Runtime fuses it with the product. To the same bits: both multiply the whole sum by the product of the scales.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from shoal.inference.codes import fields, layer_codes, pack, safe_bits
+from shoal.inference.policy import LEAK, Activation, Conv2d, Layer, Linear, Policy
+
+Precision = Literal["float32", "float16", "int8", "static-int8", "packed"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
+OPSET, IR_VERSION = 21, 10
+TINY = np.finfo(np.float32).tiny
+APART = 2**15  # weights of one agent's layer from which agents are worth a product each: only those are packed once
+FORMAT = 1
+"""Of the metadata under the key "shoal"."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a policy is written down."""
+
+    precision: Precision = "float32"
+    bits: int = 8
+    """Of the weights' codes, where the precision has some."""
+    alone: bool = False
+    """For one state at a time."""
+    given: bool = False
+    """Weights are inputs of the graph, not part of it (float32 only)."""
+
+
+class Graph:
+    """Nodes and constants, with names made as they come."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.arrays: Arrays = {}
+        self._count = 0
+
+    def __call__(self, operation: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """The name of the output of a new node; a list of names if it has several."""
+        names = [self._name() for _ in range(outputs)]
+        self.nodes.append(helper.make_node(operation, inputs, names, name=f"{operation}_{names[0]}", **attributes))
+        return names[0] if outputs == 1 else names
+
+    def constant(self, value: Any, kind: Any = np.float32, name: str | None = None) -> str:
+        """The name of a constant; those of the same value and without a name of their own are one."""
+        array = np.ascontiguousarray(value, kind)
+        if name is None:
+            for known, other in self.arrays.items():
+                if known.startswith("=") and other.dtype == array.dtype and np.array_equal(other, array):
+                    return known
+            name = f"={self._name()}"
+        self.arrays[name] = array.reshape(np.shape(value))
+        return name
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+
+def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None) -> onnx.ModelProto:
+    """The model of a policy."""
+    policy = policy.played()
+    graph = Graph()
+    x = "observation"
+    inputs = [_value(x, TensorProto.FLOAT, _observation_shape(policy, form))]
+    if policy.head.kind == "categorical":
+        inputs.append(_value("noise", TensorProto.FLOAT, _shape(policy, form, policy.action_size)))
+    x = _observe(graph, policy, x)
+    x = _network(graph, policy, form, x)
+    x = _head(graph, policy, x)
+    graph.nodes[-1].output[0] = "action"
+    last = () if policy.head.discrete else (policy.action_size,)
+    kind = TensorProto.INT64 if policy.head.discrete else TensorProto.FLOAT
+    outputs = [_value("action", kind, _shape(policy, form, *last))]
+    stored = graph.arrays
+    if form.given:
+        given = {name for name in stored if name.startswith("layer")}
+        inputs += [_value(name, TensorProto.FLOAT, stored[name].shape) for name in stored if name in given]
+        stored = {name: array for name, array in stored.items() if name not in given}
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, "policy", inputs, outputs, tensors),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="shoal",
+    )
+    helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(metadata or {}))})
+    return model
+
+
+def describe(policy: Policy, form: Form) -> dict[str, Any]:
+    """What a reader of the file needs to know beyond the graph."""
+    coded = form.precision not in ("float32", "float16")
+    return {
+        "format": FORMAT,
+        "precision": form.precision,
+        "bits": form.bits if coded else {"float32": 32, "float16": 16}[form.precision],
+        "batch": 1 if form.alone else None,
+        "agents": list(policy.agent_names),
+        "observation_sizes": list(policy.observation_sizes),
+        "action_sizes": list(policy.action_sizes),
+        "discrete": policy.head.discrete,
+        "head": policy.head.kind,
+        "squash": policy.head.squash,
+        "normalised": policy.normaliser is not None,
+        "one_hot": policy.one_hot,
+        "image": policy.image,
+        "layers": [layer.units for layer in policy.layers],
+        "parameters": policy.parameters,
+        **policy.metadata,
+    }
+
+
+def apart(policy: Policy, form: Form) -> bool:
+    """Whether every agent has products of its own rather than all one."""
+    if policy.agents == 1 or form.precision == "static-int8":
+        return True
+    largest = max(layer.weight[0].size for layer in policy.layers)
+    return form.precision == "int8" and largest >= APART
+
+
+def weight_arrays(policy: Policy, form: Form) -> Arrays:
+    """Every array of the graph that depends on the weights, by name: what a template's are replaced with."""
+    policy = policy.played()
+    agents: list[int | None] = [*range(policy.agents)] if apart(policy, form) else [None]
+    by_rows = not (form.alone and apart(policy, form))
+    arrays: Arrays = {}
+    for k, layer in enumerate(policy.layers):
+        whole = _layer_arrays(layer, form, by_rows)
+        for agent in agents:
+            for name, array in whole.items():
+                arrays[_key(k, name, agent)] = _of_agent(name, array, agent) if isinstance(layer, Linear) else array
+    return arrays
+
+
+def _key(k: int, name: str, agent: int | None) -> str:
+    return f"layer{k}.{name}" if agent is None else f"layer{k}.{name}.{agent}"
+
+
+def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]:
+    """An agent's part of (N, …), or all of it with an axis of rows where there is none."""
+    if name.startswith("packed"):
+        return array
+    if agent is not None:
+        return array[agent]
+    return array if name == "weight" else array[:, None]
+
+
+def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
+    """weight (N, I, U), bias, scale and, where int8 is by rows, sums (N, U); of a convolution without the agents."""
+    if form.precision == "float32" or (form.precision == "int8" and isinstance(layer, Conv2d)):
+        return {"weight": layer.weight, "bias": layer.bias}
+    if form.precision == "float16":
+        with np.errstate(over="ignore"):
+            return {"weight": layer.weight.astype(np.float16), "bias": layer.bias}
+    bits = form.bits
+    codes, scale = layer_codes(layer, bits)
+    if isinstance(layer, Conv2d):
+        scale = scale[0]
+    arrays: Arrays = {"weight": codes, "bias": layer.bias, "scale": scale}
+    if form.precision == "packed":
+        del arrays["weight"]
+        arrays |= {f"packed{i}": part for i, part in enumerate(pack(codes, bits))}
+    if form.precision == "int8" and by_rows:
+        arrays["sums"] = codes.sum(1, dtype=np.int32)  # (N, U)
+    if form.precision == "static-int8":
+        unsigned = bits == 8 and safe_bits() < 8  # products of such codes are added in 32 bits
+        if unsigned:
+            arrays["weight"] = (codes.astype(np.int16) + 128).astype(np.uint8)
+        arrays["zero"] = np.full(scale.shape, 128 if unsigned else 0, arrays["weight"].dtype)
+    return arrays
+
+
+def _value(name: str, kind: int, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _shape(policy: Policy, form: Form, *last: int) -> tuple[int | str, ...]:
+    batch: int | str = 1 if form.alone else "batch"
+    return (batch, *last) if policy.agents == 1 else (batch, policy.agents, *last)
+
+
+def _observation_shape(policy: Policy, form: Form) -> tuple[int | str, ...]:
+    if policy.image is not None:
+        return _shape(policy, form, *policy.image)
+    return _shape(policy, form, policy.observation_size)
+
+
+def _observe(graph: Graph, policy: Policy, x: str) -> str:
+    """The raw observation as the first layer takes it."""
+    if policy.one_hot:
+        whole = graph("Cast", graph("Round", x), to=TensorProto.INT64)
+        whole = graph("Squeeze", whole, graph.constant([-1], np.int64))
+        return graph("OneHot", whole, graph.constant(policy.one_hot, np.int64), graph.constant([0, 1]), axis=-1)
+    if policy.scale_image:
+        x = graph("Div", x, graph.constant(255))
+    if (norm := policy.normaliser) is not None:
+        deviation = np.sqrt(norm.var.astype(np.float64) + norm.epsilon)
+        shape = policy.image or (norm.mean.shape if policy.agents > 1 else norm.mean.shape[1:])
+        x = graph("Sub", x, graph.constant(norm.mean.reshape(shape), name="mean"))
+        x = graph("Div", x, graph.constant(deviation.astype(np.float32).reshape(shape), name="deviation"))
+        x = graph("Clip", x, graph.constant(-norm.clip), graph.constant(norm.clip))
+    return x
+
+
+def _network(graph: Graph, policy: Policy, form: Form, x: str) -> str:
+    """(B, …) to (B, U) of one agent, (B, N, U) of several."""
+    for name, array in weight_arrays(policy, form).items():
+        graph.constant(array, array.dtype, name)
+    if not apart(policy, form):
+        x = _chain(graph, policy, form, graph("Transpose", x, perm=[1, 0, 2]), None)
+        return str(graph("Transpose", x, perm=[1, 0, 2]))
+    if policy.agents == 1:
+        return _chain(graph, policy, form, x, 0)
+    parts = graph("Split", x, outputs=policy.agents, axis=1, num_outputs=policy.agents)
+    axis = graph.constant([1], np.int64)
+    ends = [
+        graph("Unsqueeze", _chain(graph, policy, form, graph("Squeeze", part, axis), agent), axis)
+        for agent, part in enumerate(parts)
+    ]
+    return str(graph("Concat", *ends, axis=1))
+
+
+def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) -> str:
+    """All layers: (B, I) of one agent, or (N, B, I) of all where `agent` is None."""
+    positive = bool(policy.one_hot) or (policy.scale_image and policy.normaliser is None)
+    image = policy.image is not None
+    for k, layer in enumerate(policy.layers):
+        static = form.precision == "static-int8"
+        if static:
+            x = _on_grid(graph, layer, x, agent or 0)
+        if isinstance(layer, Linear) and image:
+            x, image = graph("Flatten", x, axis=1), False
+            if static:  # once more, which changes nothing: both neighbours of a grid run in 8 bits
+                x = _on_grid(graph, layer, x, agent or 0)
+        x = _layer(graph, layer, form, x, k, agent, positive)
+        x = _activate(graph, x, layer.activation)
+        positive = layer.activation in ("relu", "sigmoid")
+    return x
+
+
+def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | None, positive: bool) -> str:
+    """One layer without its activation."""
+    weight, bias, scale = (_key(k, name, agent) for name in ("weight", "bias", "scale"))
+    linear = isinstance(layer, Linear)
+    if form.precision == "int8" and linear:
+        sums = _key(k, "sums", agent)
+        if form.alone and agent is not None:
+            return _fused(graph, x, weight, scale, bias)
+        return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, agent is None, positive)
+    if form.precision == "static-int8":
+        weight = graph("DequantizeLinear", weight, scale, _key(k, "zero", agent), axis=1 if linear else 0)
+    elif form.precision == "float16":
+        weight = graph("Cast", weight, to=TensorProto.FLOAT)
+    elif form.precision == "packed":
+        weight = _unpack(graph, layer, form.bits, k, agent)
+    if linear and form.precision == "static-int8":
+        # Not Add: ONNX Runtime would round the bias to a multiple of both scales, which is coarse with few bits, or
+        # make one float32 node of both where what follows is not on a grid.
+        return str(graph("Sub", graph("MatMul", x, weight), graph("Neg", bias)))
+    if linear:
+        return str(graph("Add", graph("MatMul", x, weight), bias))
+    assert isinstance(layer, Conv2d)
+    (ph, pw), stride = layer.padding, list(layer.stride)
+    return str(graph("Conv", x, weight, bias, strides=stride, pads=[ph, pw, ph, pw]))
+
+
+def _fused(graph: Graph, x: str, weight: str, scale: str, bias: str) -> str:
+    """The int8 product of one row in the form that ONNX Runtime makes one kernel of."""
+    codes, x_scale, zero = graph("DynamicQuantizeLinear", x, outputs=3)
+    whole = graph("Cast", graph("MatMulInteger", codes, weight, zero), to=TensorProto.FLOAT)
+    return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
+
+
+def _rows(
+    graph: Graph, x: str, size: int, weight: str, scale: str, bias: str, sums: str, stacked: bool, positive: bool
+) -> str:
+    """The int8 product of many rows, each with a scale of its own."""
+    axis, flat = graph.constant([-1], np.int64), graph.constant([-1], np.int64)
+    extent = graph("ReduceMax", x, axis, keepdims=1)  # (…, B, 1)
+    lowest = ""
+    if not positive:
+        nothing = graph.constant(0.0)
+        lowest = graph("Min", graph("ReduceMin", x, axis, keepdims=1), nothing)
+        extent = graph("Sub", graph("Max", extent, nothing), lowest)
+    row_scale = graph("Max", graph("Div", extent, graph.constant(255.0)), graph.constant(TINY))
+    rows = graph("Reshape", x, graph.constant([-1, size], np.int64)) if stacked else x
+    scales = graph("Reshape", row_scale, flat)
+    if positive:
+        graph.arrays.pop(sums)
+        codes = graph("QuantizeLinear", rows, scales, axis=0)
+    else:
+        zero = graph("Cast", graph("Round", graph("Neg", graph("Div", lowest, row_scale))), to=TensorProto.UINT8)
+        codes = graph("QuantizeLinear", rows, scales, graph("Reshape", zero, flat), axis=0)
+    if stacked:
+        codes = graph("Reshape", codes, graph("Shape", x))
+    whole = graph("MatMulInteger", codes, weight)
+    if not positive:
+        whole = graph("Sub", whole, graph("Mul", graph("Cast", zero, to=TensorProto.INT32), sums))
+    whole = graph("Cast", whole, to=TensorProto.FLOAT)
+    # As a product of matrices, not Mul: ONNX Runtime 1.31 takes Mul for that of one scale for all rows, and errs.
+    wide = scale if stacked else graph("Unsqueeze", scale, graph.constant([0], np.int64))
+    both = graph("MatMul", row_scale, wide)
+    return str(graph("Add", graph("Mul", whole, both), bias))
+
+
+def _on_grid(graph: Graph, layer: Layer, x: str, agent: int) -> str:
+    """x rounded to the layer's frozen grid, if it has one."""
+    frozen = layer.quantized
+    if frozen is None or frozen.input is None:
+        return x
+    grid = frozen.input
+    scale, zero = float(grid.scale[agent]), int(grid.zero_point[agent])
+    most = 2**grid.bits - 1
+    kind: Any = np.uint8 if grid.bits <= 8 else np.uint16
+    if grid.bits not in (8, 16):  # the type would hold larger codes
+        x = graph(
+            "Clip", x, graph.constant(np.float32(-zero * scale)), graph.constant(np.float32((most - zero) * scale))
+        )
+    point = graph.constant(np.float32(scale)), graph.constant(zero, kind)
+    return str(graph("DequantizeLinear", graph("QuantizeLinear", x, *point), *point))
+
+
+def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) -> str:
+    """The weights of packed codes; ONNX Runtime does all of it when the file is loaded."""
+    codes, below = "", bits
+    shape = layer.weight.shape
+    for i, width in enumerate(fields(bits)):
+        below -= width
+        column = graph("Unsqueeze", _key(k, f"packed{i}", agent), graph.constant([1], np.int64))
+        shifts = graph.constant(np.arange(0, 8, width), np.uint8)
+        part = graph("BitShift", column, shifts, direction="RIGHT")
+        part = graph("BitwiseAnd", part, graph.constant(2**width - 1, np.uint8))
+        part = graph("Reshape", part, graph.constant([-1], np.int64))
+        part = graph("Slice", part, graph.constant([0], np.int64), graph.constant([layer.weight.size], np.int64))
+        if below:
+            part = graph("BitShift", part, graph.constant(below, np.uint8), direction="LEFT")
+        codes = graph("BitwiseOr", codes, part) if codes else part
+    if isinstance(layer, Linear) and agent is not None:
+        shape = shape[1:]
+    weight = graph("Cast", graph("Reshape", codes, graph.constant(shape, np.int64)), to=TensorProto.FLOAT)
+    weight = graph("Sub", weight, graph.constant(2 ** (bits - 1) - 1))
+    scale = _key(k, "scale", agent)
+    if isinstance(layer, Conv2d):
+        scale = graph("Reshape", scale, graph.constant([-1, 1, 1, 1], np.int64))
+    return str(graph("Mul", weight, scale))
+
+
+def _activate(graph: Graph, x: str, activation: Activation) -> str:
+    if activation == "none":
+        return x
+    if activation == "leaky-relu":
+        return str(graph("LeakyRelu", x, alpha=LEAK))
+    return str(graph({"relu": "Relu", "tanh": "Tanh", "elu": "Elu", "sigmoid": "Sigmoid"}[activation], x))
+
+
+def _head(graph: Graph, policy: Policy, x: str) -> str:
+    """The environment's action."""
+    head, one = policy.head, policy.agents == 1
+    if head.discrete:
+        if policy.padded:
+            x = graph("Add", x, graph.constant(policy.mask, name="mask"))
+        if head.kind == "categorical":
+            x = graph("Sub", x, graph("Log", graph("Neg", graph("Log", "noise"))))
+        return str(graph("ArgMax", x, axis=-1, keepdims=0))
+    if head.squash == "none":
+        return str(graph("Identity", x))
+    assert head.low is not None and head.high is not None
+    low, high = (end[0] if one else end for end in (head.low, head.high))
+    if head.squash == "clip":
+        return str(graph("Min", graph("Max", x, graph.constant(low)), graph.constant(high)))
+    x = graph("Mul", graph("Tanh", x), graph.constant((high - low) / 2))
+    return str(graph("Add", x, graph.constant((high + low) / 2)))

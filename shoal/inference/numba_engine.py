@@ -1,0 +1,203 @@
+"""A whole policy in one compiled call, for networks so small that calling is what costs.
+
+Everything that is fixed lies in one array of numbers and one of whole numbers; nothing is allocated in a call.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+from shoal.inference.engine import Draws, check_observation, same_shapes
+from shoal.inference.policy import ACTIVATIONS, LEAK, Actions, Array, Linear, Policy
+
+# where things stand among the whole numbers
+AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
+SQUASHES = ("none", "clip", "tanh")
+RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
+assert ACTIVATIONS == ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
+
+
+@njit(inline="always")
+def _activate(y, units, activation):  # type: ignore[no-untyped-def]
+    if activation == RELU:
+        for u in range(units):
+            y[u] = max(y[u], np.float32(0))
+    elif activation == TANH:
+        for u in range(units):
+            y[u] = np.tanh(y[u])
+    elif activation == ELU:
+        for u in range(units):
+            y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
+    elif activation == LEAKY:
+        for u in range(units):
+            y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
+    elif activation == SIGMOID:
+        for u in range(units):
+            y[u] = np.float32(1) / (np.float32(1) + np.exp(-y[u]))
+
+
+@njit(inline="always")
+def _affine(x, y, weights, at, inputs, units):  # type: ignore[no-untyped-def]
+    """y = x W + b with the weights (I, U) and then the biases from `at` on; four inputs at a time."""
+    bias = weights[at + inputs * units : at + (inputs + 1) * units]
+    for u in range(units):
+        y[u] = bias[u]
+    whole = inputs // 4 * 4
+    for i in range(0, whole, 4):
+        begin = at + i * units
+        w0, w1 = weights[begin : begin + units], weights[begin + units : begin + 2 * units]
+        w2, w3 = weights[begin + 2 * units : begin + 3 * units], weights[begin + 3 * units : begin + 4 * units]
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        for u in range(units):
+            y[u] += x0 * w0[u] + x1 * w1[u] + x2 * w2[u] + x3 * w3[u]
+    for i in range(whole, inputs):
+        row, xi = weights[at + i * units : at + (i + 1) * units], x[i]
+        for u in range(units):
+            y[u] += xi * row[u]
+
+
+@njit(inline="always")
+def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
+    """The last layer's outputs for one agent's observation (O,): the row of `scratch` that holds them."""
+    size, layers = whole[SEEN], whole[LAYERS]
+    at = n * whole[STRIDE]
+    x, y = scratch[0], scratch[1]
+    if whole[ONE_HOT]:
+        for i in range(whole[ONE_HOT]):
+            x[i] = 1 if i == np.rint(seen[0]) else 0
+    elif whole[NORMALISED]:
+        clip = numbers[at + 2 * size]
+        for i in range(size):
+            x[i] = min(max((seen[i] - numbers[at + i]) / numbers[at + size + i], -clip), clip)
+    else:
+        for i in range(size):
+            x[i] = seen[i]
+    at += 2 * size + 1
+    for k in range(layers):
+        inputs, units, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
+        _affine(x, y, numbers, at, inputs, units)
+        _activate(y, units, activation)
+        at += (inputs + 1) * units
+        x, y = y, x
+    return x, at
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _boxes(observation, whole, numbers, scratch, actions):  # type: ignore[no-untyped-def]
+    """Actions (B, N, A) for observations (B, N, O)."""
+    size, squash = whole[ACTION], whole[SQUASH]
+    for b in range(observation.shape[0]):
+        for n in range(whole[AGENTS]):
+            x, at = _forward(observation[b, n], n, whole, numbers, scratch)
+            low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
+            for a in range(size):
+                if squash == 0:
+                    actions[b, n, a] = x[a]
+                elif squash == 1:
+                    actions[b, n, a] = min(max(x[a], low[a]), high[a])
+                else:
+                    middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
+                    actions[b, n, a] = middle + half * np.tanh(x[a])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _choices(observation, whole, numbers, scratch, noise, actions):  # type: ignore[no-untyped-def]
+    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty if nothing is drawn."""
+    for b in range(observation.shape[0]):
+        for n in range(whole[AGENTS]):
+            x, _ = _forward(observation[b, n], n, whole, numbers, scratch)
+            best, choice = np.float32(-np.inf), 0
+            for a in range(whole[FIRST + 3 * whole[LAYERS] + n]):
+                value = x[a]
+                if noise.size:
+                    value -= np.log(-np.log(noise[b, n, a]))
+                if value > best:
+                    best, choice = value, a
+            actions[b, n] = choice
+
+
+class NumbaEngine:
+    """float32 in a compiled loop over rows, agents and layers."""
+
+    name, precision = "numba", "float32"
+
+    def __init__(self, policy: Policy) -> None:
+        """`policy` must have linear layers only."""
+        if not policy.linear_only:
+            raise UserError("The numba engine runs linear layers only, but the policy has convolutions; use onnx.")
+        self.policy = policy = policy.played()
+        self._draws = Draws()
+        layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
+        widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in layers))
+        self._scratch = np.zeros((2, widest), np.float32)
+        self._numbers = _numbers(policy)
+        shapes = [
+            number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))
+        ]
+        head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
+        prepared = policy.normaliser is not None or policy.scale_image
+        head += [int(prepared), SQUASHES.index(policy.head.squash), self._numbers.shape[1]]
+        self._whole = np.array([*head, *shapes, *policy.action_sizes], np.int64)
+        self._flat = self._numbers.reshape(-1)
+        self._none = np.zeros((0, 0, 0), np.float32)
+        self._actions: dict[int, NDArray[Any]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return self._numbers.nbytes
+
+    def act(self, observation: Array, noise: Array | None = None) -> Actions:
+        """The environment's actions for raw observations (B, N, O)."""
+        policy, batch = self.policy, len(observation)
+        actions = self._actions.get(batch)
+        if actions is None:
+            actions = self._actions[batch] = self._new_actions(observation)
+        if observation.dtype != np.float32 or not observation.flags.c_contiguous:
+            observation = np.ascontiguousarray(observation, np.float32)
+        if observation.shape[1:] != (policy.agents, policy.observation_size):
+            check_observation(policy, observation)
+        if not policy.head.discrete:
+            _boxes(observation, self._whole, self._flat, self._scratch, actions)
+            return actions
+        if policy.head.kind == "argmax":
+            noise = self._none
+        elif noise is None:
+            noise = self._draws.uniform((batch, policy.agents, policy.action_size))
+        _choices(observation, self._whole, self._flat, self._scratch, noise, actions)
+        return actions
+
+    def load(self, policy: Policy) -> None:
+        """Copy other weights over the present ones."""
+        policy = policy.played()
+        same_shapes(self.policy, policy)
+        self._numbers[:] = _numbers(policy)
+        self.policy = policy
+
+    def _new_actions(self, observation: Array) -> NDArray[Any]:
+        check_observation(self.policy, observation)
+        shape = (len(observation), self.policy.agents)
+        if self.policy.head.discrete:
+            return np.zeros(shape, np.int64)
+        return np.zeros((*shape, self.policy.action_size), np.float32)
+
+
+def _numbers(policy: Policy) -> Array:
+    """(N, …): of each agent mean, deviation and clip, weights and biases of all layers, both ends of the box."""
+    n, size = policy.agents, policy.observation_size
+    mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
+    if (norm := policy.normaliser) is not None:
+        mean, deviation, clip = norm.mean.astype(float), np.sqrt(norm.var.astype(float) + norm.epsilon), norm.clip
+    if policy.scale_image:
+        mean, deviation = 255 * mean, 255 * deviation
+    low, high = (
+        np.zeros((n, policy.action_size)) if end is None else end for end in (policy.head.low, policy.head.high)
+    )
+    parts = [mean, deviation, np.full((n, 1), clip)]
+    for layer in policy.layers:
+        parts += [layer.weight, layer.bias]
+    return np.concatenate([np.asarray(part, np.float32).reshape(n, -1) for part in (*parts, low, high)], axis=1)

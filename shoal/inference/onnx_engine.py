@@ -1,0 +1,163 @@
+"""ONNX Runtime as an engine: float32, float16 (of the weights, kept) and int8.
+
+float32 for single states: the weights are inputs of the graph, so that others are put in their place by a copy. In
+all other cases ONNX Runtime packs the weights when a session is made: others come with a new session of the same
+template. int8 has two graphs, one for single states and one for batches; both give the same actions.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from shoal.errors import UserError
+from shoal.inference.codes import safe_bits
+from shoal.inference.engine import Draws, check_observation, same_frame, same_shapes
+from shoal.inference.graph import Arrays, Form, Precision, build, weight_arrays
+from shoal.inference.policy import Actions, Array, Policy
+from shoal.inference.runtime import new_session, session_options
+
+
+class Binding:
+    """Inputs and outputs of a session in arrays that stay: a call copies the observation in and runs."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, policy: Policy, batch: int) -> None:
+        one = policy.agents == 1
+        seen = policy.image or (policy.observation_size,)
+        lead = (batch,) if one else (batch, policy.agents)
+        self.observation = np.zeros((batch, policy.agents, policy.observation_size), np.float32)
+        self.noise = np.full((batch, policy.agents, policy.action_size), 0.5, np.float32)
+        discrete = policy.head.discrete
+        shape = (batch, policy.agents) if discrete else self.noise.shape
+        self.actions: NDArray[Any] = np.zeros(shape, np.int64 if discrete else np.float32)
+        self.bound = session.io_binding()
+        self._session = session
+        self._input("observation", self.observation, (*lead, *seen))
+        if policy.head.kind == "categorical":
+            self._input("noise", self.noise, (*lead, policy.action_size))
+        last = () if discrete else (policy.action_size,)
+        kind, place = self.actions.dtype.type, self.actions.ctypes.data
+        self.bound.bind_output("action", "cpu", 0, kind, (*lead, *last), place)
+
+    def give(self, name: str, array: NDArray[Any]) -> None:
+        """Bind weights that are inputs of the graph."""
+        self._input(name, array, array.shape)
+
+    def run(self) -> None:
+        """From what is in `observation` to what is in `actions`."""
+        self._session.run_with_iobinding(self.bound)
+
+    def _input(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+        self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
+
+
+class Side:
+    """One graph of a policy: its template, which has no weights, its session and its bindings by batch."""
+
+    def __init__(self, policy: Policy, form: Form, threads: int) -> None:
+        self.form, self.threads, self.policy = form, threads, policy
+        self.bindings: dict[int, Binding] = {}
+        self.given: Arrays = {}
+        arrays = weight_arrays(policy, form)
+        if form.given:
+            self.given = {name: np.array(array) for name, array in arrays.items()}
+            self.session = new_session(build(policy, form).SerializeToString(), threads)
+        else:
+            self.template, self.names = template(policy, form)
+            self._renew(arrays)
+
+    def load(self, policy: Policy) -> None:
+        """Other weights in the same graph."""
+        arrays = weight_arrays(policy, self.form)
+        for name, array in self.given.items():
+            array[...] = arrays[name]
+        if not self.given:
+            self._renew(arrays)
+
+    def _renew(self, arrays: Arrays) -> None:
+        """A session of the template with these weights."""
+        options = session_options(self.threads)
+        self._weights = [np.ascontiguousarray(arrays[name]) for name in self.names]  # the session may look at them
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights]
+        options.add_external_initializers(self.names, values)
+        self.session = onnxruntime.InferenceSession(self.template, options, providers=["CPUExecutionProvider"])
+        self.bindings.clear()
+
+    def binding(self, batch: int) -> Binding:
+        """For this many rows."""
+        if batch not in self.bindings:
+            binding = self.bindings[batch] = Binding(self.session, self.policy, batch)
+            for name, array in self.given.items():
+                binding.give(name, array)
+        return self.bindings[batch]
+
+
+def template(policy: Policy, form: Form) -> tuple[bytes, list[str]]:
+    """The model with its weights left out, and the names of these: the session is handed them from memory."""
+    model = build(policy, form)
+    names = []
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("layer"):
+            names.append(tensor.name)
+            place = {"location": "memory", "offset": "0", "length": str(len(tensor.raw_data))}
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=value)
+    return bytes(model.SerializeToString()), names
+
+
+class OnnxEngine:
+    """A policy in ONNX Runtime."""
+
+    name = "onnx"
+
+    def __init__(self, policy: Policy, precision: str = "float32", threads: int = 1, batch: int = 1) -> None:
+        """`batch` is the size that it is made ready for; others come when they are needed."""
+        if precision not in ("float32", "float16", "int8"):
+            raise UserError(f"The precision '{precision}' is not known; choose one of: float32, float16, int8.")
+        self.policy, self.precision, self.threads = policy.played(), precision, threads
+        self._given = precision == "float32" and batch == 1
+        self._draws = Draws()
+        self._sides: dict[bool, Side] = {}
+        self._binding(batch)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights in the graph, scales included."""
+        return sum(array.nbytes for array in weight_arrays(self.policy, self._form(alone=True)).values())
+
+    def act(self, observation: Array, noise: Array | None = None) -> Actions:
+        """The environment's actions for raw observations (B, N, O)."""
+        batch = len(observation)
+        check_observation(self.policy, observation)
+        binding = self._binding(batch)
+        binding.observation[...] = observation
+        if self.policy.head.kind == "categorical":
+            binding.noise[...] = self._draws.uniform(binding.noise.shape) if noise is None else noise
+        binding.run()
+        return binding.actions
+
+    def load(self, policy: Policy) -> None:
+        """Put other weights into every graph that there is; with another normaliser or box they are built anew."""
+        policy = policy.played()
+        same_shapes(self.policy, policy)
+        if same_frame(self.policy, policy):
+            for side in self._sides.values():
+                side.load(policy)
+        else:
+            self._sides.clear()
+        self.policy = policy
+
+    def _binding(self, batch: int) -> Binding:
+        alone = self.precision == "int8" and batch == 1
+        side = self._sides.get(alone)
+        if side is None:
+            side = self._sides[alone] = Side(self.policy, self._form(alone), self.threads)
+        return side.binding(batch)
+
+    def _form(self, alone: bool) -> Form:
+        precision: Precision = self.precision  # type: ignore[assignment]
+        return Form(precision, safe_bits(), alone=alone, given=self._given)

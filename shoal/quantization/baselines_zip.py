@@ -1,0 +1,94 @@
+"""The parts of a Stable-Baselines3 zip that can be read without running anything: its tensors, and its plain text."""
+
+import io
+import json
+import pickle
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shoal.errors import UserError
+
+Algorithm = Literal["a2c", "ppo", "dqn", "ddpg"]
+READ = "A2C, PPO, DQN and DDPG can be read"
+OTHERS = {  # names of tensors, or settings, that only other algorithms have
+    "actor.latent_pi": "SAC",
+    "critic.qf1": "TD3",
+    "quantile_net": "QR-DQN",
+    "lstm_actor": "RecurrentPPO",
+    "cg_max_steps": "TRPO",
+}
+
+
+def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The plain text and the tensors of a zip."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if missing := {"data", "policy.pth"} - set(archive.namelist()):
+                raise UserError(f"'{path}' is not a model of Stable-Baselines3: it holds no '{min(missing)}'.")
+            text, stored = archive.read("data"), archive.read("policy.pth")
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"'{path}' is not a whole zip file ({str(error).rstrip('.')}).") from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'data' in '{path}' is damaged: {error}.") from None
+    if not isinstance(data, dict):
+        raise UserError(f"'data' in '{path}' is not a JSON object: it is not a model of Stable-Baselines3.")
+    return data, _tensors(path, stored)
+
+
+def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
+    """The tensors of policy.pth by name; anything but tensors is refused unread."""
+    try:
+        tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"the object {named[1]}" if named else "something that is not a tensor"
+        raise UserError(f"'policy.pth' in '{path}' holds {what}, which is never read: it is not a model's.") from None
+    except Exception:  # damaged bytes fail in many ways
+        raise UserError(f"'policy.pth' in '{path}' is damaged.") from None
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise UserError(f"'policy.pth' in '{path}' does not hold a model's tensors.")
+    return {str(name): tensor.detach().float() for name, tensor in tensors.items()}
+
+
+def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Algorithm:
+    """Which algorithm's zip it is: the zip does not say, but only its tensors and settings fit."""
+    for mark, other in OTHERS.items():
+        if mark in data or any(name.startswith(f"{mark}.") for name in tensors):
+            raise UserError(f"'{path}' is a model of {other}, but only {READ}.")
+    if "action_net.weight" in tensors:
+        return "ppo" if "clip_range" in data else "a2c"
+    if any(name.startswith("q_net.q_net.") for name in tensors):
+        return "dqn"
+    if any(name.startswith("actor.mu.") for name in tensors):
+        return "ddpg"
+    raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
+
+
+def _some(tensors: Mapping[str, Tensor]) -> str:
+    names = list(tensors)
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "") if names else "none"
+
+
+def plain(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The plain fields of a part of the JSON text, whether or not there is a pickle beside them."""
+    part = data.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def class_name(value: Any) -> str:
+    """The class's full name of what is printed as <class 'a.b.C'>."""
+    found = re.fullmatch(r"<class '([\w.<>]+)'>", str(value))
+    return found[1] if found else str(value)

@@ -1,0 +1,69 @@
+"""Quantization-aware training of Stable-Baselines3 models: a callback for `learn`.
+
+    model = PPO("MlpPolicy", "CartPole-v1")
+    model.learn(100_000, callback=QatCallback(bits=4, delay=0.5))
+    model.save("ppo4")
+
+The model's saved zip holds the ranges as plain numbers, so `shoal quantize` reads them without running anything.
+"""
+
+from typing import Any
+
+try:
+    from stable_baselines3.common.callbacks import BaseCallback
+except ImportError:
+    from shoal.errors import UserError
+
+    raise UserError("QatCallback needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
+
+from shoal.quantization.qat import Qat
+
+KEY = "shoal_qat"
+"""The model's attribute, and so the name in its zip."""
+
+
+class QatCallback(BaseCallback):
+    """Trains all linear and convolutional layers of a model's policy, critics and targets included, for few bits."""
+
+    def __init__(self, bits: int = 8, delay: float = 0.5) -> None:
+        """`delay`: share of the steps after which numbers are quantized; ranges are observed from the start."""
+        super().__init__()
+        self.bits, self.delay = bits, delay
+        self.qat: Qat | None = None
+
+    def _on_training_start(self) -> None:
+        if self.qat is None:  # a second `learn` goes on with what the first has seen
+            self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay)
+            self._go_on()
+        self._keep()
+
+    def _on_step(self) -> bool:
+        assert self.qat is not None
+        total: Any = self.model._total_timesteps
+        self.qat.progress(self.num_timesteps / max(total, 1))
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._keep()
+
+    def _on_training_end(self) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        """Leave bits and ranges on the model in plain numbers: they are saved with it."""
+        assert self.qat is not None
+        ranges = {
+            name.removeprefix("policy."): [float(layer.low), float(layer.high)]
+            for name, layer in self.qat.layers.items()
+            if layer.seen
+        }
+        setattr(self.model, KEY, {"bits": self.bits, "on": bool(self.qat.on), "ranges": ranges})
+
+    def _go_on(self) -> None:
+        """Take over the ranges of a loaded model that was trained like this before."""
+        before = getattr(self.model, KEY, None)
+        if not before or before["bits"] != self.bits or self.qat is None:
+            return
+        for name, (low, high) in before["ranges"].items():
+            if (layer := self.qat.layers.get(f"policy.{name}")) is not None:
+                layer.set_range(low, high)

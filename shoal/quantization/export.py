@@ -1,0 +1,300 @@
+"""A trained team as a policy, and a policy as an ONNX file that was checked before it was written.
+
+The check plays real states through the file and through PyTorch. Its measure is the mean error of an action: of a box
+as a part of its width, of a choice what its output is below the best one's, as a part of all outputs' spread.
+Shape letters: B batch rows, N agents, O observation, A action, U outputs.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.algorithms.team import Team
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError, check_choice, check_range
+from shoal.inference.audit import audit
+from shoal.inference.calibrate import calibrated
+from shoal.inference.codes import has_vnni, safe_bits
+from shoal.inference.engine import Draws
+from shoal.inference.file import write_model
+from shoal.inference.graph import PRECISIONS, Form, Precision, build
+from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy, Quantized
+from shoal.inference.runtime import new_session
+from shoal.quantization.qat import frozen_layers
+
+TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
+"""Largest mean error of an action; of packed weights 2 / 2^bits."""
+
+
+def from_team(
+    team: Team, spec: EnvSpec | None = None, sample: bool = False, frozen: list[Quantized] | None = None
+) -> Policy:
+    """The policies that a team plays with; `sample` draws choices instead of taking the most likely.
+
+    `frozen`: what its layers are rounded to; None: what they were trained to be, if that is so.
+    """
+    actors, spec = team.rollout_actors, spec or team.spec
+    frozen = frozen or frozen_layers(actors)
+    layers = []
+    for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
+        last = k == len(actors.weights) - 1
+        numbers = weight.detach().cpu().numpy().copy(), bias.detach().cpu().numpy()[:, 0].copy()
+        layers.append(Linear(*numbers, "none" if last else "relu", frozen[k] if frozen else None))
+    if spec.discrete:
+        head = Head("categorical" if sample else "argmax")
+    else:
+        if sample:
+            raise UserError("Only choices can be drawn by an exported policy; boxes are played without noise.")
+        kind = "gaussian" if actors.kind == "gaussian" else "box"
+        head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
+    return Policy(tuple(layers), head, spec.observation_sizes, spec.action_sizes, spec.agent_names)
+
+
+@torch.inference_mode()
+def team_outputs(team: Team, observation: Array) -> NDArray[Any]:
+    """(B, N, U): what PyTorch computes for a team's policies and raw observations (B, N, O)."""
+    head = team.rollout_actors(torch.from_numpy(observation).to(team.device).transpose(0, 1))
+    return head.transpose(0, 1).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and what was found out before."""
+
+    path: str
+    precision: str
+    bits: int
+    bytes: int
+    float32_bytes: int
+    """Of the weights alone in full precision."""
+    states: int
+    error: float
+    """Mean error of an action, as `tolerance` counts it."""
+    error_max: float
+    tolerance: float
+    agreement: float | None
+    """Share of equal choices; None where actions are boxes."""
+    alone_equal: bool
+    """Whether a state alone and in a batch got the same actions."""
+    int8_share: float
+    """Part of the products that ONNX Runtime runs in 8 bits."""
+    nodes: dict[str, int]
+    """The nodes that multiply, as ONNX Runtime runs them."""
+
+
+def make_form(policy: Policy, precision: Precision, bits: int | None, single: bool = False) -> Form:
+    """The form of a file; bits are checked against what the precision can have."""
+    check_choice("--precision", precision, PRECISIONS)
+    if precision in ("float32", "float16"):
+        if bits is not None:
+            raise UserError(f"--bits is {bits}, but {precision} has no choice of bits; leave it out.")
+        return Form(precision, alone=single)
+    if precision == "packed":
+        bits = 4 if bits is None else bits
+        check_range("--bits", bits, 2, 7)
+        return Form(precision, bits, alone=single)
+    if bits is not None:
+        check_range("--bits", bits, 2, 8)
+    if precision == "static-int8" and (frozen := [layer.quantized.bits for layer in policy.layers if layer.quantized]):
+        if bits is not None and bits < max(frozen):
+            raise UserError(f"--bits is {bits}, but the policy was trained for {max(frozen)}; leave it out.")
+        bits = max(frozen)
+        check_range("The policy's bits", bits, 2, 8)
+    return Form(precision, bits or safe_bits(), alone=single)
+
+
+def export_policy(
+    policy: Policy,
+    path: Path,
+    precision: Precision,
+    states: Array,
+    outputs: NDArray[Any],
+    bits: int | None = None,
+    single: bool = False,
+    tolerance: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Write a policy's file if it plays the states (B, N, O) as the original does; else a sentence, and no file.
+
+    `outputs` (B, N, U) are the original's last ones for these states.
+    """
+    policy = policy.check().played()
+    refuse_dead_layers(policy)
+    form = make_form(policy, precision, bits, single)
+    if precision == "static-int8":
+        policy = calibrated(policy, states, form.bits)
+    if precision == "float16":
+        refuse_too_large(policy)
+    model = build(policy, form)
+    found = _compare(policy, form, model.SerializeToString(), states, outputs)
+    if tolerance is None:
+        tolerance = TOLERANCES.get(precision, 2.0 ** (1 - form.bits))
+    counted = audit(model.SerializeToString(), _positions(policy))
+    facts = {
+        "scheme": SCHEMES[precision],
+        "vnni": has_vnni(),
+        "states": len(states),
+        "error": found["error"],
+        "agreement": found["agreement"],
+        "int8_share": counted.share,
+        **(metadata or {}),
+    }
+    written = _with_facts(model, facts)
+    exported = Exported(
+        str(path), precision, _bits(form), len(written), policy.nbytes, len(states), tolerance=tolerance,
+        int8_share=counted.share, nodes=counted.nodes, **found,
+    )  # fmt: skip
+    refuse_if_wrong(exported)
+    write_model(path, written)
+    return exported
+
+
+SCHEMES = {
+    "float32": "float32 weights and arithmetic",
+    "float16": "float16 weights, float32 arithmetic",
+    "int8": "weights symmetric, one scale a unit; inputs of layers by rows, 8 bits with a zero point, as they come",
+    "static-int8": "weights symmetric, one scale a unit; inputs of layers on frozen grids with a zero point",
+    "packed": "weights symmetric, one scale a unit, packed; float32 arithmetic",
+}
+
+
+def refuse_dead_layers(policy: Policy) -> None:
+    """A layer of zeros gives the same action for every state: nobody means to ship that."""
+    for k, layer in enumerate(policy.layers, 1):
+        for agent, weight in enumerate(layer.weight if isinstance(layer, Linear) else layer.weight[None]):
+            if not weight.any():
+                raise UserError(
+                    f"Layer {k} of '{policy.agent_names[agent]}' has only zero weights: the policy would do the same "
+                    "whatever it sees; train it first."
+                )
+
+
+def refuse_too_large(policy: Policy) -> None:
+    """float16 ends at 65,504."""
+    largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
+    if largest > float(np.finfo(np.float16).max):
+        raise UserError(
+            f"The policy has a weight of {largest:.3g}, but float16 ends at 65504; choose another precision."
+        )
+
+
+def refuse_if_wrong(exported: Exported) -> None:
+    """Raise a `UserError` for an export that does not play as its original does."""
+    if not exported.error <= exported.tolerance:
+        raise UserError(
+            f"'{exported.path}' was not written: with {exported.precision} the actions are wrong by "
+            f"{exported.error:.3g} on average, but at most {exported.tolerance:.3g} is allowed "
+            "(--tolerance allows more)."
+        )
+    if not exported.alone_equal:
+        raise UserError(f"'{exported.path}' was not written: a state alone gets another action than in a batch.")
+    if exported.precision.endswith("int8") and exported.int8_share < 0.5:
+        raise UserError(
+            f"'{exported.path}' was not written: only {exported.int8_share:.0%} of its products would run in 8 bits "
+            "(convolutions do so in static-int8 only)."
+        )
+
+
+def _bits(form: Form) -> int:
+    return {"float32": 32, "float16": 16}.get(form.precision, form.bits)
+
+
+def _with_facts(model: Any, facts: Mapping[str, Any]) -> bytes:
+    """The model with more metadata."""
+    for prop in model.metadata_props:
+        if prop.key == "shoal":
+            prop.value = json.dumps(json.loads(prop.value) | dict(facts))
+    return bytes(model.SerializeToString())
+
+
+def _positions(policy: Policy) -> tuple[int, ...]:
+    """How many places of the image each convolution looks at."""
+    if policy.linear_only:
+        return ()
+    state = np.zeros((1, 1, policy.observation_size), np.float32)
+    after = [*policy.inputs_of_layers(state)[1:], None]
+    return tuple(
+        int(np.prod(seen.shape[3:]))
+        for layer, seen in zip(policy.layers, after, strict=True)
+        if isinstance(layer, Conv2d) and seen is not None
+    )
+
+
+def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: NDArray[Any]) -> dict[str, Any]:
+    """Errors of the file's actions for the states beside those of the original's outputs (B, N, U)."""
+    if not np.isfinite(outputs).all():
+        raise UserError("The original policy gives NaN or infinity for a state that it meets: it cannot be exported.")
+    session = new_session(model)
+    noise = Draws(0).uniform((len(states), policy.agents, policy.action_size))
+
+    def run(rows: slice) -> NDArray[Any]:
+        one = policy.agents == 1
+        observation, drawn = (states[rows, 0], noise[rows, 0]) if one else (states[rows], noise[rows])
+        if policy.image is not None:
+            observation = observation.reshape(-1, *policy.image)
+        feed = {"observation": np.ascontiguousarray(observation)}
+        if policy.head.kind == "categorical":
+            feed["noise"] = np.ascontiguousarray(drawn)
+        action = np.asarray(session.run(["action"], feed)[0])
+        return action[:, None] if one else action
+
+    few = min(16, len(states))
+    alone = np.concatenate([run(slice(b, b + 1)) for b in range(few)])
+    if form.alone:
+        actions = np.concatenate([run(slice(b, b + 1)) for b in range(len(states))])
+    else:
+        actions = run(slice(None))
+    if not policy.head.discrete and not np.isfinite(actions).all():
+        raise UserError("The exported policy gives NaN or infinity for a state that it meets; choose more bits.")
+    expected = policy.act_on(outputs, noise)
+    errors = _errors(policy, actions, expected, outputs, noise)
+    exact = form.precision == "int8"
+    same = np.array_equal(alone, actions[:few]) if exact else bool(_close(policy, alone, actions[:few]))
+    agreement = float((actions == expected).mean()) if policy.head.discrete else None
+    return {
+        "error": float(errors.mean()),
+        "error_max": float(errors.max()),
+        "agreement": agreement,
+        "alone_equal": same,
+    }
+
+
+def _close(policy: Policy, alone: NDArray[Any], together: NDArray[Any]) -> bool:
+    """Equal but for the order in which floating-point products of another shape are added."""
+    if policy.head.discrete:
+        return float((alone == together).mean()) > 0.95
+    return bool(np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1)))
+
+
+def _errors(
+    policy: Policy, actions: NDArray[Any], expected: NDArray[Any], outputs: NDArray[Any], noise: Array
+) -> NDArray[Any]:
+    """(B, N): how wrong each action is, from 0 to 1."""
+    if not policy.head.discrete:
+        real = policy.mask == 0  # (N, A)
+        if policy.head.low is not None and policy.head.high is not None:
+            width = policy.head.high - policy.head.low
+        else:
+            width = np.ptp(expected, axis=0)
+        width = np.where(real & (width > 0), width, 1)
+        return (np.abs(actions - expected) / width * real).sum(-1) / real.sum(-1)
+    outputs = outputs[..., : policy.action_size].astype(np.float64)
+    if policy.head.kind == "categorical":
+        outputs = outputs - np.log(-np.log(noise.astype(np.float64)))
+    lowest = np.where(policy.mask == 0, outputs, np.inf).min(-1)
+    outputs = outputs + policy.mask
+    best = outputs.max(-1)
+    chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
+    spread = best - lowest
+    return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
+
+
+def each_agent(policy: Policy) -> list[Policy]:
+    """A policy of its own for every agent."""
+    return [replace(policy.of_agent(n), metadata=policy.metadata) for n in range(policy.agents)]

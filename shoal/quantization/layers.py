@@ -1,0 +1,84 @@
+"""The layers of any torch module that can be quantized, found without editing it.
+
+Linear, Conv1d, Conv2d and our stacks. A layer says which axes of its weights are networks (stacked ones are quantized
+apart: each agent's could be shipped alone) and which are channels.
+Shape letters: C networks in a stack, I inputs, U outputs (units), J joint.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from shoal.networks import JointCritics, StackedMLP
+from shoal.quantization.affine import Scheme, check_finite
+
+KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One product of a module: its weights and where they are."""
+
+    name: str
+    module: nn.Module
+    weight: Tensor
+    networks: tuple[int, ...]
+    """Axes of the weights along which whole networks are stacked."""
+    channels: tuple[int, ...]
+    """Axes of networks and outputs."""
+    number: int = 0
+    """Which layer of a stack."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it is a layer of one of our stacks."""
+        return isinstance(self.module, StackedMLP | JointCritics)
+
+    def kept(self, scheme: Scheme) -> tuple[int, ...]:
+        """The axes of the weights along which every index has its own scale."""
+        per_channel = scheme.per_channel
+        if per_channel is None:
+            per_channel = isinstance(self.module, nn.Conv1d | nn.Conv2d)
+        return self.channels if per_channel else self.networks
+
+    def scales(self, scheme: Scheme) -> int:
+        """How many scales the weights have."""
+        count = 1
+        for axis in self.kept(scheme):
+            count *= self.weight.shape[axis]
+        return count
+
+    @property
+    def input_axes(self) -> tuple[int, ...]:
+        """The axes of its input along which the networks are stacked: (C, B, I) of a stack; the joint rows are one."""
+        return (0,) if isinstance(self.module, StackedMLP) else ()
+
+    def row_axes(self, x: Tensor) -> tuple[int, ...]:
+        """The axes of an input that count its rows."""
+        if isinstance(self.module, nn.Conv1d | nn.Conv2d):
+            return tuple(range(x.dim() - len(self.weight.shape) + 1))
+        return tuple(range(x.dim() - 1))
+
+
+def find_layers(module: nn.Module) -> list[Layer]:
+    """All layers of a module that can be quantized, in the order of its parts; shared ones once."""
+    layers: list[Layer] = []
+    for name, part in module.named_modules():
+        layers += _layers_of(f"{name}." if name else "", part)
+    return list({id(layer.weight): layer for layer in reversed(layers)}.values())[::-1]
+
+
+def check_weights(module: nn.Module) -> None:
+    """Refuse weights that hold NaN or infinity."""
+    for name, parameter in module.named_parameters():
+        check_finite(f"'{name}' of the model", parameter.detach())
+
+
+def _layers_of(prefix: str, part: nn.Module) -> list[Layer]:
+    if isinstance(part, KINDS):
+        return [Layer(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
+    if isinstance(part, JointCritics):
+        return [Layer(f"{prefix}first", part, part.first, (1,), (1, 2))]
+    if isinstance(part, StackedMLP):
+        return [Layer(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
+    return []

@@ -1,0 +1,157 @@
+"""Post-training quantization of any torch module: weights, activations or both, in a copy of it.
+
+    ranges = calibrate(model, lambda model: model(states))
+    small = quantized(model, Plan(weights=Scheme(4), activations=Scheme(8, symmetric=False)), ranges)
+
+The numbers are simulated: every weight and every layer's input is what comes back from its code, the products are
+float32. The original is not touched.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import UserError
+from shoal.networks import JointCritics, StackedMLP
+from shoal.quantization.affine import Scheme, simulate, stored_bytes, value_range
+from shoal.quantization.layers import Layer, check_weights, find_layers
+
+Ranges = dict[str, tuple[Tensor, Tensor]]
+"""min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
+Tap = Callable[[Layer, Tensor], Tensor]
+"""Sees what a layer is given, and says what it is given instead."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is quantized, and how."""
+
+    weights: Scheme | None = None
+    """None: full precision."""
+    activations: Scheme | None = None
+    """The layers' inputs; None: full precision."""
+    first: Scheme | None = None
+    """Another scheme for whatever is quantized in the first layer; None: the same as everywhere."""
+    last: Scheme | None = None
+    """The same of the last layer."""
+    dynamic: bool = False
+    """Take the range of activations from each row as it comes, instead of from calibration."""
+
+    def weight_scheme(self, number: int, layers: int) -> Scheme | None:
+        """How the weights of this layer are quantized."""
+        return self.weights and (self._edge(number, layers) or self.weights)
+
+    def input_scheme(self, number: int, layers: int) -> Scheme | None:
+        """How the input of this layer is quantized: at an edge in another width, but otherwise as everywhere."""
+        if self.activations is None or (edge := self._edge(number, layers)) is None:
+            return self.activations
+        return replace(edge, symmetric=self.activations.symmetric, per_channel=self.activations.per_channel)
+
+    def _edge(self, number: int, layers: int) -> Scheme | None:
+        if number == 0 and self.first is not None:
+            return self.first
+        return self.last if number == layers - 1 else None
+
+
+def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn.Module:
+    """A copy of the module that computes with quantized numbers; `ranges` are what `calibrate` gave."""
+    check_weights(module)
+    module = _plain_copy(module)
+    layers = find_layers(module)
+    if not layers:
+        raise UserError(
+            "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
+        )
+    schemes: dict[int, Scheme] = {}  # of inputs, by the identity of the layer's weight
+    for number, layer in enumerate(layers):
+        if (scheme := plan.weight_scheme(number, len(layers))) is not None:
+            with torch.no_grad():
+                layer.weight.copy_(simulate(layer.weight, scheme, layer.kept(scheme)))
+        if (scheme := plan.input_scheme(number, len(layers))) is not None:
+            if not plan.dynamic and scheme.format is None and layer.name not in (ranges or {}):
+                raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
+            schemes[id(layer.weight)] = scheme
+
+    def tap(layer: Layer, x: Tensor) -> Tensor:
+        scheme = schemes[id(layer.weight)]
+        if plan.dynamic or scheme.format is not None:
+            return simulate(x, scheme, layer.row_axes(x))
+        assert ranges is not None
+        return simulate(x, scheme, ranges=ranges[layer.name])
+
+    if schemes:
+        _tap(layers, tap)
+    return module
+
+
+def calibrate(module: nn.Module, run: Callable[[Any], object]) -> Ranges:
+    """The range of every layer's input while `run` runs a copy of the module, on states that are typical of its use."""
+    module = _plain_copy(module)
+    ranges: Ranges = {}
+
+    def tap(layer: Layer, x: Tensor) -> Tensor:
+        low, high = value_range(x.detach(), layer.input_axes)
+        if layer.name in ranges:
+            before = ranges[layer.name]
+            low, high = torch.minimum(low, before[0]), torch.maximum(high, before[1])
+        ranges[layer.name] = low, high
+        return x
+
+    _tap(find_layers(module), tap)
+    with torch.no_grad():
+        run(module)
+    return ranges
+
+
+def model_bytes(module: nn.Module, plan: Plan) -> int:
+    """Bytes of all parameters as they would be stored: packed codes with their scales, everything else in float32."""
+    layers = find_layers(module)
+    schemes = [plan.weight_scheme(number, len(layers)) for number in range(len(layers))]
+    numbers = sum(parameter.numel() for parameter in module.parameters())
+    total = 4 * (numbers - sum(layer.weight.numel() for layer in layers))
+    for layer, scheme in zip(layers, schemes, strict=True):
+        total += stored_bytes(layer.weight.numel(), layer.scales(scheme) if scheme else 0, scheme)
+    return total
+
+
+class _StackTap:
+    """A stack's layers through the tap: the weights are quantized already."""
+
+    def __init__(self, layers: list[Layer], tap: Tap) -> None:
+        self.layers, self.tap = {layer.number: layer for layer in layers}, tap
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """What the tap makes of it."""
+        return self.tap(self.layers[layer], x)
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """As it is."""
+        return weight
+
+
+def _plain_copy(module: nn.Module) -> nn.Module:
+    """A copy whose stacks have no quantizer: what was trained with one is quantized anew from its own weights."""
+    module = copy.deepcopy(module)
+    for part in module.modules():
+        if isinstance(part, StackedMLP | JointCritics):
+            part.quantizer = None
+    return module
+
+
+def _tap(layers: list[Layer], tap: Tap) -> None:
+    """Let the tap see, and replace, what each layer is given."""
+    for layer in layers:
+        if layer.stacked:
+            part = layer.module
+            assert isinstance(part, StackedMLP | JointCritics)
+            part.quantizer = _StackTap([other for other in layers if other.module is part], tap)
+        else:
+            layer.module.register_forward_pre_hook(_hook(layer, tap))
+
+
+def _hook(layer: Layer, tap: Tap) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    return lambda module, inputs: (tap(layer, inputs[0]), *inputs[1:])

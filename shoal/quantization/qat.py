@@ -1,0 +1,209 @@
+"""Quantization-aware training: the forward pass sees quantized numbers, the gradient passes as if it did not.
+
+Weights are quantized symmetrically, one scale an output of each network; the layers' inputs asymmetrically, one range a
+network. Ranges of inputs are observed from the start, in every pass that the network learns from: running averages of
+the mini-batches' minima and maxima. Quantization is switched on after `delay` of the training; until a range was seen
+its input passes as it is. Target networks share their online network's ranges.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from shoal.errors import check_range
+from shoal.inference.policy import Grid, Quantized
+from shoal.networks import JointCritics, StackedMLP
+from shoal.quantization.affine import Scheme, scale_of, value_range
+from shoal.quantization.layers import Layer, find_layers
+
+MOMENTUM = 0.01
+"""Share of a new mini-batch in the running range."""
+LEAST_BITS, MOST_BITS = 2, 8
+
+
+class _StraightThrough(Function):
+    """Numbers as they come back from their codes; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero: Tensor | float, lowest: int, highest: int) -> Tensor:
+        """scale * (code - zero)."""
+        return torch.div(x, scale).round_().add_(zero).clamp_(lowest, highest).sub_(zero).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The identity."""
+        return gradient, None, None, None, None
+
+
+class FakeLayer:
+    """The quantizer of one layer: its input's running range, and the weights' scales as they are now."""
+
+    def __init__(self, layer: Layer, bits: int, on: Tensor) -> None:
+        check_range("bits", bits, LEAST_BITS, MOST_BITS)
+        self.weights, self.inputs = Scheme(bits, per_channel=True), Scheme(bits, symmetric=False)
+        self.channels, self.networks, self.on = layer.channels, layer.input_axes, on
+        count = layer.weight.shape[0] if self.networks else 1
+        like = layer.weight.detach()
+        self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
+        self.seen = torch.zeros(1)  # mini-batches so far
+        self.observing = True
+
+    def input(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """A layer's input: observed where the network learns from it, quantized once that is on."""
+        if self.observing and not frozen and torch.is_grad_enabled():
+            self._observe(x.detach())
+        if not self.on or not self.seen:
+            return x
+        scale, zero = self.grid()
+        if not self.networks:
+            scale, zero = scale.view(()), zero.view(())
+        return _StraightThrough.apply(x, scale, zero, self.inputs.lowest, self.inputs.highest)
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """The layer's weights, quantized once that is on."""
+        if not self.on:
+            return weight
+        return _StraightThrough.apply(weight, self.weight_scale(weight), 0.0, self.weights.lowest, self.weights.highest)
+
+    def grid(self) -> tuple[Tensor, Tensor]:
+        """Scale and code of zero of the input, one of each a network."""
+        scale, zero = scale_of(self.low, self.high, self.inputs)
+        return torch.where(scale > 0, scale, 1.0), zero
+
+    def weight_scale(self, weight: Tensor) -> Tensor:
+        """One scale an output of each network; 1 for weights that are all zero."""
+        scale, _ = scale_of(*value_range(weight.detach(), self.channels), self.weights)
+        return torch.where(scale > 0, scale, 1.0)
+
+    def frozen(self, weight: Tensor) -> Quantized:
+        """What the layer's numbers are rounded to now, for an engine."""
+        scale, zero = (value.flatten().cpu().numpy() for value in self.grid())
+        grid = Grid(scale.astype(np.float32), zero.astype(np.int32), self.inputs.bits)
+        rows = weight.shape[0] if 0 in self.channels and len(self.channels) > 1 else 1
+        weights = self.weight_scale(weight).reshape(rows, -1).cpu().numpy().astype(np.float32)
+        return Quantized(self.weights.bits, weights, grid if self.seen else None)
+
+    def set_range(self, low: float, high: float) -> None:
+        """Take this range for what was observed so far."""
+        self.low.fill_(low)
+        self.high.fill_(high)
+        self.seen.fill_(1)
+
+    def _observe(self, x: Tensor) -> None:
+        low, high = value_range(x, self.networks)
+        low, high = low.reshape(self.low.shape), high.reshape(self.high.shape)
+        share = MOMENTUM if self.seen else 1.0
+        self.low.lerp_(low, share)
+        self.high.lerp_(high, share)
+        self.seen += 1
+
+
+class FakeStack:
+    """The quantizer of a stack of ours: one for each of its layers."""
+
+    def __init__(self, layers: Mapping[int, FakeLayer]) -> None:
+        self.layers = dict(layers)
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """What this layer is given."""
+        return self.layers[layer].input(x, frozen)
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """This layer's weights."""
+        return self.layers[layer].weight(weight)
+
+
+class Qat:
+    """Quantization-aware training of some networks, by name; `target_…` ones use the ranges of their online ones."""
+
+    def __init__(self, networks: Mapping[str, nn.Module], bits: int, delay: float = 0.5) -> None:
+        check_range("quant_delay", delay, 0, 1)
+        self.bits, self.delay = bits, delay
+        self.on = torch.tensor([float(delay == 0)])
+        self.layers: dict[str, FakeLayer] = {}
+        self._undo: list[Callable[[], None]] = []
+        for name, layer in all_layers(networks):
+            if (online := online_name(name)) not in self.layers:
+                self.layers[online] = FakeLayer(layer, bits, self.on)
+            self._attach(layer, self.layers[online])
+
+    def progress(self, done: float) -> None:
+        """This share of the training is done."""
+        if done >= self.delay:
+            self.on.fill_(1)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that decide its future, by name: themselves, not copies."""
+        state = {"on": self.on}
+        for name, layer in self.layers.items():
+            state |= {f"{name}.low": layer.low, f"{name}.high": layer.high, f"{name}.seen": layer.seen}
+        return state
+
+    def freeze(self) -> None:
+        """Ranges stay as they are from now on."""
+        for layer in self.layers.values():
+            layer.observing = False
+
+    def detach(self) -> None:
+        """Take all quantizers off the networks."""
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def _attach(self, layer: Layer, fake: FakeLayer) -> None:
+        part = layer.module
+        if isinstance(part, StackedMLP | JointCritics):
+            if not isinstance(part.quantizer, FakeStack):
+                part.quantizer = FakeStack({})
+                self._undo.append(lambda: setattr(part, "quantizer", None))
+            part.quantizer.layers[layer.number] = fake
+        else:
+            setattr(part, "forward", _forward(part, fake))  # noqa: B010
+            self._undo.append(lambda: delattr(part, "forward"))
+
+
+def all_layers(networks: Mapping[str, nn.Module]) -> list[tuple[str, Layer]]:
+    """Every layer of all networks with its full name, online networks before their targets."""
+    layers = [(f"{name}.{layer.name}", layer) for name, network in networks.items() for layer in find_layers(network)]
+    return sorted(layers, key=lambda named: online_name(named[0]) != named[0])
+
+
+def online_name(name: str) -> str:
+    """The name of a layer, or of the online one whose target it is: of target_actors.0, or of q_net_target.q_net.0."""
+    return name.removeprefix("target_").replace("_target.", ".")
+
+
+def frozen_layers(network: nn.Module) -> list[Quantized] | None:
+    """What each layer of a network was trained to be rounded to; None where it computes in full precision."""
+    frozen = []
+    for layer in find_layers(network):
+        fake = _fake_of(layer)
+        if fake is None or not fake.on:
+            return None
+        frozen.append(fake.frozen(layer.weight.detach()))
+    return frozen
+
+
+def _fake_of(layer: Layer) -> FakeLayer | None:
+    part = layer.module
+    if isinstance(part, StackedMLP | JointCritics):
+        return part.quantizer.layers.get(layer.number) if isinstance(part.quantizer, FakeStack) else None
+    return getattr(part.__dict__.get("forward"), "fake", None)
+
+
+class _forward:
+    """What a Linear or a convolution does in place of its own `forward`."""
+
+    def __init__(self, part: nn.Module, fake: FakeLayer) -> None:
+        self.part, self.fake = part, fake
+
+    def __call__(self, x: Tensor) -> Tensor:
+        part: Any = self.part
+        x, weight = self.fake.input(x), self.fake.weight(part.weight)
+        if isinstance(part, nn.Linear):
+            return nn.functional.linear(x, weight, part.bias)
+        return part._conv_forward(x, weight, part.bias)

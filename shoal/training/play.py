@@ -1,0 +1,104 @@
+"""Whole episodes by whoever acts, without learning; imports no torch, so that an exported policy can be played."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.algorithms.config import option
+from shoal.envs import make_env
+from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.errors import UserError
+from shoal.seeding import stream
+from shoal.training.config import TrainConfig, WorldConfig
+from shoal.training.returns import ReturnTracker, confidence95
+
+Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Observations (E, N, O) to actions (E, N, A) in the world's units."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns per agent of a number of whole episodes."""
+
+    episodes: int
+    mean: float
+    ci95: float
+    """Half-width of the 95 % confidence interval of the mean."""
+    prey_mean: float | None = None
+
+
+def build_env(
+    config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
+) -> VectorEnv:
+    """The configured world."""
+    with options_named():
+        return make_env(
+            config.env,
+            agents=config.agents,
+            copies=copies,
+            rules=config.rules,
+            seed=seed,
+            episode_length=episode_length or config.episode_length,
+            stagger=stagger,
+            landmarks=config.landmarks,
+            prey=config.prey,
+            prey_count=config.prey_count,
+            obstacles=config.obstacles,
+            prey_scale=config.prey_scale,
+            options=config.world_options or None,
+        )
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """A world's complaint about `prey_count` is one about --prey-count here."""
+    try:
+        yield
+    except UserError as error:
+        setting, _, rest = str(error).partition(" ")
+        if setting not in {field.name for field in fields(WorldConfig)} | {"options"}:
+            raise
+        name = "env_options" if setting == "options" else setting
+        raise UserError(f"{option(name)} {rest}") from None
+
+
+def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
+    """Play whole episodes, the same number in every copy so that short ones are not preferred."""
+    observation = env.reset()
+    tracker = ReturnTracker(env)
+    wanted = np.full(env.copies, episodes // env.copies)
+    wanted[: episodes % env.copies] += 1
+    team, prey = [], []
+    while wanted.any():
+        open_copies = wanted > 0
+        step = env.step(act(observation))
+        finished = np.flatnonzero(step.ended & tracker.counts)
+        for copy, episode in zip(finished, tracker.add(step), strict=True):
+            if open_copies[copy]:
+                wanted[copy] -= 1
+                if advance is not None:
+                    advance(1)
+                team.append(episode.team)
+                prey += [] if episode.prey is None else [episode.prey]
+        observation = step.observation
+    returns = np.array(team)
+    return Evaluation(
+        len(returns), float(returns.mean()), confidence95(returns), float(np.mean(prey)) if prey else None
+    )
+
+
+def random_act(spec: EnvSpec, seed: int) -> Act:
+    """A team that plays uniformly at random: one-hot choices, or points of the box."""
+    rng = stream(seed, "random team")
+
+    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        shape = (len(observation), spec.agents, spec.action_size)
+        if spec.action_low is not None and spec.action_high is not None:
+            return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
+        choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
+        return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
+
+    return act

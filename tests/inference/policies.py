@@ -1,0 +1,76 @@
+"""Random policies for tests."""
+
+import numpy as np
+
+from shoal.inference import Conv2d, Head, Linear, Normaliser, Policy
+
+
+def random_policy(
+    seed=0,
+    agents=1,
+    hidden=(16, 16),
+    observation=(6,),
+    action=(4,),
+    head="argmax",
+    squash="tanh",
+    activation="relu",
+    normalised=False,
+    one_hot=0,
+):
+    """A policy with layers of random weights, its agents padded as Shoal's are."""
+    rng = np.random.default_rng(seed)
+    seen, acted = (tuple(np.resize(sizes, agents).tolist()) for sizes in (observation, action))
+    first = one_hot or max(seen)
+    outputs = max(acted) * (2 if head == "gaussian" else 1)
+    widths, layers = [first, *hidden, outputs], []
+    for k in range(len(widths) - 1):
+        scale = 1.5 / np.sqrt(widths[k])
+        weight = (scale * rng.standard_normal((agents, widths[k], widths[k + 1]))).astype(np.float32)
+        bias = (0.1 * rng.standard_normal((agents, widths[k + 1]))).astype(np.float32)
+        last = k == len(widths) - 2
+        for n in range(agents):
+            if k == 0 and not one_hot:
+                weight[n, seen[n] :] = 0
+            if last and head != "gaussian":
+                weight[n, :, acted[n] :], bias[n, acted[n] :] = 0, 0
+        layers.append(Linear(weight, bias, "none" if last else activation))
+    ends = {}
+    if head in ("box", "gaussian"):
+        real = np.arange(max(acted))[None] < np.array(acted)[:, None]
+        low = np.where(real, -1 - rng.random((agents, max(acted))), 0).astype(np.float32)
+        high = np.where(real, 1 + rng.random((agents, max(acted))), 0).astype(np.float32)
+        ends = {"squash": squash, "low": low, "high": high}
+    norm = None
+    if normalised:
+        mean = rng.standard_normal((agents, max(seen))).astype(np.float32)
+        norm = Normaliser(mean, (0.1 + rng.random((agents, max(seen)))).astype(np.float32), clip=3.0)
+    names = tuple(f"agent_{n}" for n in range(agents))
+    sizes = (1,) * agents if one_hot else seen
+    return Policy(tuple(layers), Head(head, **ends), sizes, acted, names, norm, one_hot=one_hot).check()
+
+
+def image_policy(seed=0):
+    """Two convolutions and two linear layers."""
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape):
+        return (rng.standard_normal(shape) * 1.5 / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+    layers = (
+        Conv2d(draw(8, 2, 4, 4), draw(8, 1)[:, 0], (2, 2), (0, 0)),
+        Conv2d(draw(6, 8, 3, 3), draw(6, 1)[:, 0], (1, 1), (1, 1)),
+        Linear(draw(294, 16)[None] * 4, draw(16, 1).T, "relu"),
+        Linear(draw(16, 5)[None] * 4, draw(5, 1).T, "none"),
+    )
+    return Policy(layers, Head("argmax"), (512,), (5,), ("agent",), image=(2, 16, 16), scale_image=True).check()
+
+
+def observations(policy, batch=33, seed=1):
+    """Raw observations (B, N, O), zero in the padding."""
+    rng = np.random.default_rng(seed)
+    if policy.one_hot:
+        return rng.integers(policy.one_hot, size=(batch, policy.agents, 1)).astype(np.float32)
+    if policy.image:
+        return rng.integers(256, size=(batch, 1, policy.observation_size)).astype(np.float32)
+    x = rng.standard_normal((batch, policy.agents, policy.observation_size)).astype(np.float32)
+    return x * (np.arange(policy.observation_size)[None] < np.array(policy.observation_sizes)[:, None])

@@ -1,0 +1,60 @@
+"""Weights as whole numbers against numpy written plainly, and packed bits read one by one."""
+
+import numpy as np
+import pytest
+
+from shoal.errors import UserError
+from shoal.inference.codes import encode, fields, has_vnni, layer_codes, pack
+from tests.inference.policies import image_policy
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_encode_as_in_plain_numpy(bits):
+    weight = np.random.default_rng(bits).standard_normal((2, 7, 5)).astype(np.float32)
+    weight[1, :, 3] = 0
+    codes, scales = encode(weight, bits)
+    most = 2 ** (bits - 1) - 1
+    largest = np.abs(weight).max(1)
+    expected = np.where(largest > 0, largest / np.float32(most), np.float32(1))
+    assert np.array_equal(scales, expected.astype(np.float32)) and scales[1, 3] == 1
+    assert np.array_equal(codes, np.clip(np.rint(weight / scales[:, None]), -most, most))
+    assert np.abs(codes * scales[:, None] - weight).max() <= scales.max() / 2 * 1.001
+
+
+def test_weights_next_to_zero_have_a_scale():
+    codes, scales = encode(np.full((1, 2, 1), 1e-45, np.float32), 7)
+    assert scales.tolist() == [[1.0]] and not codes.any()
+
+
+def test_bits_out_of_range():
+    for bits in (1, 9):
+        with pytest.raises(UserError, match=f"--bits is {bits}, but must be from 2 to 8"):
+            encode(np.ones((1, 1, 1), np.float32), bits)
+
+
+def test_convolutions_have_a_scale_a_filter():
+    layer = image_policy().layers[0]
+    codes, scales = layer_codes(layer, 7)
+    assert np.allclose(scales[0], np.abs(layer.weight).max((1, 2, 3)) / 63)
+    assert np.abs(codes * scales[0][:, None, None, None] - layer.weight).max() <= scales.max() / 2 * 1.001
+
+
+@pytest.mark.parametrize("bits", range(2, 8))
+def test_packed_bits_read_one_by_one(bits):
+    most = 2 ** (bits - 1) - 1
+    codes = np.random.default_rng(bits).integers(-most, most + 1, (3, 7)).astype(np.int8)
+    found = np.zeros(codes.size, int)
+    for data, width in zip(pack(codes, bits), fields(bits), strict=True):
+        assert len(data) == -(-codes.size * width // 8)
+        for k in range(codes.size):
+            per_byte = 8 // width
+            found[k] = (found[k] << width) | (int(data[k // per_byte]) >> (width * (k % per_byte))) & (2**width - 1)
+    assert np.array_equal(found - most, codes.ravel())
+
+
+def test_vnni_is_read_off_the_processor(tmp_path):
+    for flags, has in (("fpu avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)):
+        path = tmp_path / flags.replace(" ", "-")
+        path.write_text(f"processor : 0\nflags\t\t: {flags}\n")
+        assert has_vnni(path) is has
+    assert has_vnni(tmp_path / "none") is False

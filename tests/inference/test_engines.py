@@ -1,0 +1,190 @@
+"""Every engine against plain numpy; one state alone and in a batch; other weights in a running engine; the choice."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.errors import UserError
+from shoal.inference import make_engine
+from shoal.inference.codes import safe_bits
+from shoal.inference.engine import KINDS, fastest
+from shoal.inference.graph import Form
+from shoal.inference.onnx_engine import OnnxEngine, template
+from tests.inference.policies import image_policy, observations, random_policy
+from tests.inference.simulated import int8_outputs
+
+SHAPES = [
+    {},
+    {"agents": 3, "observation": (6, 4, 5), "action": (4, 2, 3)},
+    {"agents": 2, "head": "box", "normalised": True},
+    {"head": "gaussian", "activation": "tanh"},
+    {"head": "box", "squash": "clip", "activation": "elu"},
+    {"head": "box", "activation": "leaky-relu", "observation": (1,), "hidden": (5,)},
+    {"one_hot": 7, "head": "box", "activation": "sigmoid"},
+    {"head": "categorical", "agents": 2},
+    {"agents": 2, "hidden": (192, 192), "head": "box"},  # large enough for products of their own
+]
+TOLERANCE = {"float32": 1e-5, "float16": 3e-3}
+
+
+def noise_for(policy, batch):
+    return np.random.default_rng(2).random((batch, policy.agents, policy.action_size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("batch", [1, 33])
+@pytest.mark.parametrize(("name", "precision"), KINDS[:3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_engines_act_as_the_reference(shape, name, precision, batch):
+    policy = random_policy(**shape)
+    x, noise = observations(policy), noise_for(policy, 33)
+    engine = make_engine(policy, name, precision, batch=batch)
+    actions, expected = engine.act(x, noise), policy.reference(x, noise)
+    assert actions.dtype == expected.dtype
+    if policy.head.discrete:
+        assert (actions == expected).mean() > (0.999 if precision == "float32" else 0.97)
+    else:
+        assert np.abs(actions - expected).max() < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_is_that_of_plain_numpy_alone_and_in_a_batch(shape):
+    for seed in range(3):
+        policy = random_policy(seed, **shape).played()
+        x, noise = observations(policy, seed=seed), noise_for(policy, 33)
+        engine = make_engine(policy, "onnx", "int8")
+        together = engine.act(x, noise).copy()
+        alone = np.concatenate([engine.act(x[b : b + 1], noise[b : b + 1]).copy() for b in range(33)])
+        assert np.array_equal(alone, together)
+        expected = policy.act_on(int8_outputs(policy, x, safe_bits()), noise)
+        if policy.head.discrete:
+            assert np.array_equal(together, expected)
+        else:
+            assert np.abs(together - expected).max() < (1e-5 if policy.layers[0].activation == "relu" else 0.1)
+
+
+def test_int8_never_saturates():
+    """All inputs and weights as large as they get: pairs of products are beyond 16 bits unless weights have 7."""
+    policy = random_policy(head="box", squash="none", hidden=(64,), observation=(64,))
+    layers = tuple(replace(layer, weight=np.ones_like(layer.weight), bias=0 * layer.bias) for layer in policy.layers)
+    policy = replace(policy, layers=layers)
+    for batch in (1, 5):
+        x = np.full((batch, 1, 64), 3.0, np.float32)
+        assert np.allclose(make_engine(policy, "onnx", "int8").act(x), 3.0 * 64 * 64, rtol=1e-3)
+
+
+def test_a_state_of_zeros():
+    policy = random_policy(agents=2, head="box", hidden=(8,))
+    layers = tuple(replace(layer, bias=0 * layer.bias) for layer in policy.layers)
+    policy = replace(policy, layers=layers)
+    middle = (policy.head.low + policy.head.high) / 2
+    for name, precision in KINDS:
+        for batch in (1, 4):
+            actions = make_engine(policy, name, precision).act(np.zeros((batch, 2, 6), np.float32))
+            assert np.allclose(actions, middle, atol=1e-6)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_other_weights_in_a_running_engine(name, precision, batch, framed):
+    """`framed`: the normaliser and the box stay as they were."""
+    old, new = (random_policy(seed, agents=2, head="gaussian", normalised=True) for seed in (0, 1))
+    if framed:
+        new = replace(new, normaliser=old.normaliser, head=old.head)
+    x = observations(old, 8)
+    engine = make_engine(old, name, precision, batch=batch)
+    before = [engine.act(x).copy(), engine.act(x[:1]).copy()]
+    engine.load(new)
+    fresh = make_engine(new, name, precision, batch=batch)
+    for was, rows in zip(before, (x, x[:1]), strict=True):
+        assert np.array_equal(engine.act(rows), fresh.act(rows))
+        assert not np.allclose(engine.act(rows), was, atol=1e-3)
+    with pytest.raises(UserError, match="other layers"):
+        engine.load(random_policy(agents=2, head="gaussian", hidden=(8,)))
+
+
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_wrong_observations(name, precision):
+    engine = make_engine(random_policy(agents=2), name, precision)
+    for shape in ((1, 2, 5), (1, 1, 6), (2, 6)):
+        with pytest.raises(UserError, match="but the policy takes"):
+            engine.act(np.zeros(shape, np.float32))
+
+
+def test_drawn_choices_differ_and_follow_given_noise():
+    policy = random_policy(head="categorical")
+    layers = (*policy.layers[:-1], replace(policy.layers[-1], weight=0 * policy.layers[-1].weight))
+    policy = replace(policy, layers=layers)
+    x = np.zeros((400, 1, 6), np.float32)
+    for name in ("numba", "onnx"):
+        engine = make_engine(policy, name)
+        first, second = engine.act(x).copy(), engine.act(x).copy()
+        assert not np.array_equal(first, second) and np.bincount(first[:, 0]).min() > 40
+
+
+def test_bytes_shrink_with_the_precision():
+    policy = random_policy(hidden=(64, 64))
+    sizes = {precision: make_engine(policy, "onnx", precision).nbytes for precision in ("float32", "float16", "int8")}
+    assert sizes["float32"] == policy.nbytes
+    assert sizes["float16"] < 0.56 * policy.nbytes and sizes["int8"] < 0.45 * policy.nbytes
+
+
+def test_a_template_holds_no_weights():
+    policy = random_policy(hidden=(64, 64))
+    for precision in ("float32", "float16", "int8"):
+        data, names = template(policy, Form(precision, 7))
+        assert len(data) < 8_000 and {"layer0.weight.0", "layer2.bias.0"} <= set(names)
+
+
+def test_images():
+    policy = image_policy()
+    x = observations(policy)
+    for precision in ("float32", "float16", "int8"):
+        actions = make_engine(policy, "auto", precision).act(x)
+        assert (actions == policy.reference(x)).mean() > 0.9
+    with pytest.raises(UserError, match="convolutions"):
+        make_engine(policy, "numba")
+
+
+class Sleeper:
+    """An engine that takes a known time."""
+
+    def __init__(self, name, seconds):
+        self.name, self.precision, self.seconds = name, "float32", seconds
+
+    def act(self, observation, noise=None):
+        time.sleep(self.seconds)
+
+
+def test_the_fastest_is_taken_and_equals_in_their_order():
+    policy = random_policy()
+    slow, fast, equal = Sleeper("slow", 0.004), Sleeper("fast", 0.0005), Sleeper("equal", 0.0005)
+    assert fastest([slow, fast], policy, 1) is fast
+    assert fastest([fast, slow, equal], policy, 1) is fast
+
+
+def test_auto_keeps_the_precision_that_was_asked_for():
+    policy = random_policy()
+    assert make_engine(policy, "auto", "float32").precision == "float32"
+    assert make_engine(policy, "auto", "int8").precision == "int8"
+    x = observations(policy)
+    assert (make_engine(policy, "auto", "auto", batch=33).act(x) == policy.reference(x)).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": "tvm"}, "'tvm' is not known"),
+        ({"precision": "int3"}, "'int3' is not known"),
+        ({"name": "numba", "precision": "int8"}, "has no precision 'int8'"),
+        ({"threads": 0}, "threads is 0"),
+        ({"batch": 0}, "batch is 0"),
+    ],
+)
+def test_wrong_engines(arguments, said):
+    with pytest.raises(UserError, match=said):
+        make_engine(random_policy(), **arguments)
+    with pytest.raises(UserError, match="int3"):
+        OnnxEngine(random_policy(), "int3")

@@ -1,0 +1,157 @@
+"""Quantizers against exact fractions, and the properties that make them quantizers."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import UserError
+from shoal.quantization.affine import Scheme, codes, scale_of, simulate, stored_bytes, value_range
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
+weights = st.lists(finite, min_size=1, max_size=12).map(lambda values: torch.tensor(values, dtype=torch.float32))
+bits = st.integers(2, 16)
+
+
+def nearest(x: Fraction) -> int:
+    """Round half to even, as Python's own integers do."""
+    return round(x)
+
+
+def exact_scale(x, scheme):
+    values = [Fraction(value) for value in x.tolist()]
+    low, high = min(*values, Fraction(0)), max(*values, Fraction(0))
+    if scheme.style == "paper":
+        return (high - low) / 2**scheme.bits
+    return max(-low, high) / scheme.highest if scheme.symmetric else (high - low) / scheme.highest
+
+
+@settings(max_examples=150, deadline=None)
+@given(weights, bits, st.booleans())
+def test_standard_codes_are_exact(x, n, symmetric):
+    scheme = Scheme(n, symmetric=symmetric)
+    found = codes(x, scheme)
+    scale, zero = Fraction(found.scale.item()), int(found.zero.item())
+    exact = exact_scale(x, scheme)
+    if exact < Fraction(2) ** -120:  # below float32's normal numbers nothing is promised but safety
+        assert torch.isfinite(found.values()).all()
+        return
+    assert abs(scale - exact) <= exact * Fraction(1, 2**23)
+    low = min(*(Fraction(v) for v in x.tolist()), Fraction(0))
+    assert zero == (0 if symmetric else min(max(nearest(-low / scale), 0), scheme.highest))
+    expected = [min(max(nearest(Fraction(v) / scale) + zero, scheme.lowest), scheme.highest) for v in x.tolist()]
+    assert found.codes.tolist() == expected
+    values = [float(np.float32(float((code - zero) * scale))) for code in expected]
+    assert found.values().tolist() == values == simulate(x, scheme).tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(weights, bits)
+def test_the_papers_formula_is_exact(x, n):
+    scheme = Scheme(n, "paper")
+    exact = exact_scale(x, scheme)
+    if exact < Fraction(2) ** -120:
+        assert torch.isfinite(simulate(x, scheme)).all()
+        return
+    scale = Fraction(scale_of(*value_range(x), scheme)[0].item())
+    assert abs(scale - exact) <= exact * Fraction(1, 2**23)
+    expected = [float(np.float32(float(nearest(Fraction(v) / scale) * scale))) for v in x.tolist()]
+    assert simulate(x, scheme).tolist() == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(weights, bits, st.booleans())
+def test_nothing_moves_further_than_half_a_step_and_zero_does_not_move(x, n, symmetric):
+    scheme = Scheme(n, symmetric=symmetric)
+    scale, _ = scale_of(*value_range(x), scheme)
+    moved = (simulate(x, scheme).double() - x.double()).abs()
+    half = 0.5 if symmetric else 1.0  # the zero point is rounded, too, and moves the ends by up to half a step
+    assert (moved <= half * scale.double() * (1 + 1e-6) + x.double().abs() * 2**-22).all()
+    assert simulate(torch.cat([x, torch.zeros(1)]), scheme)[-1] == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(weights, bits)
+def test_codes_of_what_was_quantized_stay(x, n):
+    once = codes(x, Scheme(n))
+    if float(once.scale) > 2**-100:
+        assert torch.equal(codes(once.values(), Scheme(n)).codes, once.codes)
+
+
+def test_the_papers_codes_are_one_too_many_and_ours_fit():
+    x = torch.tensor([-1.0, 1.0])
+    paper, _ = scale_of(*value_range(x), Scheme(8, "paper"))
+    assert (x / paper).round().tolist() == [-128, 128]
+    assert codes(x, Scheme(8)).codes.tolist() == [-127, 127]
+    assert codes(torch.tensor([-1.0, 0.0, 3.0]), Scheme(8, symmetric=False)).codes.tolist() == [0, 64, 255]
+    assert [codes(x, Scheme(n, symmetric=s)).codes.dtype for n, s in ((8, 1), (9, 1), (8, 0), (9, 0))] == [
+        torch.int8, torch.int16, torch.uint8, torch.uint16,
+    ]  # fmt: skip
+
+
+def test_ties_go_to_the_even_code():
+    x = torch.tensor([-3.0, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.0])  # 3 bits: d = 1
+    assert codes(x, Scheme(3)).codes.tolist() == [-3, -2, -2, 0, 0, 2, 2, 3]
+
+
+@pytest.mark.parametrize("scheme", [Scheme(4), Scheme(4, symmetric=False), Scheme(4, "paper")])
+def test_each_channel_is_as_if_alone(scheme):
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 10.0, 0.1])[:, None, None]
+    whole = simulate(x, scheme, (0, 2))
+    for i in range(3):
+        for k in range(4):
+            assert torch.equal(whole[i, :, k], simulate(x[i, :, k], scheme))
+    assert not torch.equal(whole, simulate(x, scheme))
+
+
+@pytest.mark.parametrize("scheme", [Scheme(8), Scheme(8, symmetric=False), Scheme(8, "paper"), Scheme(format="E4M3")])
+@pytest.mark.parametrize("x", [torch.zeros(4), torch.zeros(2, 3)])
+def test_zeros_pass(scheme, x):
+    assert torch.equal(simulate(x, scheme, (0,)), x)
+    if scheme.style == "standard" and scheme.format is None:
+        assert codes(x, scheme).codes.count_nonzero() == 0
+        assert codes(x, scheme).scale.tolist() == torch.ones_like(codes(x, scheme).scale).tolist()
+
+
+def test_a_scale_below_the_smallest_number_passes_numbers_as_they_are():
+    x = torch.tensor([1e-45, 0.0])
+    assert torch.equal(simulate(x, Scheme(16)), x)
+    assert codes(x, Scheme(16)).values().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinity")])
+def test_what_is_no_number_is_refused(value, word):
+    with pytest.raises(UserError, match=word):
+        codes(torch.tensor([1.0, value]), Scheme(8))
+
+
+def test_wrong_schemes_are_refused():
+    for wrong in (1, 17):
+        with pytest.raises(UserError, match="from 2 to 16"):
+            Scheme(wrong)
+    with pytest.raises(UserError, match="style"):
+        Scheme(8, "other")
+    with pytest.raises(UserError):
+        Scheme(format="nonsense")
+    with pytest.raises(UserError, match="standard style"):
+        codes(torch.ones(2), Scheme(8, "paper"))
+
+
+def test_formats_by_name():
+    x = torch.tensor([1 / 3, 1e6, -1e6, 1e-9])
+    assert simulate(x, Scheme(format="fp16")).tolist() == [float(np.float16(1 / 3)), 65504.0, -65504.0, 0.0]
+    assert simulate(x, Scheme(format="bf16"))[0] == 0.333984375
+    assert simulate(x, Scheme(format="Q4.4")).tolist() == [0.3125, 7.9375, -8.0, 0.0]
+    assert simulate(x, Scheme(format="E4M3FN"))[1] == 448
+    assert [Scheme(format=name).width for name in ("fp16", "E4M3", "Q4.4")] == [16, 8, 8]
+
+
+def test_bytes():
+    assert stored_bytes(10, 1, None) == 40
+    assert stored_bytes(10, 3, Scheme(3)) == 4 + 12  # 30 bits are 4 bytes
+    assert stored_bytes(10, 2, Scheme(4, symmetric=False)) == 5 + 8 + 2
+    assert stored_bytes(10, 2, Scheme(12, symmetric=False)) == 15 + 8 + 4
+    assert stored_bytes(10, 2, Scheme(format="bf16")) == 20

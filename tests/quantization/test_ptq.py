@@ -1,0 +1,150 @@
+"""Quantization after training: any module, in a copy, layer by layer as anyone would write it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
+from shoal.networks import Actors, JointCritics
+from shoal.quantization.affine import Scheme, simulate, value_range
+from shoal.quantization.layers import find_layers
+from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
+
+FOUR, EIGHT = Scheme(4, per_channel=True), Scheme(8, symmetric=False)
+SPEC = EnvSpec("spec", ("a", "b"), (3, 4), (2, 3), True)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def test_layers_of_all_kinds_are_found_in_order():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv1d(2, 2, 3), nn.ModuleDict({"x": nn.Linear(2, 2)}))
+    assert [layer.name for layer in find_layers(model)] == ["0", "1", "2.x"]
+    critics = JointCritics(SPEC, (5, 6), 2, torch.Generator())
+    found = find_layers(critics)
+    assert [(layer.name, layer.channels) for layer in found] == [
+        ("first", (1, 2)), ("rest.0", (0, 2)), ("rest.1", (0, 2)),
+    ]  # fmt: skip
+    shared = nn.Linear(2, 2)
+    assert len(find_layers(nn.Sequential(shared, nn.ReLU(), shared))) == 1
+
+
+def test_weights_and_inputs_as_anyone_would_write_it():
+    model, x = mlp(), torch.randn(50, 3)
+    before = copy.deepcopy(model.state_dict())
+    ranges = calibrate(model, lambda model: model(x))
+    small = quantized(model, Plan(FOUR, EIGHT), ranges)
+    h = x
+    for part in model:
+        if isinstance(part, nn.Linear):
+            seen = value_range(torch.cat([layer_input(model, part, x)]))
+            h = simulate(h, EIGHT, ranges=seen)
+            h = nn.functional.linear(h, simulate(part.weight, FOUR, (0,)), part.bias)
+        else:
+            h = part(h)
+    assert torch.equal(small(x), h)
+    assert not torch.equal(small(x), model(x))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def layer_input(model, wanted, x):
+    for part in model:
+        if part is wanted:
+            return x
+        x = part(x)
+    raise AssertionError
+
+
+def test_weights_alone_and_edges_at_another_width():
+    model = mlp()
+    edge = Scheme(8, per_channel=True)
+    small = quantized(model, Plan(FOUR, first=edge, last=edge))
+    for number, scheme in ((0, edge), (2, FOUR), (4, edge)):
+        assert torch.equal(small[number].weight, simulate(model[number].weight, scheme, (0,)))
+    assert not any(part._forward_pre_hooks for part in small.modules())
+    plan = Plan(FOUR, EIGHT, first=edge, last=edge)
+    assert plan.input_scheme(0, 3) == Scheme(8, symmetric=False) and plan.input_scheme(1, 3) == EIGHT
+    assert Plan(FOUR, first=edge).input_scheme(0, 3) is None
+
+
+def test_convolutions_are_per_channel_unless_said_otherwise():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    small = quantized(model, Plan(Scheme(3, "paper")))
+    assert torch.equal(small[0].weight, simulate(model[0].weight, Scheme(3, "paper"), (0,)))
+    assert torch.equal(small[2].weight, simulate(model[2].weight, Scheme(3, "paper")))
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_stacked_networks_are_quantized_apart(per_channel):
+    actors = Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        actors.weights[1][1] *= 100  # one agent's range must not be the other's
+    scheme = Scheme(4, per_channel=per_channel)
+    x = torch.randn(2, 30, 4)
+    ranges = calibrate(actors, lambda actors: actors(x))
+    small = quantized(actors, Plan(scheme, EIGHT), ranges)
+    for i in range(2):
+        h = x[i]
+        for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
+            assert ranges[str(k)][1].shape == (2, 1, 1)
+            h = simulate(h, EIGHT, ranges=(ranges[str(k)][0][i], ranges[str(k)][1][i]))
+            h = h @ simulate(weight[i], scheme, (1,) if per_channel else ()) + bias[i]
+            h = h.relu() if k < 2 else h
+        torch.testing.assert_close(small(x)[i], h, atol=1e-5, rtol=1e-5)
+    assert actors.quantizer is None
+
+
+@pytest.mark.parametrize("rows", [(7, 13), (2, 7, 13)])
+def test_critics(rows):
+    spec = EnvSpec("spec", ("a", "b"), (3, 4), (2, 2), True)
+    critics = JointCritics(spec, (6, 5), 2, torch.Generator().manual_seed(1))
+    joint = torch.randn(*rows[:-1], 2 * (4 + 2))
+    ranges = calibrate(critics, lambda critics: critics(joint))
+    fine = quantized(critics, Plan(Scheme(16, per_channel=True), Scheme(16, symmetric=False)), ranges)
+    torch.testing.assert_close(fine(joint), critics(joint), atol=1e-3, rtol=1e-3)
+    assert not torch.equal(fine(joint), critics(joint))
+    coarse = quantized(critics, Plan(Scheme(2, per_channel=True)))
+    for c in range(4):
+        for unit in range(6):
+            expected = simulate(critics.first[:, c, unit], Scheme(2))
+            assert torch.equal(coarse.first[:, c, unit], expected)
+
+
+def test_a_dynamic_range_is_each_rows_own():
+    model, x = mlp(), torch.randn(20, 3) * torch.logspace(-2, 2, 20)[:, None]
+    small = quantized(model, Plan(FOUR, EIGHT, dynamic=True))
+    alone = torch.cat([small(x[i : i + 1]) for i in range(20)])
+    torch.testing.assert_close(small(x), alone, atol=1e-6, rtol=1e-6)
+    ranges = calibrate(model, lambda model: model(x))
+    assert not torch.allclose(small(x), quantized(model, Plan(FOUR, EIGHT), ranges)(x), atol=1e-3)
+    image = nn.Sequential(nn.Conv2d(1, 2, 3))
+    pictures = torch.rand(3, 1, 5, 5) * torch.tensor([1.0, 10.0, 100.0])[:, None, None, None]
+    small = quantized(image, Plan(None, EIGHT, dynamic=True))
+    torch.testing.assert_close(small(pictures)[:1], small(pictures[:1]))
+
+
+def test_bytes_are_those_of_packed_codes_scales_and_biases():
+    model = mlp()  # weights 24 + 64 + 16, biases 18, outputs 18
+    assert model_bytes(model, Plan()) == 4 * (104 + 18)
+    assert model_bytes(model, Plan(FOUR)) == 12 + 32 + 8 + 4 * 18 + 4 * 18
+    assert model_bytes(model, Plan(Scheme(4, per_channel=False))) == 52 + 4 * 3 + 4 * 18
+    assert model_bytes(model, Plan(FOUR, first=Scheme(8, per_channel=True))) == 24 + 32 + 8 + 4 * 18 + 4 * 18
+    assert model_bytes(model, Plan(None, EIGHT)) == model_bytes(model, Plan())
+
+
+def test_what_cannot_be_quantized_is_refused():
+    with pytest.raises(UserError, match="no layer"):
+        quantized(nn.Sequential(nn.ReLU()), Plan(FOUR))
+    with pytest.raises(UserError, match=r"layer '0' is not known"):
+        quantized(mlp(), Plan(FOUR, EIGHT))
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    with pytest.raises(UserError, match=r"'2.weight' of the model has NaN"):
+        quantized(model, Plan(FOUR))

@@ -1,0 +1,210 @@
+"""Quantization in training: straight-through gradients, observed ranges, the delay, and a run that resumes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from shoal import TrainConfig, train
+from shoal.algorithms.maddpg import MADDPG
+from shoal.algorithms.masac import MASAC
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
+from shoal.networks import Actors, JointCritics
+from shoal.quantization.affine import Scheme, scale_of, simulate
+from shoal.quantization.export import from_team
+from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
+from shoal.training.checkpoint import load_part
+from shoal.training.evaluation import load_team
+from shoal.training.play import build_env
+from shoal.training.precision import train_quantized
+
+SPEC = EnvSpec("spec", ("a", "b", "c"), (3, 4, 4), (2, 2, 2), True)
+SMALL = TrainConfig(
+    episodes=60, copies=4, warmup=100, update_every=20, batch=32, hidden=(16, 16), log_every=20, checkpoint_every=0,
+    evaluate_episodes=0, tensorboard=False, threads=1,
+)  # fmt: skip
+
+
+def actors(seed=0):
+    return Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(seed))
+
+
+def seen(network, bits, x, delay=0.0):
+    """A network that has seen x and quantizes."""
+    qat = Qat({"network": network}, bits, delay)
+    network(x)
+    qat.progress(1.0)
+    return qat
+
+
+def test_until_it_is_on_numbers_and_gradients_are_those_of_plain_training():
+    plain, watched, x = actors(), actors(), torch.randn(3, 20, 4)
+    Qat({"network": watched}, 4, delay=0.5)
+    for network in (plain, watched):
+        network(x).square().sum().backward()
+    torch.testing.assert_close(plain(x), watched(x), atol=1e-6, rtol=1e-6)
+    for ours, theirs in zip(watched.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_the_forward_pass_is_quantized_and_the_gradient_passes_straight_through(bits):
+    layer = nn.Linear(4, 3)
+    x = torch.randn(10, 4, requires_grad=True)
+    qat = seen(layer, bits, x)
+    fake = qat.layers["network.layer"]
+    weight = simulate(layer.weight, Scheme(bits), (0,))
+    inputs = simulate(x, Scheme(bits, symmetric=False), ranges=(fake.low.view(()), fake.high.view(())))
+    out = layer(x)
+    torch.testing.assert_close(out, inputs @ weight.T + layer.bias, atol=1e-5, rtol=1e-5)
+    assert len(torch.unique(simulate(layer.weight[0], Scheme(bits)))) <= 2**bits - 1
+    gradient = torch.randn(10, 3)
+    out.backward(gradient)
+    torch.testing.assert_close(x.grad, gradient @ weight, atol=1e-5, rtol=1e-5)  # as if the input were itself
+    torch.testing.assert_close(layer.weight.grad, gradient.T @ inputs, atol=1e-5, rtol=1e-5)
+    qat.detach()
+    torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+
+
+def test_ranges_are_running_averages_of_passes_that_are_learned_from():
+    layer = nn.Linear(2, 2)
+    qat = Qat({"network": layer}, 4, delay=1.0)
+    fake = qat.layers["network.layer"]
+    layer(torch.tensor([[-1.0, 3.0]]))
+    assert (float(fake.low), float(fake.high)) == (-1, 3)
+    layer(torch.tensor([[1.0, 5.0]]))  # the range always holds zero
+    assert float(fake.low) == pytest.approx(-1 + MOMENTUM)
+    assert float(fake.high) == pytest.approx(3 + 2 * MOMENTUM)
+    with torch.no_grad():
+        layer(torch.tensor([[100.0, 100.0]]))
+    assert float(fake.high) < 4 and float(fake.seen) == 2
+
+
+def test_it_is_switched_on_by_progress_and_never_off():
+    qat = Qat({"network": nn.Linear(2, 2)}, 4, delay=0.5)
+    qat.progress(0.49)
+    assert not qat.on
+    qat.progress(0.5)
+    assert qat.on
+    qat.progress(0.1)
+    assert qat.on
+
+
+def test_targets_share_their_networks_ranges():
+    online, target = actors(), actors()
+    qat = Qat({"target_actors": target, "actors": online}, 4, 0.0)
+    assert list(qat.layers) == ["actors.0", "actors.1", "actors.2"]
+    assert online_name("policy.q_net_target.q_net.0") == "policy.q_net.q_net.0"
+    with torch.no_grad():
+        before = target(torch.ones(3, 1, 4))
+    online(torch.randn(3, 20, 4))
+    with torch.no_grad():
+        assert not torch.equal(target(torch.ones(3, 1, 4)), before)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_first_layer_is_used_again_through_quantizers_too(heads):
+    torch.manual_seed(0)
+    critics = JointCritics(SPEC, (7, 5), heads, torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(critics.first_bias)  # sums of few codes are often exactly zero, where ReLU has its corner
+    joint, own = torch.randn(11, 3 * 6), torch.randn(3, 11, 2, requires_grad=True)
+    seen(critics, 4, joint)
+    critics.rest.quantizer = None  # behind a layer that rounds, the last bits of the sums could become whole steps
+    reused, dense = (critics.of_own_action(joint, own, dense) for dense in (False, True))
+    torch.testing.assert_close(reused, dense, atol=1e-4, rtol=1e-4)
+    gradients = [torch.autograd.grad(q.sum(), own, retain_graph=True)[0] for q in (reused, dense)]
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+    with pytest.raises(RuntimeError, match=r"unused|not require|One of the differentiated"):
+        torch.autograd.grad(dense.sum(), critics.first)  # frozen
+    by_rows = critics(joint.expand(3, -1, -1))
+    torch.testing.assert_close(critics(joint), by_rows, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [MADDPG, MASAC])
+def test_a_team_learns_in_few_bits(kind, tmp_path):
+    name = "maddpg" if kind is MADDPG else "masac"
+    result = train(dataclasses.replace(SMALL, algorithm=name, qat_bits=4, quant_delay=0.3, out=str(tmp_path / "run")))
+    team, config = load_team(tmp_path / "run", lambda text: None)
+    assert result.updates > 50 and isinstance(team, kind)
+    layers = frozen_layers(team.rollout_actors)
+    assert layers is not None and [layer.bits for layer in layers] == [4, 4, 4]
+    # an engine's plain numpy gives the trained outputs, but for inputs on the edge between two codes
+    env = build_env(config, 50, 7, stagger=False)
+    states = env.reset()
+    with torch.no_grad():
+        ours = team.rollout_actors(torch.from_numpy(states).transpose(0, 1)).transpose(0, 1).numpy()
+    theirs = from_team(team).outputs(states, np.float32)
+    step = float(np.abs(theirs).max()) / (2**4 - 1)
+    assert np.abs(ours - theirs).max() <= step
+    assert np.median(np.abs(ours - theirs)) < 1e-5
+    full = from_team(team).outputs(states, np.float32, quantized=False)
+    assert np.abs(full - ours).max() > 1e-3  # what is played is not full precision
+
+
+def test_a_run_resumes_to_the_same_bits(tmp_path):
+    config = dataclasses.replace(SMALL, qat_bits=3, quant_delay=0.4)
+    train(dataclasses.replace(config, out=str(tmp_path / "whole")))
+
+    class Stop(Exception):
+        pass
+
+    from shoal.training.loop import Silent
+
+    class Stopper(Silent):
+        def advance(self, training):
+            if training.saved:
+                raise Stop
+
+    folder = tmp_path / "parts"
+    with pytest.raises(Stop):
+        train(dataclasses.replace(config, checkpoint_every=40, out=str(folder)), observer=Stopper())
+    assert load_part(folder / "checkpoints", "weights")["qat.on"] == [1]
+    train(TrainConfig(out=str(folder)), resume=True)
+    whole, parts = (load_part(path / "checkpoints", "weights") for path in (tmp_path / "whole", folder))
+    assert {"qat.on", "qat.actors.0.low", "qat.critics.first.high"} <= whole.keys()
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
+def test_critics_can_stay_in_full_precision():
+    team = MADDPG(SPEC, SMALL, 0, torch.device("cpu"))
+    qat = train_quantized(team, dataclasses.replace(SMALL, qat_bits=4, qat_critics=False))
+    assert {name.partition(".")[0] for name in qat.layers} == {"actors"}
+    assert team.critics.quantizer is None and team.actors.quantizer is not None
+    assert team.target_actors.quantizer is not None and "qat.actors.0.low" in team.weights()
+
+
+def test_off_is_off(tmp_path):
+    train(dataclasses.replace(SMALL, out=str(tmp_path / "run")))
+    weights = load_part(tmp_path / "run" / "checkpoints", "weights")
+    assert not any(name.startswith("qat") for name in weights)
+    team, _ = load_team(tmp_path / "run", lambda text: None)
+    assert team.actors.quantizer is None and frozen_layers(team.actors) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"qat_bits": 1}, "--qat-bits is 1, but must be from 2 to 8"),
+        ({"qat_bits": 9}, "--qat-bits is 9"),
+        ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
+        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits is the engine's only"),
+    ],
+)
+def test_wrong_settings(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        dataclasses.replace(SMALL, **settings).checked()
+
+
+def test_scales_of_dead_inputs_and_weights_are_one():
+    layer = nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight[0] = 0
+    seen(layer, 4, torch.zeros(1, 2))
+    (frozen,) = frozen_layers(layer)
+    assert frozen.weight_scale[0, 0] == 1 and frozen.input.scale[0] == 1
+    assert torch.isfinite(layer(torch.ones(1, 2))).all()
+    expected, _ = scale_of(-layer.weight[1].abs().max(), layer.weight[1].abs().max(), Scheme(4))
+    assert frozen.weight_scale[0, 1] == float(expected.detach())

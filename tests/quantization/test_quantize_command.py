@@ -1,0 +1,232 @@
+"""`shoal quantize`: the table, its files, and a sentence for whatever is wrong."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from shoal import TrainConfig, train
+from shoal.cli import main
+from shoal.quantization.affine import Scheme
+from shoal.training.subjects import choices_kl, gaussians_kl, team_subject
+from shoal.training.widths import STATES, Precision, Sweep, _States, sweep
+from tests.quantization.zips import Pictures, changed, make, saved
+
+FOUR = Precision("4 bits", Scheme(4, per_channel=True))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that learned next to nothing."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(
+        TrainConfig(
+            episodes=20, copies=4, warmup=100, update_every=20, batch=32, hidden=(16, 16), evaluate_episodes=0,
+            checkpoint_every=0, tensorboard=False, threads=1, qat_bits=3, out=str(folder),
+        )
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return saved(make("ppo", "CartPole-v1"), tmp_path_factory.mktemp("zips") / "ppo.zip")
+
+
+def ask(capsys, *words):
+    code = main(["quantize", *map(str, words)])
+    return code, *capsys.readouterr()
+
+
+def test_a_zip(capsys, model, tmp_path):
+    words = (model, "--env", "CartPole-v1", "--bits", "32,16,4,fp16,E4M3", "--episodes", 6, "--out", tmp_path / "out")
+    code, out, _ = ask(capsys, *words, "--json")
+    found = json.loads(out)
+    assert code == 0
+    rows = {(row["precision"], row["what"]): row for row in found["rows"]}
+    assert next(iter(rows)) == ("float32", "none")
+    assert {what for _, what in rows} == {"none", "weights", "both"} and len(rows) == 1 + 2 * 4
+    full, fine, coarse = rows["float32", "none"], rows["16 bits", "weights"], rows["4 bits", "both"]
+    assert (full["relative_error"], full["equal_actions"], full["kl"]) == (0, 1, 0)
+    assert fine["return_mean"] == full["return_mean"]  # so close that the same starts give the same episodes
+    assert 0 < fine["kl"] < 1e-6 < coarse["kl"] and fine["equal_actions"] > 0.999 > coarse["equal_actions"]
+    weights, biases = 4 * 12 + 12 * 8 + 8 * 2, 12 + 8 + 2
+    assert full["bytes"] == 4 * (weights + biases)
+    assert coarse["bytes"] == weights // 2 + 4 * biases + 4 * biases  # a scale an output
+    assert rows["E4M3", "weights"]["bytes"] == weights + 4 * biases
+    assert [layer["layer"] for layer in found["layers"]] == [
+        "mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net",
+    ]  # fmt: skip
+    assert all(sum(layer["counts"]) == np.prod(layer["shape"]) for layer in found["layers"])
+    assert json.loads((tmp_path / "out" / "quantize.json").read_text())["rows"] == found["rows"]
+    assert all((tmp_path / "out" / name).stat().st_size > 5_000 for name in ("quantize.png", "weights.png"))
+
+
+def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
+    words = (run, "--bits", "8", "--what", "both", "--style", "paper", "--episodes", 4, "--out", tmp_path)
+    code, out, _ = ask(capsys, *words)
+    assert code == 0
+    assert all(word in out for word in ("float32", "3 bits", "trained", "8 bits", "both", "quantize.png"))
+
+
+def test_every_row_starts_where_the_others_do(run):
+    subject = team_subject(run, "", print)
+    starts = []
+    make_env = subject.make_env
+
+    def watched(copies, seed):
+        env = make_env(copies, seed)
+        reset = env.reset
+
+        def first():
+            starts.append(reset())
+            return starts[-1]
+
+        env.reset = first
+        return env
+
+    subject.make_env = watched
+    found = sweep(subject, Sweep((FOUR,), ("weights", "activations", "both"), episodes=4))
+    assert len(starts) == 5 and all(np.array_equal(start, starts[0]) for start in starts)
+    assert [row.what for row in found.rows] == ["none", "trained", "weights", "activations", "both"]
+    assert found.rows[3].bytes == found.rows[0].bytes > found.rows[2].bytes
+
+
+def test_pictures_are_played(capsys, tmp_path):
+    gymnasium.register("Pictures-v0", Pictures, kwargs={"length": 3})
+    path = saved(make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}), tmp_path / "images.zip")
+    words = (path, "--env", "Pictures-v0", "--bits", "8", "--episodes", 3, "--out", tmp_path, "--json")
+    code, out, _ = ask(capsys, *words)
+    rows = json.loads(out)["rows"]
+    assert code == 0 and rows[1]["kl"] is None and rows[1]["bytes"] < 0.27 * rows[0]["bytes"]
+    assert ask(capsys, path, "--env", "CartPole-v1", "--out", tmp_path)[0] == 2
+    gymnasium.register("Larger-v0", Large)
+    code, _, said = ask(capsys, path, "--env", "Larger-v0", "--out", tmp_path)
+    assert code == 2 and "layers are of another size" in said
+
+
+class Large(Pictures):
+    """The same, larger."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (48, 48, 1), np.uint8)
+
+    def _look(self):
+        return self.np_random.integers(0, 256, (48, 48, 1), np.uint8)
+
+
+def test_an_atari_game_is_played_from_a_zip(capsys, tmp_path):
+    from shoal.envs.pixels import make_pixels
+
+    env, shape = make_pixels("ALE/Pong-v5", 4)
+    assert shape == (4, 84, 84) and env.reset().shape == (1, 1, 4 * 84 * 84)
+    env.close()
+    theirs = make("a2c", Frames(), "CnnPolicy", policy_kwargs={})
+    path = saved(theirs, tmp_path / "pong.zip")
+    from shoal.quantization.stable_baselines import read_zip
+    from shoal.training.subjects import model_subject
+
+    subject = model_subject(read_zip(path), "ALE/Pong-v5")
+    env = subject.make_env(2, 0)
+    seen = env.reset()
+    with torch.no_grad():
+        for _ in range(3):
+            head = subject.head(subject.network, seen)
+            seen = env.step(subject.actions(head)).observation
+    frames = seen.reshape(2, 4, 84, 84)
+    assert frames.max() > 100 and not np.array_equal(frames[:, 0], frames[:, 3])
+    expected = theirs.predict(frames.astype(np.uint8), deterministic=True)[0]
+    with torch.no_grad():
+        assert (subject.actions(subject.head(subject.network, seen))[:, 0].argmax(-1) == expected).all()
+    env.close()
+
+
+class Frames(gymnasium.Env):
+    """The spaces of an Atari game with four stacked frames."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(6)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros((84, 84, 4), np.uint8), {}
+
+
+def test_states_are_spread_over_all_that_was_met():
+    states = _States()
+    for k in range(3 * STATES):
+        states.add(np.full((2, 1, 1), k, np.float32))
+    kept = states.array()[:, 0, 0]
+    assert STATES // 2 <= len(kept) <= STATES
+    assert kept[-1] > 3 * STATES - 10 and len(set(np.diff(kept))) == 1
+
+
+def test_divergences():
+    logits, others = torch.randn(50, 1, 4), torch.randn(50, 1, 4)
+    p, q = logits.softmax(-1), others.softmax(-1)
+    torch.testing.assert_close(choices_kl(logits, others).float(), (p * (p / q).log()).sum(-1))
+    mean, deviation = torch.randn(20), torch.rand(20) + 0.5
+    other, wide = torch.randn(20), torch.rand(20) + 0.5
+    expected = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mean, deviation), torch.distributions.Normal(other, wide)
+    )
+    torch.testing.assert_close(gaussians_kl(mean, deviation, other, wide).float(), expected)
+
+
+# Wrong inputs ---------------------------------------------------------------------------------------------------------
+
+
+def zeroed(held):
+    return held | {"mlp_extractor.policy_net.2.weight": 0 * held["mlp_extractor.policy_net.2.weight"]}
+
+
+def not_a_number(held):
+    return held | {"action_net.weight": float("nan") * held["action_net.weight"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--bits 1", "--bits is 1, but must be from 2 to 16, or 32"),
+        ("--bits 8,17", "--bits is 17"),
+        ("--bits 8,lots", "neither a number of bits nor a number format"),
+        ("--edge-bits 33", "--edge-bits is 33"),
+        ("--bits ,", "must name at least one"),
+        ("--what everything", "--what 'everything' is not known"),
+        ("--style other", "--style other is not one of"),
+        ("--episodes 0", "--episodes is 0"),
+        ("--env Pendulum-v1", "shows 3 numbers, the model sees 4"),
+        ("--env Nope-v9", "gym:Nope-v9 cannot be made"),
+        ("--normaliser nowhere.npz", "no file 'nowhere.npz'"),
+    ],
+)
+def test_wrong_words(capsys, model, tmp_path, words, sentence):
+    env = () if "--env" in words else ("--env", "CartPole-v1")
+    code, out, said = ask(capsys, model, *env, *words.split(), "--out", tmp_path / "out")
+    assert code == 2 and out == ""
+    assert sentence.replace("'", "") in said.replace("'", "") and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its numbers")],
+)
+def test_wrong_weights(capsys, model, tmp_path, change, sentence):
+    path = changed(model, tmp_path / "wrong.zip", tensors=change)
+    code, _, said = ask(capsys, path, "--env", "CartPole-v1", "--out", tmp_path / "out")
+    assert code == 2 and sentence in said and said.count("\n") == 1
+
+
+def test_wrong_policies(capsys, run, model, tmp_path):
+    (tmp_path / "junk.zip").write_bytes(b"junk")
+    for words, sentence in (
+        ((tmp_path / "none",), "There is no run folder and no zip"),
+        ((tmp_path,), "is not a run folder"),
+        ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a whole zip file"),
+        ((run, "--trust"), "--trust is for zips"),
+        ((run, "--env", "predator-prey"), "does not fit the run"),
+        ((model,), "--env is missing"),
+    ):
+        code, _, said = ask(capsys, *words, "--out", tmp_path / "out")
+        assert code == 2 and sentence in said and said.count("\n") == 1, said

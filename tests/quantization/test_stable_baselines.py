@@ -1,0 +1,285 @@
+"""Zips of Stable-Baselines3: the same actions as their own, out of tensors alone, and nothing in them is ever run."""
+
+import base64
+import pickle
+import zipfile
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import SAC, TD3
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from shoal.errors import UserError
+from shoal.quantization.layers import find_layers
+from shoal.quantization.normaliser import convert, read_normaliser
+from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
+from shoal.training.subjects import model_subject
+from tests.quantization.zips import NETS, Pictures, Trap, changed, make, saved
+
+ENVS = {"a2c": "CartPole-v1", "ppo": "Pendulum-v1", "dqn": "CartPole-v1", "ddpg": "Pendulum-v1"}
+
+
+@pytest.fixture(scope="module")
+def zips(tmp_path_factory):
+    """A zip of every algorithm, with the model it is of."""
+    folder = tmp_path_factory.mktemp("zips")
+    models = {name: make(name, env) for name, env in ENVS.items()}
+    return {name: (saved(model, folder / f"{name}.zip"), model) for name, model in models.items()}
+
+
+def played(model, observation):
+    """What Stable-Baselines3 does: choices or boxes."""
+    return model.predict(observation, deterministic=True)[0]
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("algorithm", ENVS)
+def test_a_model_plays_as_in_its_own_library(zips, algorithm, trust):
+    path, theirs = zips[algorithm]
+    ours = read_zip(path, trust)
+    assert ours.algorithm == algorithm
+    assert all(f"{name}.weight" in theirs.policy.state_dict() for name in ours.names)
+    subject = model_subject(ours, ENVS[algorithm])
+    states = np.random.default_rng(0).normal(size=(200, 1, ours.inputs)).astype(np.float32)
+    with torch.no_grad():
+        actions = subject.actions(subject.head(subject.network, states))[:, 0]
+    expected = played(theirs, states[:, 0])
+    if ours.discrete:
+        assert (actions.argmax(-1) == expected).all() and len(set(expected)) == 2
+    else:
+        np.testing.assert_allclose(actions, expected, atol=1e-5)
+        assert np.ptp(expected) > 1
+    policy = to_policy(ours, *box(theirs))
+    world = policy.to_world(policy.reference(states))[:, 0]
+    np.testing.assert_allclose(world, actions, atol=1e-4)
+
+
+def box(model):
+    space = model.action_space
+    return (None, None) if space.shape == () else (space.low[None], space.high[None])
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_images(tmp_path, algorithm):
+    theirs = make(algorithm, Pictures(), "CnnPolicy", policy_kwargs={})
+    path = saved(theirs, tmp_path / "images.zip")
+    states = np.random.default_rng(0).integers(0, 256, (5, 1, 36, 36), np.uint8)
+    expected = played(theirs, states)
+    for trust in (False, True):
+        ours = read_zip(path, trust)
+        assert (ours.channels, ours.inputs, ours.scale_image) == (1, None, True)
+        outputs = ours.network(torch.from_numpy(states).float() / 255)
+        assert (outputs.argmax(-1).numpy() == expected).all()
+    policy = to_policy(ours, None, None, (1, 36, 36))
+    assert (policy.reference(states.reshape(5, 1, -1).astype(np.float32))[:, 0] == expected).all()
+
+
+def test_the_activation_function_and_separate_nets_are_read_from_plain_text(tmp_path):
+    settings = {"net_arch": {"pi": [6], "vf": [20, 20]}, "activation_fn": torch.nn.ELU}
+    theirs = make("a2c", "CartPole-v1", policy_kwargs=settings)
+    ours = read_zip(saved(theirs, tmp_path / "elu.zip"))
+    states = torch.randn(20, 4)
+    assert [tuple(layer.weight.shape) for layer in find_layers(ours.network)] == [(6, 4), (2, 6)]
+    with torch.no_grad():
+        assert (ours.network(states).argmax(-1).numpy() == played(theirs, states.numpy())).all()
+        torch.testing.assert_close(
+            ours.network(states).log_softmax(-1), theirs.policy.get_distribution(states).distribution.logits
+        )
+
+
+def test_a_model_can_be_exported(tmp_path, zips):
+    from shoal.inference.file import PolicyFile
+    from shoal.quantization.export import export_policy
+
+    path, theirs = zips["ddpg"]
+    subject = model_subject(read_zip(path), "Pendulum-v1")
+    states = np.random.default_rng(0).normal(size=(64, 1, 3)).astype(np.float32)
+    export_policy(subject.policy(), tmp_path / "policy.onnx", "float32", states, subject.outputs(states))
+    actions = PolicyFile(tmp_path / "policy.onnx", 1, 0).play(states)
+    np.testing.assert_allclose(actions[:, 0], played(theirs, states[:, 0]), atol=1e-4)
+
+
+# Normalisers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_normaliser_gives_what_vecnormalize_gives(tmp_path, zips):
+    path, _ = zips["a2c"]
+    venv = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), clip_obs=1.5)
+    venv.seed(0)
+    venv.reset()
+    for _ in range(50):
+        venv.step([venv.action_space.sample()])
+    venv.save(tmp_path / "vecnormalize.pkl")
+    with pytest.raises(UserError, match=r"is a pickle.*--trust.*convert"):
+        read_normaliser(tmp_path / "vecnormalize.pkl")
+    safe = convert(tmp_path / "vecnormalize.pkl", tmp_path / "safe.npz")
+    states = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
+    for normaliser in (read_normaliser(safe), read_normaliser(tmp_path / "vecnormalize.pkl", trust=True)):
+        model = read_zip(path, normaliser=normaliser)
+        policy = to_policy(model, None, None)
+        seen = policy.network_input(states[:, None])[0]
+        np.testing.assert_allclose(seen, venv.normalize_obs(states), atol=1e-4)
+        subject = model_subject(model, "CartPole-v1")
+        with torch.no_grad():
+            head = subject.head(model.network, states[:, None])
+            expected = model.network(torch.from_numpy(venv.normalize_obs(states).astype(np.float32)))
+        torch.testing.assert_close(head[:, 0], expected, atol=1e-4, rtol=1e-4)
+        assert subject.overhead == 4 * 8
+    with pytest.raises(UserError, match=r"observations of 4 numbers, but the model .* sees 3"):
+        read_zip(zips["ddpg"][0], normaliser=read_normaliser(safe))
+
+
+def test_wrong_normalisers(tmp_path):
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    np.savez(tmp_path / "less.npz", mean=np.zeros(3))
+    np.savez(tmp_path / "bad.npz", mean=np.zeros(3), var=-np.ones(3))
+    np.savez(tmp_path / "objects.npz", mean=np.array([Trap(tmp_path / "sprung")], object), var=np.zeros(1))
+    cases = {"junk.npz": "cannot be read", "less.npz": "no 'var'", "bad.npz": "not a normaliser",
+             "objects.npz": "cannot be read", "none.npz": "no file", "x.txt": "must be one of"}  # fmt: skip
+    for name, sentence in cases.items():
+        with pytest.raises(UserError, match=sentence):
+            read_normaliser(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+# What is never run, and what is refused -------------------------------------------------------------------------------
+
+
+def test_code_in_the_plain_text_is_not_run_without_trust(tmp_path, zips):
+    def trapped(data):
+        text = base64.b64encode(pickle.dumps(Trap(tmp_path / "sprung"))).decode()
+        return data | {"ep_info_buffer": {":type:": "x", ":serialized:": text}}
+
+    path = changed(zips["ppo"][0], tmp_path / "trap.zip", data=trapped)
+    read_zip(path)
+    assert not (tmp_path / "sprung").exists()
+    read_zip(path, trust=True)  # that this runs it is what --trust is there to say
+    assert (tmp_path / "sprung").exists()
+
+
+def test_code_among_the_tensors_is_never_run(tmp_path, zips):
+    path = changed(zips["ppo"][0], tmp_path / "trap.zip", tensors=lambda held: held | {"x": Trap(tmp_path / "sprung")})
+    for trust in (False, True):
+        with pytest.raises(UserError, match=r"holds the object .*open, which is never read"):
+            read_zip(path, trust)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SAC, "SAC"), (TD3, "TD3")])
+def test_other_algorithms_are_refused_by_name(tmp_path, kind, name):
+    model = kind("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(NETS), device="cpu")
+    with pytest.raises(UserError, match=f"is a model of {name}, but only A2C, PPO, DQN and DDPG"):
+        read_zip(saved(model, tmp_path / "other.zip"))
+
+
+def renamed(old, new):
+    return lambda held: {name.replace(old, new): value for name, value in held.items()}
+
+
+WRONG = {
+    "custom policy": ({"data": lambda d: d | {"policy_class": {"__module__": "mine"}}}, "custom class of 'mine'"),
+    "no policy": ({"data": lambda d: {}}, "not named in plain text"),
+    "activation": (
+        {"data": lambda d: d | {"policy_kwargs": {"activation_fn": "<class 'mine.Wavy'>"}}},
+        r"activation function mine\.Wavy, which cannot be known",
+    ),
+    "features": (
+        {"data": lambda d: d | {"policy_kwargs": {"features_extractor_class": "<class 'mine.Net'>"}}},
+        r"feature extractor mine\.Net",
+    ),
+    "custom layer": ({"tensors": renamed("policy_net.2", "policy_net.gate")}, "layer .*gate' of a custom class"),
+    "missing layer": ({"tensors": lambda t: {k: v for k, v in t.items() if "policy_net.2" not in k}}, "do not fit"),
+    "missing weight": ({"tensors": lambda t: {k: v for k, v in t.items() if k != "mlp_extractor.policy_net.2.weight"}},
+                       "lacks the weights"),
+    "unknown": ({"tensors": lambda t: {"a": torch.zeros(1)}}, "unknown algorithm"),
+    "no tensors": ({"tensors": lambda t: [1]}, "does not hold a model's tensors"),
+    "nan": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"] * float("nan")}}, "NaN"),
+    "no data": ({"drop": ("data",)}, "holds no 'data'"),
+    "no tensor file": ({"drop": ("policy.pth",)}, r"holds no 'policy\.pth'"),
+    "qat": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": "x"}}}, "shoal_qat.* is damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_zips(tmp_path, zips, case):
+    changes, sentence = WRONG[case]
+    with pytest.raises(UserError, match=sentence):
+        read_zip(changed(zips["ppo"][0], tmp_path / "wrong.zip", **changes))
+
+
+def test_damaged_files(tmp_path, zips):
+    whole = zips["ppo"][0].read_bytes()
+    (tmp_path / "short.zip").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.zip").write_bytes(b"hello")
+    with zipfile.ZipFile(zips["ppo"][0]) as archive:
+        at = archive.getinfo("policy.pth").header_offset + 500
+    (tmp_path / "flipped.zip").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+    for name in ("short.zip", "text.zip", "flipped.zip"):
+        with pytest.raises(UserError, match=r"not a whole zip|damaged|never read"):
+            read_zip(tmp_path / name)
+    with pytest.raises(UserError, match="no file"):
+        read_zip(tmp_path / "none.zip")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_zip(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "sentence"),
+    [
+        ("ppo", "CartPole-v1", "shows 4 numbers, the model sees 3"),
+        ("a2c", "Pendulum-v1", "shows 3 numbers, the model sees 4"),
+        ("a2c", "gym:Nope-v1", "cannot be made"),
+        ("a2c", "", "--env is missing"),
+    ],
+)
+def test_environments_that_do_not_fit(zips, algorithm, env, sentence):
+    with pytest.raises(UserError, match=sentence):
+        model_subject(read_zip(zips[algorithm][0]), env)
+
+
+def test_an_environment_with_other_actions_does_not_fit():
+    layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
+    with pytest.raises(UserError, match="takes 1 numbers in a box, the model gives 2 choices"):
+        model_subject(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
+
+
+# Training with quantization -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm):
+    from shoal.quantization.callback import QatCallback
+
+    short = {"n_steps": 32, "batch_size": 32, "n_epochs": 1} if algorithm == "ppo" else {"learning_starts": 16}
+    theirs = make(algorithm, "CartPole-v1", **short)
+    callback = QatCallback(bits=4, delay=0.5)
+    switched = []
+    step = callback._on_step
+
+    def watched():
+        step()
+        switched.append(bool(callback.qat.on))
+        return True
+
+    callback._on_step = watched
+    theirs.learn(96, callback=callback)
+    assert switched[:47] == [False] * 47 and all(switched[48:])
+    path = saved(theirs, tmp_path / "trained.zip")
+    ours = read_zip(path)
+    assert ours.trained_bits == 4
+    states = torch.randn(100, 4)
+    trained = trained_network(ours)
+    with torch.no_grad():
+        expected = theirs.predict(states.numpy(), deterministic=True)[0]
+        assert (trained(states).argmax(-1).numpy() == expected).all()
+        assert not torch.allclose(trained(states), ours.network(states), atol=1e-3)
+        outputs = to_policy(ours, None, None).outputs(states.numpy()[:, None], np.float32)[:, 0]
+    np.testing.assert_allclose(outputs, trained(states).detach(), atol=float(np.abs(outputs).max()) / 15)
+    again = type(theirs).load(path, env=gymnasium.make("CartPole-v1"), device="cpu")  # plain for its own library
+    more = QatCallback(bits=4, delay=0.0)
+    again.learn(32, callback=more)
+    assert all(float(layer.seen) > 0 for name, layer in more.qat.layers.items() if name.partition(".")[2] in ours.names)
+    if algorithm == "dqn":
+        assert not any("target" in name for name in callback.qat.layers)
