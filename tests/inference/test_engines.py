@@ -1,13 +1,12 @@
 """Every engine against plain numpy; one state alone and in a batch; other weights in a running engine; the choice."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shoal.errors import UserError
-from shoal.inference import make_engine
+from shoal.inference import engine, make_engine
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import KINDS, fastest
 from shoal.inference.graph import Form
@@ -148,21 +147,25 @@ def test_images():
         make_engine(policy, "numba")
 
 
-class Sleeper:
-    """An engine that takes a known time."""
+class Timed:
+    """An engine that takes a known time, on a clock that only it moves."""
+
+    now = 0.0
 
     def __init__(self, name, seconds):
         self.name, self.precision, self.seconds = name, "float32", seconds
 
     def act(self, observation, noise=None):
-        time.sleep(self.seconds)
+        Timed.now += self.seconds
 
 
-def test_the_fastest_is_taken_and_equals_in_their_order():
+def test_the_fastest_is_taken_and_equals_in_their_order(monkeypatch):
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: Timed.now)
     policy = random_policy()
-    slow, fast, equal = Sleeper("slow", 0.004), Sleeper("fast", 0.0005), Sleeper("equal", 0.0005)
+    slow, fast, equal = Timed("slow", 0.004), Timed("fast", 0.0005), Timed("equal", 0.000499)
     assert fastest([slow, fast], policy, 1) is fast
     assert fastest([fast, slow, equal], policy, 1) is fast
+    assert fastest([equal, slow, fast], policy, 1) is equal
 
 
 def test_auto_keeps_the_precision_that_was_asked_for():
