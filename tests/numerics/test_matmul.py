@@ -97,6 +97,15 @@ def test_adversarial(name: str, case: str) -> None:
         assert_as_defined(a, b, parse_mac(f"{name}, rounding=stochastic, nan=zero"))
 
 
+@pytest.mark.parametrize("name", ["E6M3:6+Q6.6", "E5M2:5+Q8.13", "E5M3:4+Q18.31", "Q16.8+Q4.8, rounded=False"])
+def test_exact_sums_wrap_by_all_their_bits(name: str) -> None:
+    """Sums with more bits than float64 has: the upper ones are dropped, the lower ones decide."""
+    for rounding in (*ROUNDINGS, "stochastic, random_bits=2"):
+        unit = parse_mac(f"{name}, order=exact, overflow=wrap, rounding={rounding}")
+        for spread in (5, 31):
+            assert_as_defined(numbers((3, 9), 1, spread), numbers((9, 8), 2, spread), unit)
+
+
 def test_separate_rounding() -> None:
     for rounding in ("nearest-even", "up", "stochastic"):
         for order in orders("E"):
