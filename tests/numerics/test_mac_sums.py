@@ -100,3 +100,11 @@ def test_double_rounding() -> None:
     assert matmul(a[:, 1:], b[1:], "E5M2:3+E5M2") == 8192  # the tie itself
     assert matmul(a, b, "E5M2:3+E5M2, rounding=up") == 10240
     assert matmul(-a, b, "E5M2:3+E5M2, rounding=toward-zero") == -8192
+
+
+def test_double_rounding_in_wider_sums() -> None:
+    """Where a float32 sum would first round to a tie: products wider than the sums, and sums of more than 11 bits."""
+    a, b = np.array([[2.0**-7, 80.0]]), np.array([[2.0**-7], [104.0]])
+    assert matmul(a, b, "E5M3:5+E5M5") == 8448 and matmul(a[:, 1:], b[1:], "E5M3:5+E5M5") == 8192
+    a, b = np.array([[1.0, 2.0**-6, 65 * 2.0**-13]]), np.array([[1.0], [2.0**-6], [63 * 2.0**-12]])
+    assert matmul(a, b, "E5M6*E5M5:5+E6M12") == 1 + 2.0**-12  # and a bit less than half of that, which is dropped

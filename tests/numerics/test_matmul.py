@@ -230,6 +230,12 @@ def test_exact_shortcuts() -> None:
         got, stats = matmul(a, b, unit, stats=True)
         assert (got == a @ b).all() and not np.signbit(got[got == 0]).any() and stats.saturated == 0
     assert_as_defined(a[:3, :9], b[:9, :3], parse_mac("Q4.4+Q16.8, rounded=False, order=exact"))
+    seven = np.full((1, 1), 7.0, np.float32)
+    for name, largest in (
+        ("Q4.0+Q4.4, rounded=False", 7.9375),
+        ("E3M2:6+E3M10", 15.9921875),
+    ):  # few bits, too large
+        assert matmul(seven, seven, name) == largest
 
 
 @pytest.mark.parametrize(
