@@ -13,13 +13,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.kernels import M0, M1, S0, S1, S2, _word
-from shoal.numerics.kernels64 import MAGNITUDE, POINT, _finish, _magnitude, _up_in_gap
+from shoal.numerics.kernels64 import MAGNITUDE, _by_chance, _finish, _magnitude, _up_in_gap
 from shoal.numerics.mac_plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.plan import Plan
 from shoal.numerics.randomness import Keys
 from shoal.numerics.shifts import right
 
-HELPERS = "e11743ce57bf3bd0"
+HELPERS = "7af69374ac3e8403"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -351,20 +351,7 @@ def _round_bits(x: float, plan: Any, stochastic: int, random: int, bits: int, va
     elif u < plan.smallest:
         r = plan.smallest if _up_in_gap(e, sig, random, plan, bits, variant) else 0
     else:
-        shift = plan.dropped + below
-        within = min(shift, POINT)
-        tail = (sig & ((1 << within) - 1)) << (POINT - within)
-        down = min(shift - within, 62)
-        delta = tail >> down
-        unit = POINT - bits
-        if variant == 2:
-            exact = delta | (1 if (delta << down) != tail else 0)
-            delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
-        if variant == 1:
-            up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
-        else:
-            up = (delta >> unit) + random >= 1 << bits
-        r = _magnitude(e, (sig >> within) + (1 if up else 0), below, plan)
+        r = _magnitude(e, _by_chance(sig, plan.dropped + below, random, bits, variant), below, plan)
     event = 0
     if r > (plan.max_negative if negative else plan.max_positive):
         event = OVERFLOWED
