@@ -177,11 +177,11 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
         return np.nan
     if infinite != 0:
         return plan.infinite_positive if infinite > 0 else plan.infinite_negative
-    sign = -1.0 if _settle(limbs) else 1.0
+    way = -1.0 if _settle(limbs) else 1.0
     if plan.wraps:  # the lower bits are what counts: those beyond are set apart, or float64 would not have them all
         beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
-        return _wrapped(sign * _odd_limbs(limbs, plan.exact_base), sign * beyond, plan, sums, chance, 0, counts)
-    return _round(sign * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
+        return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
+    return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
