@@ -33,7 +33,8 @@ def test_roundings(name: str, rounding: str) -> None:
     for order in orders(name):
         if order == "chunked(4)" and name not in ("E5M2:5+E6M5", "E5M2:5+Q8.13"):
             continue  # each is one more loop to compile
-        for bits in ("", ", random_bits=5", ", random_bits=20") if rounding == "stochastic" else ("",):
+        chances = ("", ", random_bits=2", ", random_bits=5", ", random_bits=20")
+        for bits in chances if rounding.startswith("stochastic") else ("",):
             unit = parse_mac(f"{name}, order={order}, rounding={rounding}{bits}")
             assert_as_defined(numbers((3, 11), 3), numbers((11, 4), 4), unit)
 
