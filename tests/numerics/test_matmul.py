@@ -37,6 +37,9 @@ def test_roundings(name: str, rounding: str) -> None:
         for bits in chances if rounding.startswith("stochastic") else ("",):
             unit = parse_mac(f"{name}, order={order}, rounding={rounding}{bits}")
             assert_as_defined(numbers((3, 11), 3), numbers((11, 4), 4), unit)
+            if "+Q" in name:  # products between the steps of the sum
+                small = np.float32(2.0**-6)
+                assert_as_defined(numbers((3, 11), 3, 3) * small, numbers((11, 4), 4, 3) * small, unit)
 
 
 @pytest.mark.parametrize("cfg", range(1, 7))
