@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.numerics.products import MacStats
 from shoal.numerics.roles import ROLES
@@ -51,6 +51,13 @@ class Counts:
         self._rows: dict[tuple[str, str, bool], tuple[int, int | None]] = {}
         self._calls = 0
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, so that wrapped modules can be copied and saved."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def next_call(self) -> int:
         """The number of this product, from 0: with the seed it decides the random bits."""

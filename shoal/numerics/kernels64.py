@@ -49,39 +49,42 @@ def round_stochastically(
     x: NDArray[np.int64], y: NDArray[np.int64], plan: Plan, first_index: int, keys: Keys, bits: int, variant: int
 ) -> int:
     """y = x rounded up or down by chance, bits to bits; arguments as in `kernels.round_stochastically`."""
-    unit = POINT - bits
     nans = 0
     for i in range(x.size):
         u = x[i] & MAGNITUDE
         e = max(u >> 52, 1)
         sig = u - ((e - 1) << 52)
         below = max(plan.lowest_field - e, 0)
-        shift = plan.dropped + below
-        within = min(shift, POINT)
-        tail = (sig & ((1 << within) - 1)) << (POINT - within)
-        down = min(shift - within, 62)
-        delta = tail >> down
-
         index = np.uint32(first_index + i)
         upper = np.int64(_word(index, np.uint32(keys.upper_before), np.uint32(keys.upper_between)))
         lower = np.int64(_word(index, np.uint32(keys.lower_before), np.uint32(keys.lower_between)))
-        random = int(((upper << 30) | (lower >> 2)) >> unit)
+        random = int(((upper << 30) | (lower >> 2)) >> (POINT - bits))
         if u < plan.smallest and plan.gap_floor == 0:
             r = plan.smallest if _up_in_gap(e, sig, random, plan, bits, variant) else 0
         else:
-            if variant == 2:
-                exact = delta | (1 if (delta << down) != tail else 0)
-                delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
-            if variant == 1:
-                up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
-            else:
-                up = (delta >> unit) + random >= 1 << bits
-            r = _magnitude(e, (sig >> within) + (1 if up else 0), below, plan)
+            r = _magnitude(e, _by_chance(sig, plan.dropped + below, random, bits, variant), below, plan)
             if plan.gap_floor > 0 and (u < plan.gap_floor or r < plan.smallest):
                 r = 0
         y[i] = _finish(x[i], u, r, plan)
         nans += u > INFINITY
     return nans
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _by_chance(sig: int, shift: int, random: int, bits: int, variant: int) -> int:
+    """How many spacings of 2^shift units sig becomes; delta, what is dropped of one, has POINT bits after the point."""
+    within, unit = min(shift, POINT), POINT - bits
+    tail = (sig & ((1 << within) - 1)) << (POINT - within)
+    down = min(shift - within, 62)
+    delta = tail >> down
+    if variant == 2:
+        exact = delta | (1 if (delta << down) != tail else 0)
+        delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
+    if variant == 1:
+        up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
+    else:
+        up = (delta >> unit) + random >= 1 << bits
+    return (sig >> within) + (1 if up else 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

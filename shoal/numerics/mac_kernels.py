@@ -13,13 +13,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.kernels import M0, M1, S0, S1, S2, _word
-from shoal.numerics.kernels64 import MAGNITUDE, POINT, _finish, _magnitude, _up_in_gap
+from shoal.numerics.kernels64 import MAGNITUDE, _by_chance, _finish, _magnitude, _up_in_gap
 from shoal.numerics.mac_plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.plan import Plan
 from shoal.numerics.randomness import Keys
 from shoal.numerics.shifts import right
 
-HELPERS = "c3059dcf6f3ec4ce"
+HELPERS = "7af69374ac3e8403"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -177,12 +177,16 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
         return np.nan
     if infinite != 0:
         return plan.infinite_positive if infinite > 0 else plan.infinite_negative
-    return _round(_odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
+    way = -1.0 if _settle(limbs) else 1.0
+    if plan.wraps:  # the lower bits are what counts: those beyond are set apart, or float64 would not have them all
+        beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
+        return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
+    return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _odd_limbs(limbs: Any, base: int) -> Any:
-    """The integer of the limbs times 2^base, rounded to odd; the limbs are used up."""
+def _settle(limbs: Any) -> bool:
+    """Whether the integer of the limbs is negative; they become its magnitude, each of 32 bits."""
     carry = np.int64(0)
     for n in range(limbs.size):
         limbs[n] += carry
@@ -195,6 +199,24 @@ def _odd_limbs(limbs: Any, base: int) -> Any:
             limbs[n] = (limbs[n] ^ 0xFFFFFFFF) + carry
             carry = limbs[n] >> LIMB
             limbs[n] &= 0xFFFFFFFF
+    return bool(negative)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cut(limbs: Any, place: int) -> int:
+    """Take the bits from `place` on off the limbs: the lowest of them, and 2 if there are more."""
+    if place >= limbs.size * LIMB:
+        return 0
+    first, shift = place // LIMB, place % LIMB
+    above, more = limbs[first] >> shift, limbs[first + 1 :].any()
+    limbs[first] &= (1 << shift) - 1
+    limbs[first + 1 :] = 0
+    return int((above & 1) + (2 if more or above > 1 else 0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd_limbs(limbs: Any, base: int) -> Any:
+    """The magnitude in the limbs times 2^base, rounded to odd."""
     top = limbs.size - 1
     while top > 0 and limbs[top] == 0:
         top -= 1
@@ -210,8 +232,7 @@ def _odd_limbs(limbs: Any, base: int) -> Any:
             kept = (kept << take) | (limbs[n] >> (LIMB - take))
             have, exponent = have + take, (n + 1) * LIMB - take
         rest |= (limbs[n] & ((1 << (LIMB - take)) - 1)) != 0
-    value = math.ldexp(float(kept | (1 if rest else 0)), base + exponent)
-    return -value if negative else value
+    return math.ldexp(float(kept | (1 if rest else 0)), base + exponent)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -290,17 +311,25 @@ def _limit(value: float, plan: Any, counts: Any) -> Any:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
     """A finite number as a value of the accumulator."""
+    if plan.wraps:
+        return _wrapped(x, 0.0, plan, sums, chance, step, counts)
     random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
     value, event = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
-    if plan.wraps:
-        if value == 0 and x != 0:
-            counts[UNDERFLOWED] += 1
-        return _limit(value, plan, counts)
     if event == OVERFLOWED:
         counts[SATURATED if plan.saturates else OVERFLOWED] += 1
     elif event == UNDERFLOWED:
         counts[UNDERFLOWED] += 1
     return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _wrapped(x: float, beyond: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
+    """x + beyond as a value of a wrapping accumulator; `beyond` is a multiple of half its period, of the same sign."""
+    random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
+    value, _ = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
+    if value == 0 and x != 0 and beyond == 0:
+        counts[UNDERFLOWED] += 1
+    return _limit(value + beyond, plan, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -322,20 +351,7 @@ def _round_bits(x: float, plan: Any, stochastic: int, random: int, bits: int, va
     elif u < plan.smallest:
         r = plan.smallest if _up_in_gap(e, sig, random, plan, bits, variant) else 0
     else:
-        shift = plan.dropped + below
-        within = min(shift, POINT)
-        tail = (sig & ((1 << within) - 1)) << (POINT - within)
-        down = min(shift - within, 62)
-        delta = tail >> down
-        unit = POINT - bits
-        if variant == 2:
-            exact = delta | (1 if (delta << down) != tail else 0)
-            delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
-        if variant == 1:
-            up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
-        else:
-            up = (delta >> unit) + random >= 1 << bits
-        r = _magnitude(e, (sig >> within) + (1 if up else 0), below, plan)
+        r = _magnitude(e, _by_chance(sig, plan.dropped + below, random, bits, variant), below, plan)
     event = 0
     if r > (plan.max_negative if negative else plan.max_positive):
         event = OVERFLOWED

@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from shoal.numerics.exact import round_exact
+from shoal.numerics.exact import exponent_of, round_exact
 from shoal.numerics.formats import FixedFormat, FloatFormat
 from shoal.numerics.mac import FloatMultiplier, MacUnit, product_ends
 from shoal.numerics.plan import FLOAT64, VARIANTS, Plan, make_plan
@@ -51,6 +51,8 @@ class MacPlan(NamedTuple):
     exact_base: int
     """Exact order: every product is a multiple of 2^exact_base."""
     exact_limbs: int
+    exact_cut: int
+    """Exact order, wrapping: the bit of the sum from which on half periods of the accumulator are counted."""
 
 
 @lru_cache(maxsize=256)
@@ -86,8 +88,9 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
         stochastic=int(unit.rounding == "stochastic"),
         random_bits=unit.random_bits,
         variant=VARIANTS.index(unit.variant),
-        exact_base=_exponent(step),
+        exact_base=exponent_of(step),
         exact_limbs=math.ceil(span / LIMB) + 3,
+        exact_cut=exponent_of(Fraction(-sums.min)) - exponent_of(step),
     )
     return plan, product_plan, make_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
 
@@ -117,7 +120,3 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
             grid = FloatFormat(11, product.mantissa)
             rules["product_max"] = product.max
     return make_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules
-
-
-def _exponent(power: Fraction) -> int:
-    return power.numerator.bit_length() - power.denominator.bit_length()

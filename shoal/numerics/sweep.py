@@ -107,7 +107,7 @@ def sweep_lines(found: Sequence[Line]) -> Lines:
         errors = (f"{value:.2e}" for value in (line.error, line.largest_error, line.sum_error))
         shares = ("0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}" for rate in rates)
         cost = (figure(line.system), spent)
-        lines.append((line.unit, f"{line.inner:,}", *errors, *shares, f"{line.gmac_per_second:.2f}", *cost))
+        lines.append((line.unit, f"{line.inner:,}", *errors, *shares, f"{line.gmac_per_second:.3g}", *cost))
     return lines
 
 

@@ -19,6 +19,7 @@ def draw_sweep(found: Sequence[Line], path: Path) -> Path:
     """Write a point for each unit and inner length, its unit numbered; a ring where something saturated."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.patheffects import withStroke
 
     points = [line for line in found if line.system is not None and math.isfinite(line.error) and line.error > 0]
     if not points:
@@ -38,7 +39,8 @@ def draw_sweep(found: Sequence[Line], path: Path) -> Path:
         axes.plot([luts, luts], [min(errors), max(errors)], color=FAINT_INK, linewidth=0.8, zorder=1)
         place = (0, 7) if number % 2 else (0, -14)  # neighbours above and below
         end = max(errors) if number % 2 else min(errors)
-        axes.annotate(str(number), (luts, end), place, textcoords="offset points", ha="center", fontsize=8, color=INK)
+        label = axes.annotate(str(number), (luts, end), place, textcoords="offset points", ha="center", color=INK)
+        label.set(fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])  # over others' dots
     _finish(axes)
     names = [f"{number}  {unit}" for number, (unit, _) in enumerate(units, 1)]
     nothing = [Line2D([], [], linestyle="none") for _ in units]

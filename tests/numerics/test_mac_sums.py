@@ -11,7 +11,7 @@ from shoal.numerics.tiles import fast
 from tests.numerics.numbers import ROUNDINGS, same
 from tests.numerics.table import Table
 
-SMALL = [FloatFormat(e, m) for e in range(2, 8) for m in range(1, 10 - e)]
+SMALL = [FloatFormat(e, m) for e in range(1, 9) for m in range(1, 10 - e)]
 
 
 def all_sums(unit: MacUnit, values: NDArray[np.float64], **arguments: object) -> NDArray:
@@ -33,7 +33,7 @@ def odd_sums(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def pair_unit(sums: FloatFormat, rounding: str, overflow: str) -> MacUnit:
     """Both operands are as wide as the sums, so that x·1 and 1·y are products of the unit."""
-    wide = FloatFormat(min(8, sums.exponent + 2), sums.mantissa, nans=False)
+    wide = FloatFormat(min(8, sums.exponent + 3), sums.mantissa, nans=False)
     return MacUnit(FloatMultiplier(wide, cfg=4), sums, rounding=rounding, overflow=overflow)
 
 
@@ -79,7 +79,7 @@ def test_every_pair_by_the_loop_with_one_constant(sums: FloatFormat) -> None:
 
 
 @pytest.mark.parametrize("overflow", ["saturate", "wrap"])
-@pytest.mark.parametrize("sums", [FixedFormat(4, 6), FixedFormat(1, 7), FixedFormat(6, 0)], ids=repr)
+@pytest.mark.parametrize("sums", [FixedFormat(i, w - i) for w in range(2, 11) for i in range(1, w + 1)], ids=repr)
 def test_every_pair_of_fixed_values(sums: FixedFormat, overflow: str) -> None:
     values = sums.values()
     operand = FixedFormat(max(2, sums.integer), sums.fraction)  # 1 is a value of it
@@ -100,3 +100,11 @@ def test_double_rounding() -> None:
     assert matmul(a[:, 1:], b[1:], "E5M2:3+E5M2") == 8192  # the tie itself
     assert matmul(a, b, "E5M2:3+E5M2, rounding=up") == 10240
     assert matmul(-a, b, "E5M2:3+E5M2, rounding=toward-zero") == -8192
+
+
+def test_double_rounding_in_wider_sums() -> None:
+    """Where a float32 sum would first round to a tie: products wider than the sums, and sums of more than 11 bits."""
+    a, b = np.array([[2.0**-7, 80.0]]), np.array([[2.0**-7], [104.0]])
+    assert matmul(a, b, "E5M3:5+E5M5") == 8448 and matmul(a[:, 1:], b[1:], "E5M3:5+E5M5") == 8192
+    a, b = np.array([[1.0, 2.0**-6, 65 * 2.0**-13]]), np.array([[1.0], [2.0**-6], [63 * 2.0**-12]])
+    assert matmul(a, b, "E5M6*E5M5:5+E6M12") == 1 + 2.0**-12  # and a bit less than half of that, which is dropped

@@ -33,9 +33,13 @@ def test_roundings(name: str, rounding: str) -> None:
     for order in orders(name):
         if order == "chunked(4)" and name not in ("E5M2:5+E6M5", "E5M2:5+Q8.13"):
             continue  # each is one more loop to compile
-        for bits in ("", ", random_bits=5", ", random_bits=20") if rounding == "stochastic" else ("",):
+        chances = ("", ", random_bits=2", ", random_bits=5", ", random_bits=20")
+        for bits in chances if rounding.startswith("stochastic") else ("",):
             unit = parse_mac(f"{name}, order={order}, rounding={rounding}{bits}")
             assert_as_defined(numbers((3, 11), 3), numbers((11, 4), 4), unit)
+            if "+Q" in name:  # products between the steps of the sum
+                small = np.float32(2.0**-6)
+                assert_as_defined(numbers((3, 11), 3, 3) * small, numbers((11, 4), 4, 3) * small, unit)
 
 
 @pytest.mark.parametrize("cfg", range(1, 7))
@@ -95,6 +99,15 @@ def test_adversarial(name: str, case: str) -> None:
         assert_as_defined(a, b, parse_mac(f"{name}, {more}, nan=zero"))
     if case == "infinite":
         assert_as_defined(a, b, parse_mac(f"{name}, rounding=stochastic, nan=zero"))
+
+
+@pytest.mark.parametrize("name", ["E6M3:6+Q6.6", "E5M2:5+Q8.13", "E5M3:4+Q18.31", "Q16.8+Q4.8, rounded=False"])
+def test_exact_sums_wrap_by_all_their_bits(name: str) -> None:
+    """Sums with more bits than float64 has: the upper ones are dropped, the lower ones decide."""
+    for rounding in (*ROUNDINGS, "stochastic, random_bits=2"):
+        unit = parse_mac(f"{name}, order=exact, overflow=wrap, rounding={rounding}")
+        for spread in (5, 31):
+            assert_as_defined(numbers((3, 9), 1, spread), numbers((9, 8), 2, spread), unit)
 
 
 def test_separate_rounding() -> None:
@@ -221,6 +234,12 @@ def test_exact_shortcuts() -> None:
         got, stats = matmul(a, b, unit, stats=True)
         assert (got == a @ b).all() and not np.signbit(got[got == 0]).any() and stats.saturated == 0
     assert_as_defined(a[:3, :9], b[:9, :3], parse_mac("Q4.4+Q16.8, rounded=False, order=exact"))
+    seven = np.full((1, 1), 7.0, np.float32)
+    for name, largest in (
+        ("Q4.0+Q4.4, rounded=False", 7.9375),
+        ("E3M2:6+E3M10", 15.9921875),
+    ):  # few bits, too large
+        assert matmul(seven, seven, name) == largest
 
 
 @pytest.mark.parametrize(

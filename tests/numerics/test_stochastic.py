@@ -50,6 +50,14 @@ def test_float64_as_in_exact_fractions(name: str, variant: str) -> None:
         assert_same(got, np.array(exact), x)
 
 
+def test_what_lies_far_below_a_spacing_breaks_ties() -> None:
+    """Variant C: 2^-10 of a spacing and very little more, with 9 random bits, goes up once in 512 times, not never."""
+    x = np.full(4096, 2.0**-26 * (1 + 2.0**-23), np.float32)
+    got = quantize(x, "E5M2", "stochastic", seed=1, random_bits=9, variant="C")
+    ups = np.array([random_bits(1, 0, i, 9) == 2**9 - 1 for i in range(x.size)])
+    assert 0 < ups.sum() < 30 and np.array_equal(got > 0, ups)
+
+
 def chance(delta: Fraction, bits: int, variant: str) -> Fraction:
     """How many of the 2^bits random numbers round up."""
     if variant == "A":
