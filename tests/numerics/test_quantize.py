@@ -9,6 +9,7 @@ from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FloatFormat, quantize
 from shoal.numerics.exact import round_exact
 from shoal.numerics.plan import check_rules
+from shoal.numerics.randomness import random_bits
 from tests.numerics.numbers import (
     EDGES,
     ROUNDINGS,
@@ -20,7 +21,7 @@ from tests.numerics.numbers import (
     float32_patterns,
     scalar,
 )
-from tests.numerics.table import Table, round_fixed
+from tests.numerics.table import RANDOM_BITS, Table, random_numbers, round_fixed
 
 
 @cache
@@ -36,15 +37,15 @@ def table(name: str) -> Table:
     return Table(format)
 
 
-def expected(name: str, x: np.ndarray, rounding: str) -> np.ndarray:
+def expected(name: str, x: np.ndarray, rounding: str, random: np.ndarray | int = 0) -> np.ndarray:
     """x rounded by the vectorised reference, with the format's usual overflow rule."""
     format = scalar(name)
     wide = x.astype(np.float64)
     if isinstance(format, FixedFormat):
-        return round_fixed(wide, format, rounding)
+        return round_fixed(wide, format, rounding, random)
     if name == "fp32":
         return wide
-    return table(name).round(wide, rounding, "infinity" if format.infinities else "saturate")
+    return table(name).round(wide, rounding, "infinity" if format.infinities else "saturate", random)
 
 
 @pytest.mark.parametrize("name", SLIDES)
@@ -56,6 +57,18 @@ def test_all_float16_values_and_float32_patterns_as_in_the_list_of_values(name: 
 
 
 @pytest.mark.parametrize("name", SLIDES)
+def test_the_same_by_chance_and_with_hysteresis(name: str) -> None:
+    x = np.concatenate([inputs(), around(scalar(name))])
+    x = x[np.isfinite(x)]
+    got = quantize(x, name, "stochastic", seed=5, random_bits=RANDOM_BITS)
+    assert_same(got.astype(np.float64), expected(name, x, "stochastic", random_numbers(x.size, 5)), x)
+    previous = quantize(np.random.default_rng(0).permutation(x), name)
+    got = quantize(x, name, "hysteresis", previous=previous)
+    floor, ceiling = expected(name, x, "down"), expected(name, x, "up")
+    assert_same(got.astype(np.float64), np.where(x > previous, floor, ceiling), x)
+
+
+@pytest.mark.parametrize("name", SLIDES)
 def test_the_list_of_values_agrees_with_exact_fractions(name: str) -> None:
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.choice(inputs(), 60), around(scalar(name))[::4]])
@@ -63,6 +76,16 @@ def test_the_list_of_values_agrees_with_exact_fractions(name: str) -> None:
     for rounding in ROUNDINGS:
         exact = np.array([round_exact(float(v), scalar(name), rounding) for v in x])
         assert_same(expected(name, x, rounding), exact, x)
+    drawn = random_numbers(x.size, 9)
+    rules = {"random_bits": RANDOM_BITS, "variant": "A"}
+    exact = np.array(
+        [
+            round_exact(float(v), scalar(name), "stochastic", random=int(r), **rules)
+            for v, r in zip(x, drawn, strict=True)
+        ]
+    )
+    assert_same(expected(name, x, "stochastic", drawn), exact, x)
+    assert drawn.tolist() == [random_bits(9, 0, i, RANDOM_BITS) for i in range(x.size)]
 
 
 @pytest.mark.parametrize("name", [*EDGES, "E5M2", "E5M2:4", "E5M2:5", "E5M2:6", "Q8.13", "Q16.16"])
