@@ -37,6 +37,8 @@ def profile(argv: list[str]) -> int:
         """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
         threads: int | None = None
         """Processor threads; None: all."""
+        device: str = "cpu"
+        """Where the networks are: cpu, cuda, cuda:1, …; the clock waits for the device at every phase."""
         out: str = "profile"
         """Folder for the pictures and profile.json."""
         json: bool = False
@@ -47,12 +49,14 @@ def profile(argv: list[str]) -> int:
     from shoal.profiling.machine import machine_geometry, parse_geometry
     from shoal.profiling.tables import remarks, tables
     from shoal.report.phases import draw_profile
+    from shoal.training.setup import make_device
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
     samplers, implementations = words(command.sampler), words(command.implementation)
     sweep = profiling.Sweep(
-        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds, threads=command.threads
-    )
+        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds,
+        {"device": str(make_device(command.device))}, threads=command.threads,
+    )  # fmt: skip
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
     folder = output_folder(command.out)

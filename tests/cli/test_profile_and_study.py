@@ -1,0 +1,45 @@
+"""`shoal profile` and `shoal study` from the words to the files."""
+
+import json
+
+import pytest
+
+from shoal.cli import main
+from shoal.commands.profile import ended
+
+
+def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
+    words = "profile --agents 2 --implementation engine --seconds 0.05 --ring 1024 --threads 1 --json --out"
+    assert main([*words.split(), str(tmp_path / "profile")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "profile" / "profile.json").read_text())
+    assert {row["sampler"] for row in found["rows"]} == {"uniform", "neighbor"}
+    for name in ("breakdown", "inside-update", "neighbor-time"):
+        data = ["--data", str(tmp_path / "profile" / "profile.json"), "--out", str(tmp_path / "studies")]
+        assert main(["study", name, *data]) == 0
+        assert (tmp_path / "studies" / f"{name}.png").stat().st_size > 0
+        assert "Papers" in capsys.readouterr().out
+
+
+def test_an_interrupted_one_is_told_by_its_exit_code():
+    assert ended({"failed": ["Interrupted: not everything that was asked for was measured."]}) == 130
+    assert ended({"failed": ["3 agents: not measured, there is no memory."]}) == 0
+    assert ended({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("profile --device nonsense", "'nonsense' is not a torch device"),
+        ("profile --agents 0", "--agents is 0"),
+        ("profile --caches L3=lots", "L3"),
+        ("study chess", "chess"),
+        ("study growth --data nowhere.json --out {folder}", "nowhere.json"),
+    ],
+)
+def test_what_is_wrong_leaves_nothing_behind(words, sentence, tmp_path, capsys):
+    folder = tmp_path / "studies"
+    assert main(words.format(folder=folder).split()) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.strip().splitlines()) == 1
+    assert not folder.exists()
