@@ -127,6 +127,8 @@ class Sweep:
     """Ranges of activations from each row as it comes, instead of from calibration."""
     episodes: int = 100
     seed: int = 1
+    networks: tuple[int, ...] | None = None
+    """Which agents of a team are quantized; None: all."""
 
     @property
     def narrow(self) -> list[tuple[Precision, What]]:
@@ -138,7 +140,8 @@ class Sweep:
         edge = self.edges.scheme if self.edges else None
         inputs = dataclasses.replace(scheme, symmetric=False, per_channel=False)
         weights, activations = what != "activations", what != "weights"
-        return Plan(scheme if weights else None, inputs if activations else None, edge, edge, self.dynamic)
+        kinds = scheme if weights else None, inputs if activations else None
+        return Plan(*kinds, edge, edge, self.dynamic, self.networks)
 
 
 def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> Found:
