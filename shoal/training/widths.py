@@ -40,6 +40,8 @@ class Subject(Protocol):
     trained: nn.Module | None
     """The same as quantization-aware training left it."""
     trained_bits: int | None
+    trained_networks: tuple[int, ...] | None
+    """Which agents were trained with these bits; None: all."""
     most_copies: int
     layer_names: tuple[str, ...]
     overhead: int
@@ -157,7 +159,8 @@ def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None]
     rows = [_row(subject, "float32", 32, "none", full, full[0], head, head, model_bytes(subject.network, Plan()))]
     if subject.trained is not None and subject.trained_bits is not None:
         bits = subject.trained_bits
-        name, size = f"{bits} bits", model_bytes(subject.network, Plan(Scheme(bits, per_channel=True)))
+        stored = Plan(Scheme(bits, per_channel=True), networks=subject.trained_networks)
+        name, size = f"{bits} bits", model_bytes(subject.network, stored)
         played = _played(subject, subject.trained, wanted, tell, f"{name} (trained)")
         other = _head(subject, subject.trained, states)
         rows.append(_row(subject, name, bits, "trained", played, full[0], head, other, size))

@@ -9,7 +9,7 @@ import pytest
 from shoal.cli import main
 from shoal.errors import UserError
 from shoal.report.studies import draw_study
-from shoal.studies import Options, baselines, ptq_table, run_study, study_length, study_of, weight_bits
+from shoal.studies import Options, baselines, ptq_table, qat, run_study, study_length, study_of, weight_bits
 from shoal.studies import cells as cells_module
 from shoal.training.run_folder import finite
 from tests.quantization.zips import make, saved
@@ -97,6 +97,28 @@ def test_what_is_said_in_the_wrong_place(tmp_path):
     ):
         with pytest.raises(UserError, match=sentence):
             run_study(name, True, nothing, Options(tmp_path, **told))
+
+
+def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(qat, "QUICK_TEAM", 30)
+    small = {"hidden": (8,), "batch": 32, "warmup": 200, "copies": 5}
+    monkeypatch.setattr(qat, "QUICK_LEARNING", small)
+    study = ran("qat", tmp_path, tmp_path)
+    rows = {(row["algorithm"], row["how"], row["bits"]) for row in study.data["rows"]}
+    ours = {("maddpg", f"{how}{one}", 4) for how in ("PTQ", "QAT") for one in ("", ", one agent")}
+    assert ours | {("ppo", "PTQ", 2), ("ppo", "QAT", 4), ("maddpg", "float32", 32)} <= rows
+    assert "5 or 6 bits" in study.findings[0] and any("one agent is at or above" in said for said in study.findings)
+
+
+def test_sentences_of_trained_bits(monkeypatch):
+    group = {("float32", 32): [100.0, 102.0], ("PTQ", 8): [99.0], ("PTQ", 4): [50.0], ("QAT", 4): [97.0]}
+    group[("PTQ", 2)] = [100.0]
+    (said,) = qat.sentences("PPO", group)
+    assert said == "PPO: 101.0 in float32; within 5 % of it: PTQ down to 8 bits, QAT down to 4 bits."
+    assert "in 1 of 1 cells" in qat.against({"PPO": group})[0]
+    monkeypatch.setattr(baselines, "RECIPES", RECIPES)
+    full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
+    assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 6 + 9 * 4)
 
 
 @pytest.mark.parametrize("name", ["ptq-table", "weight-bits"])
