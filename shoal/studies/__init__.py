@@ -17,8 +17,9 @@ STUDIES = {
     "ptq-table": "QuaRL, Table 1: models of Stable-Baselines3 in fp16 and int8",
     "weight-bits": "QuaRL, Figure 2: weights alone in few bits",
     "qat": "QuaRL, Figure 4: trained for few bits against rounded to them; and teams",
+    "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat")
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
 """Studies that keep finished cells and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "Study", "run_study", "study_length", "study_of"]

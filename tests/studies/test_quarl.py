@@ -9,7 +9,7 @@ import pytest
 from shoal.cli import main
 from shoal.errors import UserError
 from shoal.report.studies import draw_study
-from shoal.studies import Options, baselines, ptq_table, qat, run_study, study_length, study_of, weight_bits
+from shoal.studies import Options, baselines, edge, ptq_table, qat, run_study, study_length, study_of, weight_bits
 from shoal.studies import cells as cells_module
 from shoal.training.run_folder import finite
 from tests.quantization.zips import make, saved
@@ -121,9 +121,46 @@ def test_sentences_of_trained_bits(monkeypatch):
     assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 6 + 9 * 4)
 
 
-@pytest.mark.parametrize("name", ["ptq-table", "weight-bits"])
+def test_policies_on_a_small_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(edge, "POLICIES", {"I": (8,), "II": (16,)})
+    monkeypatch.setattr(edge, "QUICK", {"I": (30, 25, 1.0), "II": (30, 25, 1.0)})
+    monkeypatch.setattr(edge, "TASK", {**edge.TASK, "batch": 16, "warmup": 100, "copies": 5})
+    monkeypatch.setattr(edge, "SPACES", (0.001, 1024))
+    study = ran("edge", tmp_path, tmp_path)
+    assert "18.85" in study.findings[0] and "points lost (paper: 15)" in study.findings[1]
+    row = study.data["device"][0]
+    assert row["least_mb"] == 1024 and row["free"]["latency_ms"] > 0 and row["free"]["memory_mb"] > 10
+    assert len(study.tables[1][1]) == 4 and len(list((tmp_path / "models").glob("*.onnx"))) == 4
+    alone = study_of("edge", {**study.data, "device": []})
+    assert len(alone.tables) == 1 and draw_study(alone, tmp_path / "alone.png").exists()
+
+
+def test_goals_that_are_reached_count_once():
+    class World:
+        """Two copies of two steps; the second copy's goal is reached in its first step."""
+
+        copies = 2
+
+        def reset(self):
+            self.time = 0
+            return np.zeros((2, 1, 1), np.float32)
+
+        def step(self, actions):
+            self.time += 1
+            from types import SimpleNamespace
+
+            reward = np.array([[0.0], [10.0 * (self.time % 2)]])
+            return SimpleNamespace(reward=reward, ended=np.full(2, self.time % 2 == 0), observation=actions)
+
+        def close(self):
+            pass
+
+    assert edge.success(World(), lambda observation: observation, 6) == 0.5
+
+
+@pytest.mark.parametrize("name", ["ptq-table", "weight-bits", "edge"])
 def test_nothing_within_the_budget(tmp_path, name):
-    with pytest.raises(UserError, match="Nothing could be measured: 2 cells were not reached"):
+    with pytest.raises(UserError, match=r"Nothing could be measured: [23] cells were not reached"):
         run_study(name, True, lambda amount, label: None, Options(tmp_path, budget=0))
 
 
