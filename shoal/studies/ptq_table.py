@@ -84,7 +84,9 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     if not rows:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick and not options.model and not baselines.has_mujoco():
-        done.failed.append("HalfCheetah and Walker2d are left out: mujoco is not installed (pip install mujoco).")
+        done.failed.append(
+            "HalfCheetah and Walker2d are left out: mujoco is not installed (pip install 'shoal[control]')."
+        )
     return {"rows": rows, "failed": done.failed}
 
 
