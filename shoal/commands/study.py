@@ -8,7 +8,7 @@ from typing import Annotated
 from shoal.arguments import parse
 from shoal.commands.profile import ended
 from shoal.console import output_folder, print_files, print_json, print_rows, progress_bar, put, read_json, write_json
-from shoal.errors import UserError
+from shoal.errors import UserError, check_range
 
 
 def study(argv: list[str]) -> int:
@@ -17,6 +17,8 @@ def study(argv: list[str]) -> int:
     shoal study --list
     shoal study breakdown --quick
     shoal study neighbor-reward --out studies
+    shoal study qat --budget 120
+    shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
     """
     import tyro
 
@@ -30,13 +32,21 @@ def study(argv: list[str]) -> int:
         """Fewer cells, shorter runs: an impression within two minutes."""
         data: str = ""
         """Make it of an earlier study's or profile's JSON file instead of measuring."""
+        budget: float = 60.0
+        """Minutes after which a study of QuaRL begins no more cells; finished ones are kept in the folder."""
+        model: str = ""
+        """ptq-table: a zip of Stable-Baselines3 to measure instead of models that the study trains."""
+        env: str = ""
+        """ptq-table: the environment of that model, e.g. ALE/Breakout-v5."""
+        normaliser: str = ""
+        """ptq-table: the observation normaliser of that model, as .npz or .safetensors."""
         out: str = "studies"
-        """Folder for the picture and the JSON file."""
+        """Folder for the picture, the JSON file and the finished cells."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
-    from shoal.studies import STUDIES, run_study, study_length, study_of
+    from shoal.studies import STUDIES, Options, run_study, study_length, study_of
 
     if command.list:
         if command.json:
@@ -46,7 +56,9 @@ def study(argv: list[str]) -> int:
         return 0
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
-    length = study_length(command.name, command.quick)
+    check_range("--budget", command.budget, 0, 10**6)
+    options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser)
+    length = study_length(command.name, command.quick, options)
     if command.data:
         held = read_json(Path(command.data))
         found = study_of(command.name, held.get("data", held))
@@ -54,7 +66,7 @@ def study(argv: list[str]) -> int:
     else:
         folder = output_folder(command.out)
         with progress_bar(f"shoal study {command.name}", length) as advance:
-            found = run_study(command.name, command.quick, advance)
+            found = run_study(command.name, command.quick, advance, options)
     form = "-quick" if command.quick else ""
     write_json(dataclasses.asdict(found), folder / f"{found.name}{form}.json")
     from shoal.report.studies import draw_study

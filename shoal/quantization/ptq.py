@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, check_range
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import Scheme, simulate, stored_bytes, value_range
 from shoal.quantization.layers import Layer, check_weights, find_layers
@@ -40,6 +40,8 @@ class Plan:
     """The same of the last layer."""
     dynamic: bool = False
     """Take the range of activations from each row as it comes, instead of from calibration."""
+    networks: tuple[int, ...] | None = None
+    """Which networks of a stack, that is which agents, are quantized; None: all. Only for stacks of actors."""
 
     def weight_scheme(self, number: int, layers: int) -> Scheme | None:
         """How the weights of this layer are quantized."""
@@ -66,11 +68,13 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
         raise UserError(
             "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
         )
+    masks = _masks(layers, plan.networks)
     schemes: dict[int, Scheme] = {}  # of inputs, by the identity of the layer's weight
     for number, layer in enumerate(layers):
         if (scheme := plan.weight_scheme(number, len(layers))) is not None:
             with torch.no_grad():
-                layer.weight.copy_(simulate(layer.weight, scheme, layer.kept(scheme)))
+                narrow = simulate(layer.weight, scheme, layer.kept(scheme))
+                layer.weight.copy_(_chosen(masks, layer, narrow, layer.weight))
         if (scheme := plan.input_scheme(number, len(layers))) is not None:
             if not plan.dynamic and scheme.format is None and layer.name not in (ranges or {}):
                 raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
@@ -79,9 +83,9 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
     def tap(layer: Layer, x: Tensor) -> Tensor:
         scheme = schemes[id(layer.weight)]
         if plan.dynamic or scheme.format is not None:
-            return simulate(x, scheme, layer.row_axes(x))
+            return _chosen(masks, layer, simulate(x, scheme, layer.row_axes(x)), x)
         assert ranges is not None
-        return simulate(x, scheme, ranges=ranges[layer.name])
+        return _chosen(masks, layer, simulate(x, scheme, ranges=ranges[layer.name]), x)
 
     if schemes:
         _tap(layers, tap)
@@ -113,9 +117,37 @@ def model_bytes(module: nn.Module, plan: Plan) -> int:
     schemes = [plan.weight_scheme(number, len(layers)) for number in range(len(layers))]
     numbers = sum(parameter.numel() for parameter in module.parameters())
     total = 4 * (numbers - sum(layer.weight.numel() for layer in layers))
+    masks = _masks(layers, plan.networks)
     for layer, scheme in zip(layers, schemes, strict=True):
-        total += stored_bytes(layer.weight.numel(), layer.scales(scheme) if scheme else 0, scheme)
+        mask, numbers, scales = masks.get(id(layer.weight)), layer.weight.numel(), layer.scales(scheme) if scheme else 0
+        chosen, of = (1, 1) if mask is None else (int(mask.sum()), len(mask))
+        total += stored_bytes(numbers * chosen // of, scales * chosen // of, scheme) + 4 * numbers * (of - chosen) // of
     return total
+
+
+def _masks(layers: list[Layer], networks: tuple[int, ...] | None) -> dict[int, Tensor]:
+    """(C, 1, 1) for each layer, by the identity of its weight: which networks are quantized; nothing where all are."""
+    if networks is None:
+        return {}
+    masks = {}
+    for layer in layers:
+        if not isinstance(layer.module, StackedMLP):
+            raise UserError(
+                f"Layer '{layer.name}' belongs to no single agent: only stacks of actors can be chosen from."
+            )
+        count = layer.weight.shape[0]
+        for network in networks:
+            check_range("networks", network, 0, count - 1)
+        masks[id(layer.weight)] = torch.isin(torch.arange(count), torch.tensor(networks, dtype=torch.long)).view(
+            -1, 1, 1
+        )
+    return masks
+
+
+def _chosen(masks: dict[int, Tensor], layer: Layer, narrow: Tensor, full: Tensor) -> Tensor:
+    """The quantized numbers of the networks that are quantized, the full ones of the others; (C, …) both."""
+    mask = masks.get(id(layer.weight))
+    return narrow if mask is None else torch.where(mask.to(full.device), narrow, full)
 
 
 class _StackTap:

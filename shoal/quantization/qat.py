@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from shoal.errors import check_range
+from shoal.errors import UserError, check_range
 from shoal.inference.policy import Grid, Quantized
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import Scheme, scale_of, value_range
@@ -42,12 +42,19 @@ class _StraightThrough(Function):
 class FakeLayer:
     """The quantizer of one layer: its input's running range, and the weights' scales as they are now."""
 
-    def __init__(self, layer: Layer, bits: int, on: Tensor) -> None:
+    def __init__(self, layer: Layer, bits: int, on: Tensor, only: int | None = None) -> None:
+        """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_BITS, MOST_BITS)
         self.weights, self.inputs = Scheme(bits, per_channel=True), Scheme(bits, symmetric=False)
         self.channels, self.networks, self.on = layer.channels, layer.input_axes, on
         count = layer.weight.shape[0] if self.networks else 1
         like = layer.weight.detach()
+        self.chosen: Tensor | None = None  # (C, 1, 1)
+        if only is not None:
+            if not isinstance(layer.module, StackedMLP):
+                raise UserError(f"Layer '{layer.name}' belongs to no single agent: only actors can be trained so.")
+            check_range("--qat-agent", only, 0, count - 1)
+            self.chosen = (torch.arange(count, device=like.device) == only).view(-1, 1, 1)
         self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
@@ -61,13 +68,14 @@ class FakeLayer:
         scale, zero = self.grid()
         if not self.networks:
             scale, zero = scale.view(()), zero.view(())
-        return _StraightThrough.apply(x, scale, zero, self.inputs.lowest, self.inputs.highest)
+        return self._of_chosen(_StraightThrough.apply(x, scale, zero, self.inputs.lowest, self.inputs.highest), x)
 
     def weight(self, weight: Tensor) -> Tensor:
         """The layer's weights, quantized once that is on."""
         if not self.on:
             return weight
-        return _StraightThrough.apply(weight, self.weight_scale(weight), 0.0, self.weights.lowest, self.weights.highest)
+        ends = self.weights.lowest, self.weights.highest
+        return self._of_chosen(_StraightThrough.apply(weight, self.weight_scale(weight), 0.0, *ends), weight)
 
     def grid(self) -> tuple[Tensor, Tensor]:
         """Scale and code of zero of the input, one of each a network."""
@@ -92,6 +100,10 @@ class FakeLayer:
         self.low.fill_(low)
         self.high.fill_(high)
         self.seen.fill_(1)
+
+    def _of_chosen(self, narrow: Tensor, full: Tensor) -> Tensor:
+        """Quantized where the network is one that is."""
+        return narrow if self.chosen is None else torch.where(self.chosen, narrow, full)
 
     def _observe(self, x: Tensor) -> None:
         low, high = value_range(x, self.networks)
@@ -120,7 +132,10 @@ class FakeStack:
 class Qat:
     """Quantization-aware training of some networks, by name; `target_…` ones use the ranges of their online ones."""
 
-    def __init__(self, networks: Mapping[str, nn.Module], bits: int, delay: float = 0.5) -> None:
+    def __init__(
+        self, networks: Mapping[str, nn.Module], bits: int, delay: float = 0.5, only: int | None = None
+    ) -> None:
+        """`only`: the one network of every stack that is quantized, that is the one agent; None: all."""
         check_range("quant_delay", delay, 0, 1)
         self.bits, self.delay = bits, delay
         self.on = torch.tensor([float(delay == 0)])
@@ -128,7 +143,7 @@ class Qat:
         self._undo: list[Callable[[], None]] = []
         for name, layer in all_layers(networks):
             if (online := online_name(name)) not in self.layers:
-                self.layers[online] = FakeLayer(layer, bits, self.on)
+                self.layers[online] = FakeLayer(layer, bits, self.on, only)
             self._attach(layer, self.layers[online])
 
     def progress(self, done: float) -> None:
@@ -184,6 +199,8 @@ def frozen_layers(network: nn.Module) -> list[Quantized] | None:
         fake = _fake_of(layer)
         if fake is None or not fake.on:
             return None
+        if fake.chosen is not None:
+            raise UserError("The team was trained with one agent in few bits, which no exported file can hold yet.")
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen
 

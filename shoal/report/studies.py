@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.report.curve import COLOURS, FAINT_INK, INK, smooth
 from shoal.report.files import write_whole
+from shoal.report.panels import draw_panels
 from shoal.report.phases import draw_growth, draw_inside_update, draw_neighbor, draw_shares
 from shoal.studies.study import Study
 
@@ -23,6 +24,8 @@ def draw_study(study: Study, path: Path) -> Path:
         return draw_inside_update(study.data["rows"], path)
     if study.picture == "neighbor":
         return draw_neighbor(study.data["neighbor"], path)
+    if study.picture == "panels":
+        return draw_panels(study.title, study.data["panels"], path)
     return draw_rewards(study.data["curves"], path)
 
 

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from shoal.errors import UserError, check_choice
-from shoal.studies.study import Advance, Study
+from shoal.studies.study import Advance, Options, Study
 
 STUDIES = {
     "breakdown": "Figure 2: training time by phase, as the agents grow in number",
@@ -14,14 +14,20 @@ STUDIES = {
     "inside-update": "Figure 4: the phases inside update all trainers",
     "neighbor-time": "Figure 5: time saved by neighbour sampling",
     "neighbor-reward": "Figure 6: rewards with and without neighbour sampling",
+    "ptq-table": "QuaRL, Table 1: models of Stable-Baselines3 in fp16 and int8",
+    "weight-bits": "QuaRL, Figure 2: weights alone in few bits",
+    "qat": "QuaRL, Figure 4: trained for few bits against rounded to them; and teams",
+    "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
 }
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
+"""Studies that keep finished cells and have a budget."""
 
-__all__ = ["STUDIES", "Study", "run_study", "study_length", "study_of"]
+__all__ = ["OF_CELLS", "Options", "STUDIES", "Study", "run_study", "study_length", "study_of"]
 
 
-def run_study(name: str, quick: bool, advance: Advance) -> Study:
+def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Study:
     """Measure one figure; the quick form ends within two minutes."""
-    return study_of(name, _module(name).measured(quick, advance))
+    return study_of(name, _module(name).measured(quick, advance, *_told(name, options)))
 
 
 def study_of(name: str, found: Mapping[str, Any]) -> Study:
@@ -34,9 +40,21 @@ def study_of(name: str, found: Mapping[str, Any]) -> Study:
     return study
 
 
-def study_length(name: str, quick: bool) -> float:
+def study_length(name: str, quick: bool, options: Options | None = None) -> float:
     """What the amounts that `advance` is told of add up to."""
-    return float(_module(name).length(quick))
+    return float(_module(name).length(quick, *_told(name, options)))
+
+
+def _told(name: str, options: Options | None) -> tuple[Options, ...]:
+    """The options, for a study that takes some; with a model only for the one study that takes that."""
+    options = options or Options()
+    if options.model and name != "ptq-table":
+        raise UserError(f"--model is for the study ptq-table, but the study is {name}.")
+    if options.model and not options.env:
+        raise UserError("--env is missing: which environment the model plays is not in its zip.")
+    if not options.model and (options.env or options.normaliser):
+        raise UserError("--env and --normaliser are for a --model.")
+    return (options,) if name in OF_CELLS else ()
 
 
 def _module(name: str) -> ModuleType:

@@ -78,6 +78,8 @@ class PrecisionConfig:
     qat_critics: bool = True
     """Quantization-aware training: critics as well, as the paper has it; nobody plays them, so few bits there only
     cost returns."""
+    qat_agent: int | None = None
+    """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,10 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
                 raise UserError("--qat-bits is the engine's only; the reference implementation is full precision.")
+        if self.qat_agent is not None:
+            check_range("--qat-agent", self.qat_agent, 0)
+            if self.qat_bits is None:
+                raise UserError("--qat-agent is for quantization-aware training, but --qat-bits is not given.")
         check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(

@@ -9,7 +9,8 @@ def train_quantized(team: Team, config: TrainConfig) -> Qat | None:
     """Let the team compute through quantizers, if the run is one of that kind; their state goes with the weights."""
     if config.qat_bits is None:
         return None
-    networks = {name: network for name, network in team.networks.items() if config.qat_critics or "critics" not in name}
-    qat = Qat(networks, config.qat_bits, config.quant_delay)
+    critics = config.qat_critics and config.qat_agent is None
+    networks = {name: network for name, network in team.networks.items() if critics or "critics" not in name}
+    qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent)
     team.extra = {f"qat.{name}": value for name, value in qat.state().items()}
     return qat

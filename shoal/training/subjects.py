@@ -43,6 +43,7 @@ class TeamSubject:
         self.network: nn.Module = _without_quantizer(actors)
         self.trained: nn.Module | None = actors if config.qat_bits is not None else None
         self.trained_bits = config.qat_bits
+        self.trained_networks: tuple[int, ...] | None = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
 
     def make_env(self, copies: int, seed: int) -> VectorEnv:
@@ -86,6 +87,8 @@ class TeamSubject:
 
 class ModelSubject:
     """A model of Stable-Baselines3 in a Gymnasium environment."""
+
+    trained_networks: tuple[int, ...] | None = None
 
     def __init__(self, model: Model, env: str) -> None:
         self.model, self.name, self.env = model, model.path, env

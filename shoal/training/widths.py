@@ -40,6 +40,8 @@ class Subject(Protocol):
     trained: nn.Module | None
     """The same as quantization-aware training left it."""
     trained_bits: int | None
+    trained_networks: tuple[int, ...] | None
+    """Which agents were trained with these bits; None: all."""
     most_copies: int
     layer_names: tuple[str, ...]
     overhead: int
@@ -127,6 +129,8 @@ class Sweep:
     """Ranges of activations from each row as it comes, instead of from calibration."""
     episodes: int = 100
     seed: int = 1
+    networks: tuple[int, ...] | None = None
+    """Which agents of a team are quantized; None: all."""
 
     @property
     def narrow(self) -> list[tuple[Precision, What]]:
@@ -138,7 +142,8 @@ class Sweep:
         edge = self.edges.scheme if self.edges else None
         inputs = dataclasses.replace(scheme, symmetric=False, per_channel=False)
         weights, activations = what != "activations", what != "weights"
-        return Plan(scheme if weights else None, inputs if activations else None, edge, edge, self.dynamic)
+        kinds = scheme if weights else None, inputs if activations else None
+        return Plan(*kinds, edge, edge, self.dynamic, self.networks)
 
 
 def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> Found:
@@ -154,7 +159,8 @@ def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None]
     rows = [_row(subject, "float32", 32, "none", full, full[0], head, head, model_bytes(subject.network, Plan()))]
     if subject.trained is not None and subject.trained_bits is not None:
         bits = subject.trained_bits
-        name, size = f"{bits} bits", model_bytes(subject.network, Plan(Scheme(bits, per_channel=True)))
+        stored = Plan(Scheme(bits, per_channel=True), networks=subject.trained_networks)
+        name, size = f"{bits} bits", model_bytes(subject.network, stored)
         played = _played(subject, subject.trained, wanted, tell, f"{name} (trained)")
         other = _head(subject, subject.trained, states)
         rows.append(_row(subject, name, bits, "trained", played, full[0], head, other, size))

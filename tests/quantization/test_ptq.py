@@ -100,6 +100,21 @@ def test_stacked_networks_are_quantized_apart(per_channel):
     assert actors.quantizer is None
 
 
+def test_only_the_chosen_agents_are_quantized():
+    actors = Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(1))
+    x = torch.randn(2, 30, 4)
+    ranges = calibrate(actors, lambda actors: actors(x))
+    all_of_them, second = Plan(FOUR, EIGHT), Plan(FOUR, EIGHT, networks=(1,))
+    one = quantized(actors, second, ranges)(x)
+    assert torch.equal(one[0], actors(x)[0]) and torch.equal(one[1], quantized(actors, all_of_them, ranges)(x)[1])
+    full, small = model_bytes(actors, Plan()), model_bytes(actors, all_of_them)
+    assert model_bytes(actors, second) == pytest.approx((full + small) / 2, abs=4)
+    with pytest.raises(UserError, match="networks is 2"):
+        quantized(actors, Plan(FOUR, networks=(2,)))
+    with pytest.raises(UserError, match="no single agent"):
+        quantized(mlp(), Plan(FOUR, networks=(0,)))
+
+
 @pytest.mark.parametrize("rows", [(7, 13), (2, 7, 13)])
 def test_critics(rows):
     spec = EnvSpec("spec", ("a", "b"), (3, 4), (2, 2), True)

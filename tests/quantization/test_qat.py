@@ -105,6 +105,28 @@ def test_targets_share_their_networks_ranges():
         assert not torch.equal(target(torch.ones(3, 1, 4)), before)
 
 
+def test_one_agent_alone_is_quantized():
+    torch.manual_seed(0)
+    network = actors()
+    x = torch.randn(3, 20, 4)
+    plain = network(x)
+    qat = Qat({"actors": network}, 2, 0.0, only=1)
+    alone = network(x)
+    assert torch.equal(alone[0], plain[0]) and torch.equal(alone[2], plain[2]) and not torch.equal(alone[1], plain[1])
+    alone.sum().backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in network.weights)
+    with pytest.raises(UserError, match="one agent in few bits"):
+        frozen_layers(network)
+    qat.detach()
+    every = Qat({"actors": network}, 2, 0.0)
+    torch.testing.assert_close(network(x)[1], alone[1])
+    every.detach()
+    with pytest.raises(UserError, match="--qat-agent is 3"):
+        Qat({"actors": network}, 2, only=3)
+    with pytest.raises(UserError, match="no single agent"):
+        Qat({"network": nn.Linear(2, 2)}, 2, only=0)
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_the_first_layer_is_used_again_through_quantizers_too(heads):
     torch.manual_seed(0)
@@ -188,6 +210,7 @@ def test_off_is_off(tmp_path):
     ("settings", "sentence"),
     [
         ({"qat_bits": 1}, "--qat-bits is 1, but must be from 2 to 8"),
+        ({"qat_agent": 0}, "--qat-bits is not given"),
         ({"qat_bits": 9}, "--qat-bits is 9"),
         ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
         ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits is the engine's only"),

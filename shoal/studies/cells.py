@@ -1,0 +1,149 @@
+"""Cells of a study: pieces of work of minutes, each kept in a file of its own.
+
+A study that is stopped, by its budget, by Ctrl-C or by the machine, goes on where it was when it is started again with
+the same folder. A cell's file holds the settings that it was made with: other settings make it anew.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError
+from shoal.studies.study import Advance, Options
+from shoal.training import disk
+from shoal.training.run_folder import finite
+
+Work = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""Settings of a cell, and a folder for what several cells share, to its result; both in plain values."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work."""
+
+    name: str
+    """Also its file's."""
+    settings: Mapping[str, Any]
+    """Everything that decides its result."""
+    seconds: float = 1.0
+    """About how long it takes."""
+
+
+class Cells:
+    """The cells of one study: those that are finished are read, others done while the budget lasts."""
+
+    def __init__(self, study: str, quick: bool, options: Options, advance: Advance) -> None:
+        self.shared = options.folder
+        self.folder = options.folder / "cells" / f"{study}{'-quick' if quick else ''}"
+        self.budget, self.advance = options.budget, advance
+        self.failed: list[str] = []
+        self._deadline = time.monotonic() + 60 * options.budget
+        self._interrupted = False
+        self._finished = 0
+        with disk.sentence(f"'{self.folder}' cannot be made"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, cells: Sequence[Cell], work: Work, workers: int | None = None) -> dict[str, dict[str, Any]]:
+        """The results by name, of all cells that are finished; each worker is a process with one thread.
+
+        Without `workers` there are as many as processors.
+        """
+        found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
+        self._finished += len(found)
+        for cell in cells:
+            if cell.name in found:
+                self.advance(cell.seconds, f"{cell.name} (kept)")
+        todo = [cell for cell in cells if cell.name not in found]
+        count = min(workers or os.cpu_count() or 1, len(todo))
+        if todo and not self._interrupted:
+            with _pool(count) as pool:
+                try:
+                    self._do(todo, work, pool, count, found)
+                except (KeyboardInterrupt, BrokenProcessPool) as stop:
+                    for worker in multiprocessing.active_children():
+                        worker.kill()  # asked politely it would finish its cell
+                    if not self._finished:
+                        raise
+                    self._interrupted = True
+                    why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A cell was ended by the system"
+                    self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
+        return {cell.name: found[cell.name] for cell in cells if cell.name in found}
+
+    def _do(self, todo: list[Cell], work: Work, pool: Executor, workers: int, found: dict[str, dict[str, Any]]) -> None:
+        waiting: dict[Future[dict[str, Any]], Cell] = {}
+        left = list(todo)
+        self.advance(0.0, f"{len(todo)} cells")
+        while left or waiting:
+            while left and len(waiting) < workers and time.monotonic() < self._deadline:
+                cell = left.pop(0)
+                waiting[pool.submit(work, dict(cell.settings), self.shared)] = cell
+            if not waiting:
+                break
+            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                cell = waiting.pop(done)
+                try:
+                    result = finite(done.result())
+                except UserError as error:
+                    self.failed.append(f"{cell.name}: {error}")
+                else:
+                    self._keep(cell, result)
+                    found[cell.name] = result
+                    self._finished += 1
+                self.advance(cell.seconds, cell.name)
+        if left:
+            names = ", ".join(cell.name for cell in left)
+            self.failed.append(
+                f"{len(left)} cells were not reached within {self.budget:g} minutes ({names}); the same command goes "
+                "on with them."
+            )
+
+    def _kept(self, cell: Cell) -> dict[str, Any] | None:
+        """The result of a cell that was finished before, with the same settings."""
+        try:
+            held = json.loads(self._path(cell).read_text())
+            same = held["settings"] == _plain(cell.settings)
+            return dict(held["result"]) if same else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _keep(self, cell: Cell, result: dict[str, Any]) -> None:
+        path = self._path(cell)
+        text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
+        temporary = path.with_name(f".{path.name}.tmp")
+        with disk.sentence(f"'{path}' cannot be written"):
+            temporary.unlink(missing_ok=True)
+            disk.write(temporary, text.encode())
+            temporary.replace(path)
+
+    def _path(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
+
+
+def total_seconds(cells: Sequence[Cell]) -> float:
+    """About how long they take one after the other."""
+    return sum(cell.seconds for cell in cells)
+
+
+def _plain(settings: Mapping[str, Any]) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(settings))
+
+
+def _pool(workers: int) -> Executor:
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_prepare)
+
+
+def _prepare() -> None:
+    """A worker has one thread and leaves Ctrl-C to whoever started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,272 @@
+"""Table 2 and Figure 3: three policies that find their way among obstacles, in fp32 and int8 on a small device.
+
+The paper's drone flies in Air Learning, and its RasPi swaps: that is where its speed-ups of 14 and 18.85 come from.
+Here one agent must reach a goal among obstacles within an episode: predator-prey with one predator, whose goal drifts
+at random. The device is a process of its own with one thread that plays the exported file without torch, free and
+under a limit on its address space (RLIMIT_AS): there what does not fit is refused, not swapped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.envs.base import VectorEnv
+from shoal.errors import UserError
+from shoal.inference.file import PolicyFile
+from shoal.inference.graph import Precision
+from shoal.quantization.export import export_policy, from_team, team_outputs
+from shoal.studies.cells import Cell, Cells, total_seconds
+from shoal.studies.study import Advance, Options, Study
+from shoal.training.config import TrainConfig
+from shoal.training.disk import sha256
+from shoal.training.evaluation import load_team, team_act
+from shoal.training.play import Act, build_env
+
+POLICIES: dict[str, tuple[int, ...]] = {"I": (64, 64, 64), "II": (256, 256, 256), "III": (4096, 512, 1024)}
+PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3b
+    "I": {"float32_ms": 0.147, "float32_success": 60, "int8_ms": 0.124, "int8_success": 45, "speed-up": 1.18},
+    "II": {"float32_ms": 133.49, "float32_success": 74, "int8_ms": 9.53, "int8_success": 60, "speed-up": 14.0},
+    "III": {"float32_ms": 208.115, "float32_success": 86, "int8_ms": 11.036, "int8_success": 75, "speed-up": 18.85},
+}
+PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
+TASK: dict[str, Any] = {
+    "env": "predator-prey",
+    "agents": 1,
+    "prey": "random",
+    "prey_count": 1,
+    "obstacles": 3,
+    "learning_rate": 1e-3,
+    "batch": 256,
+    "warmup": 5_000,
+}
+TRAINING = {"I": (10_000, 25, 150), "II": (10_000, 25, 400), "III": (8_000, 100, 900)}
+"""Episodes, samples for each update, and about how many seconds."""
+QUICK = {"I": (1_200, 25, 15), "II": (1_200, 25, 30), "III": (300, 100, 40)}
+SEEDS = 2
+SPACES = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
+"""Megabytes of address space beyond what the runtime itself has, least first."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """A training for each policy and seed, the first seed first."""
+    found = []
+    for seed in range(1 if quick else SEEDS):
+        for name, (episodes, update_every, seconds) in (QUICK if quick else TRAINING).items():
+            learning = {**TASK, "hidden": list(POLICIES[name]), "episodes": episodes, "update_every": update_every}
+            settings = {"policy": name, "seed": seed, "learning": learning, "played": 200 if quick else 1_000}
+            found.append(Cell(f"policy {name} seed {seed}", settings, seconds))
+    return found
+
+
+def length(quick: bool, options: Options) -> float:
+    """Seconds, about: what the device takes is little beside the trainings."""
+    return total_seconds(cells(quick))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Train and export all policies, then play them on the device, one at a time."""
+    done = Cells("edge", quick, options, advance)
+    trained = list(done.run(cells(quick), work).values())
+    calls = 300 if quick else 2_000
+    device = [
+        Cell(
+            f"device {row['policy']} {precision}",
+            {"policy": row["policy"], "precision": precision, "calls": calls, **row["files"][precision]},
+            0.0,
+        )
+        for row in trained
+        if row["seed"] == 0
+        for precision in PRECISIONS
+    ]
+    played = list(done.run(device, on_device, workers=1).values())
+    if not trained:
+        raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
+    return {"rows": trained, "device": played, "failed": done.failed}
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train one policy, export it in both precisions, and count how often each reaches its goal."""
+    from shoal.training.loop import train
+
+    name, seed = settings["policy"], settings["seed"]
+    place = folder / "models"
+    place.mkdir(parents=True, exist_ok=True)
+    quiet: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1}
+    with tempfile.TemporaryDirectory() as run:
+        if train(TrainConfig(**settings["learning"], **quiet, seed=seed, out=run)).signal is not None:
+            raise KeyboardInterrupt
+        team, config = load_team(Path(run), lambda sentence: None)
+    states = met_states(build_env(config, 16, seed + 1, stagger=True), team_act(team, explore=True))
+    digest = sha256(json.dumps(settings).encode())[:10]
+    row: dict[str, Any] = {"policy": name, "seed": seed, "episodes": config.episodes, "files": {}}
+    for precision in PRECISIONS:
+        path = place / f"edge-{name}-{digest}-{precision}.onnx"
+        outputs = team_outputs(team, states)
+        exported = export_policy(from_team(team), path, precision, states, outputs, single=True, tolerance=1.0)
+        act = PolicyFile(path).play
+        row[f"{precision}_success"] = success(build_env(config, 50, 1, stagger=False), act, settings["played"])
+        row[f"{precision}_agreement"] = exported.agreement
+        row["files"][precision] = {"file": path.name, "sha256": sha256(path.read_bytes()), "bytes": exported.bytes}
+    return row
+
+
+def met_states(env: VectorEnv, act: Act, count: int = 512) -> Any:
+    """(B, 1, O): states that a policy meets while it explores."""
+    seen = [env.reset()]
+    while sum(map(len, seen)) < count:
+        seen.append(env.step(act(seen[-1])).observation)
+    env.close()
+    return np.concatenate(seen)[:count]
+
+
+def success(env: VectorEnv, act: Act, episodes: int) -> float:
+    """The share of episodes in which the goal was reached."""
+    observation = env.reset()
+    reached = np.zeros(env.copies, bool)
+    ended: list[bool] = []
+    while len(ended) < episodes:
+        step = env.step(act(observation))
+        reached |= step.reward[:, 0] > 0
+        ended += reached[step.ended].tolist()
+        reached[step.ended] = False
+        observation = step.observation
+    env.close()
+    return float(np.mean(ended[:episodes]))
+
+
+def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One file in a process of its own: free, and within the least address space that it can do with."""
+    path = folder / "models" / settings["file"]
+    free = played(path, 0, settings["calls"])
+    if free is None:
+        raise UserError(f"'{path}' could not be played in a process of its own.")
+    row = {"policy": settings["policy"], "precision": settings["precision"], "bytes": settings["bytes"], "free": free}
+    for megabytes in SPACES:
+        if (limited := played(path, megabytes, settings["calls"])) is not None:
+            return {**row, "least_mb": megabytes, "limited": limited}
+    return {**row, "least_mb": None, "limited": None}
+
+
+def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
+    """What the device tells, or None where it had too little memory."""
+    words = [sys.executable, "-m", "shoal.studies.edge_device", str(path), str(megabytes), str(calls)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+        return dict(json.loads(ran.stdout)) if ran.returncode == 0 else None
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
+
+
+def study(found: dict[str, Any]) -> Study:
+    """Success, latency and memory of the three policies beside the paper's."""
+    rows = [summary(name, found) for name in POLICIES if any(row["policy"] == name for row in found["rows"])]
+    findings = [
+        "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and reaches its goal 15, 14 and 11 points "
+        "less often; the large speed-ups are those of a device that swaps.",
+        *(sentence for row in rows for sentence in sentences(row)),
+        "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit is on the "
+        "process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime have before the file is read.",
+    ]
+    success_table = [
+        {
+            "policy": row["policy"],
+            "layers": "-".join(map(str, POLICIES[row["policy"]])),
+            "seeds": row["seeds"],
+            "fp32 success %": row["float32_success"],
+            "int8 success %": row["int8_success"],
+            "paper fp32 %": PAPER[row["policy"]]["float32_success"],
+            "paper int8 %": PAPER[row["policy"]]["int8_success"],
+            "equal actions": f"{row['agreement']:.1%}",
+        }
+        for row in rows
+    ]
+    device_table = [device_row(row, precision) for row in rows for precision in PRECISIONS if row.get(precision)]
+    tables = [("Goals reached", success_table), ("On the device, one state at a time", device_table)]
+    panels = [
+        {
+            "title": "Goals reached",
+            "y": "%",
+            "ticks": [row["policy"] for row in rows],
+            "series": [
+                {"label": f"{whose}{precision}", "values": [values(row)[f"{precision}_success"] for row in rows]}
+                for whose, values in (("", lambda row: row), ("paper, ", lambda row: PAPER[row["policy"]]))
+                for precision in PRECISIONS
+            ],
+        },
+        {
+            "title": "Time of a step",
+            "y": "milliseconds",
+            "ticks": [row["policy"] for row in rows],
+            "log": True,
+            "series": [
+                {"label": precision, "values": [_latency(row, precision) for row in rows]} for precision in PRECISIONS
+            ]
+            + [
+                {"label": f"paper, {precision}", "values": [PAPER[row["policy"]][f"{precision}_ms"] for row in rows]}
+                for precision in PRECISIONS
+            ],
+        },
+    ]
+    return Study(
+        "edge", "Policies on a small device (Table 2, Figure 3)", [table for table in tables if table[1]],
+        [*findings, *found["failed"]], "panels", {**found, "panels": panels},
+    )  # fmt: skip
+
+
+def summary(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Means over seeds of a policy, and what the device told of it in each precision."""
+    own = [row for row in found["rows"] if row["policy"] == name]
+    mean = {f"{p}_success": 100 * float(np.mean([row[f"{p}_success"] for row in own])) for p in PRECISIONS}
+    device = {row["precision"]: row for row in found["device"] if row["policy"] == name}
+    agreement = float(np.mean([row["int8_agreement"] for row in own]))
+    return {"policy": name, "seeds": len(own), "agreement": agreement, **mean, **device}
+
+
+def sentences(row: dict[str, Any]) -> list[str]:
+    """What a policy's precisions come to."""
+    name = row["policy"]
+    lost = row["float32_success"] - row["int8_success"]
+    theirs = PAPER[name]["float32_success"] - PAPER[name]["int8_success"]
+    said = [
+        f"Policy {name}: {row['float32_success']:.1f} % in float32, {row['int8_success']:.1f} % in int8: "
+        f"{lost:+.1f} points lost (paper: {theirs:.0f})."
+    ]
+    if row.get("float32") and row.get("int8"):
+        ratio = row["float32"]["free"]["latency_ms"] / row["int8"]["free"]["latency_ms"]
+        spaces = [row[precision]["least_mb"] for precision in PRECISIONS]
+        most = [f"{space} MB" if space else f"more than {SPACES[-1]} MB" for space in spaces]
+        said.append(
+            f"Policy {name}: int8 is {ratio:.2f} times as fast as float32 (paper: {PAPER[name]['speed-up']:g}, on a "
+            f"device that swaps); float32 runs within {most[0]} more than the bare runtime, int8 within {most[1]}."
+        )
+    return said
+
+
+def device_row(row: dict[str, Any], precision: str) -> dict[str, Any]:
+    """A row of the device's table."""
+    own = row[precision]
+    return {
+        "policy": row["policy"],
+        "precision": precision,
+        "ms": own["free"]["latency_ms"],
+        "p99 ms": own["free"]["p99_ms"],
+        "paper ms": PAPER[row["policy"]][f"{precision}_ms"],
+        "process MB": own["free"]["memory_mb"],
+        "since the file was read MB": own["free"]["policy_mb"],
+        "file MB": own["bytes"] / 2**20,
+        "least limit MB": own["least_mb"],
+        "ms within it": own["limited"]["latency_ms"] if own["limited"] else None,
+    }
+
+
+def _latency(row: dict[str, Any], precision: str) -> float | None:
+    own = row.get(precision)
+    return own["free"]["latency_ms"] if own else None

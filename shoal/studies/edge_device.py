@@ -1,0 +1,52 @@
+"""A process that plays an exported policy as a small device would: python -m shoal.studies.edge_device FILE MB CALLS.
+
+It imports what it needs, then allows itself MB more address space (0: as much as there is), reads the file and acts
+for one state at a time. It prints what it found as JSON; a file that does not fit ends it.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from shoal.inference.file import PolicyFile
+
+MEGABYTE = 2**20
+
+
+def pages(which: int) -> int:
+    """Bytes of address space (0) or of memory (1) that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[which]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(path: str, megabytes: str, calls: str) -> None:
+    """Read the file within the limit, and time single states."""
+    spare = np.zeros(1)  # numpy's own first allocation
+    space, held = pages(0), pages(1)
+    if float(megabytes):
+        limit = space + int(float(megabytes) * MEGABYTE)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    policy = PolicyFile(Path(path))
+    state = np.zeros((1, policy.agents, policy.observation_size), np.float32)
+    took = []
+    for call in range(int(calls)):
+        state[...] = np.sin(call + spare[0])
+        start = time.perf_counter()
+        policy.act(state)
+        took.append(time.perf_counter() - start)
+    late = np.array(took[len(took) // 4 :])  # the first ones find cold caches
+    found = {
+        "latency_ms": 1e3 * float(np.median(late)),
+        "p99_ms": 1e3 * float(np.quantile(late, 0.99)),
+        "memory_mb": pages(1) / MEGABYTE,
+        "policy_mb": (pages(1) - held) / MEGABYTE,
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,234 @@
+"""Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and is mostly above post-training.
+
+And what the paper does not have: teams of MADDPG and MASAC, all agents in few bits or one agent alone. Both kinds of
+quantization are the same one here: weights symmetric with one scale an output, the layers' inputs with a zero point.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UserError
+from shoal.quantization.affine import Scheme
+from shoal.studies import baselines
+from shoal.studies.cells import Cell, Cells, total_seconds
+from shoal.studies.study import Advance, Options, Study
+from shoal.training.config import TrainConfig
+from shoal.training.returns import confidence95
+from shoal.training.subjects import team_subject
+from shoal.training.widths import Precision, Subject, Sweep, sweep
+
+BITS = (8, 6, 4, 2)
+TASKS = (  # two for each algorithm: those that it learns in minutes
+    ("ppo", "CartPole-v1"),
+    ("ppo", "Pendulum-v1"),
+    ("a2c", "CartPole-v1"),
+    ("a2c", "MountainCarContinuous-v0"),
+    ("ddpg", "Pendulum-v1"),
+    ("ddpg", "MountainCarContinuous-v0"),
+)
+TEAMS = {("maddpg", 3): 6_000, ("masac", 3): 6_000, ("maddpg", 12): 2_000, ("masac", 12): 2_000}
+"""Episodes of each team."""
+QUICK_TEAM, QUICK_LEARNING = 1_000, {"warmup": 5_000}
+LEARNING: dict[str, Any] = {"env": "cooperative-navigation"}
+"""Settings of all teams; those of learning are the papers'."""
+SEEDS = 3
+NEAR = 0.05
+"""A return is as good as the full one if it is at most this part of |full| below it."""
+SLOWER = 2.0
+"""About how much longer quantization-aware training takes."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """Trainings in full precision, quantized afterwards, and trainings for each width; the first seed first."""
+    found: list[Cell] = []
+    for seed in range(1 if quick else SEEDS):
+        for bits in (None, 4) if quick else (None, *BITS):
+            slower = 1.0 if bits is None else SLOWER
+            how = "float32" if bits is None else f"{bits} bits"
+            common: dict[str, Any] = {
+                "seed": seed,
+                "bits": bits,
+                "ptq": [4, 2] if quick else list(BITS),
+                "episodes": 20 if quick else 100,
+            }
+            for algorithm, env in TASKS[:1] if quick else TASKS:
+                recipe = baselines.RECIPES[algorithm, env]
+                steps = min(recipe.steps, 15_000) if quick else recipe.steps
+                settings: dict[str, Any] = {"algorithm": algorithm, "env": env, "steps": steps, **common}
+                seconds = slower * recipe.seconds * steps / recipe.steps
+                found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
+            for (algorithm, agents), episodes in list(TEAMS.items())[: 1 if quick else None]:
+                episodes = QUICK_TEAM if quick else episodes
+                for only in (None,) if bits is None else (None, 0):
+                    settings = {"algorithm": algorithm, "agents": agents, "train": episodes, "only": only, **common}
+                    settings["learning"] = LEARNING | (QUICK_LEARNING if quick else {})
+                    whose = "" if only is None else " one agent"
+                    seconds = slower * agents * episodes / 200
+                    found.append(Cell(f"{algorithm} {agents} agents seed {seed} {how}{whose}", settings, seconds))
+    return found
+
+
+def length(quick: bool, options: Options) -> float:
+    """Seconds, about."""
+    return total_seconds(cells(quick))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Train everything, and play it in its widths."""
+    if sentence := baselines.missing_packages():
+        raise UserError(sentence)
+    done = Cells("qat", quick, options, advance)
+    results = done.run(cells(quick), work)
+    if not results:
+        raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
+    return {"rows": [row for result in results.values() for row in result["rows"]], "failed": done.failed}
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One training: its return as it was trained and, if that was in full precision, in every width afterwards."""
+    if "agents" in settings:
+        with tempfile.TemporaryDirectory() as run:
+            subject: Subject = _team(settings, run)
+            return {"rows": list(_rows(subject, settings))}
+    algorithm, env, bits = settings["algorithm"], settings["env"], settings["bits"]
+    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder, bits)
+    return {"rows": list(_rows(subject, settings))}
+
+
+def _team(settings: dict[str, Any], run: str) -> Subject:
+    from shoal.training.loop import train
+
+    config = TrainConfig(
+        **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], episodes=settings["train"],
+        seed=settings["seed"], qat_bits=settings["bits"], qat_agent=settings["only"], threads=1, out=run,
+        tensorboard=False, checkpoint_every=0, evaluate_episodes=0,
+    )  # fmt: skip
+    if train(config).signal is not None:
+        raise KeyboardInterrupt
+    return team_subject(Path(run), "", lambda sentence: None)
+
+
+def _rows(subject: Subject, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    team, bits = "agents" in settings, settings["bits"]
+    task = f"{settings['agents']} agents" if team else settings["env"]
+    common = {"algorithm": settings["algorithm"], "task": task, "seed": settings["seed"]}
+    if bits is not None:
+        found = sweep(subject, Sweep((), episodes=settings["episodes"]))
+        trained = next((row for row in found.rows if row.what == "trained"), None)
+        if trained is None:
+            raise UserError("Quantization was never switched on: the training was too short.")
+        how = "QAT" if settings.get("only") is None else "QAT, one agent"
+        yield {**common, "how": how, "bits": bits, "return": trained.return_mean}
+        return
+    precisions = tuple(Precision(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
+    for how, networks in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
+        found = sweep(subject, Sweep(precisions, ("both",), episodes=settings["episodes"], networks=networks))
+        if networks is None:
+            yield {**common, "how": "float32", "bits": 32, "return": found.rows[0].return_mean}
+        for row in found.rows[1:]:
+            yield {**common, "how": how, "bits": row.bits, "return": row.return_mean}
+
+
+def study(found: dict[str, Any]) -> Study:
+    """Means over seeds: both kinds of quantization over bits beside full precision."""
+    groups = grouped(found["rows"])
+    findings = [
+        "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
+        "quantization-aware training is generally above post-training quantization."
+    ]
+    findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
+    findings += against(groups)
+    table, panels = [], []
+    for name, group in groups.items():
+        widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
+        hows = [how for how in HOWS if any(kind == how for kind, _ in group)]
+        full = group.get(("float32", 32))
+        for how in hows:
+            means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
+            seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
+            table.append({"model": name, "how": how, "seeds": seeds, "float32": _mean(full), **means})
+        panels.append(
+            {
+                "title": name,
+                "y": "return of an episode",
+                "ticks": list(map(str, widths)),
+                "level": _mean(full),
+                "series": [
+                    {
+                        "label": how,
+                        "values": [_mean(group.get((how, bits))) for bits in widths],
+                        "halves": [_half(group.get((how, bits))) for bits in widths],
+                    }
+                    for how in hows
+                ],
+            }
+        )
+    title = "Quantization-aware training against post-training quantization (Figure 4)"
+    tables = [("Return of an episode over bits, mean over seeds", table)] if table else []
+    return Study("qat", title, tables, [*findings, *found["failed"]], "panels", {**found, "panels": panels})
+
+
+HOWS = ("PTQ", "QAT", "PTQ, one agent", "QAT, one agent")
+Group = dict[tuple[str, int], list[float]]
+"""Returns of all seeds by kind and bits."""
+
+
+def grouped(rows: list[dict[str, Any]]) -> dict[str, Group]:
+    """The returns of each algorithm and task."""
+    groups: dict[str, Group] = {}
+    for row in rows:
+        group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})
+        group.setdefault((row["how"], row["bits"]), []).append(row["return"])
+    return groups
+
+
+def sentences(name: str, group: Group) -> Iterable[str]:
+    """Down to how many bits each kind keeps the full return."""
+    full = _mean(group.get(("float32", 32)))
+    if full is None:
+        return
+    kept = []
+    for how in HOWS:
+        widths = sorted((bits for kind, bits in group if kind == how), reverse=True)
+        fewest = None
+        for bits in widths:
+            mean = _mean(group[how, bits])
+            if mean is None or mean < full - NEAR * abs(full):
+                break
+            fewest = bits
+        if widths:
+            kept.append(f"{how} {'at no width' if fewest is None else f'down to {fewest} bits'}")
+    if kept:
+        yield f"{name}: {full:.1f} in float32; within 5 % of it: {', '.join(kept)}."
+
+
+def against(groups: dict[str, Group]) -> list[str]:
+    """How often training for few bits beats rounding to them afterwards."""
+    said = []
+    for one in ("", ", one agent"):
+        pairs = [
+            (_mean(values), _mean(group.get((f"PTQ{one}", bits))))
+            for group in groups.values()
+            for (how, bits), values in group.items()
+            if how == f"QAT{one}"
+        ]
+        both = [(trained, after) for trained, after in pairs if trained is not None and after is not None]
+        if both:
+            above = sum(trained >= after for trained, after in both)
+            whose = " of one agent" if one else ""
+            said.append(
+                f"Quantization-aware training{whose} is at or above post-training in {above} of {len(both)} cells."
+            )
+    return said
+
+
+def _mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _half(values: list[float] | None) -> float | None:
+    return confidence95(np.array(values)) if values and len(values) > 1 else None

@@ -1,0 +1,112 @@
+"""Figure 2: weights alone in few bits come near the full reward, and sometimes exceed it at a "sweet spot".
+
+The models are those of `ptq-table`, trained once for both; the formula is the paper's, one scale a layer.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError
+from shoal.quantization.affine import Scheme
+from shoal.studies import baselines, ptq_table
+from shoal.studies.cells import Cell, Cells, total_seconds
+from shoal.studies.study import Advance, Options, Study
+from shoal.training.widths import Precision, Sweep, sweep
+
+BITS = (16, 8, 7, 6, 5, 4, 3, 2)
+NEAR = 0.95
+"""A return is near the full one if it keeps this part of |full|."""
+
+
+def cells(quick: bool, options: Options) -> list[Cell]:
+    """A cell for each model."""
+    return [
+        Cell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
+        for cell in ptq_table.cells(quick, options)
+        if not quick or cell.settings["algorithm"] != "dqn"
+    ]
+
+
+def length(quick: bool, options: Options) -> float:
+    """Seconds, about."""
+    return total_seconds(cells(quick, options))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Train every model, and play it with its weights in every width."""
+    if sentence := baselines.missing_packages():
+        raise UserError(sentence)
+    done = Cells("weight-bits", quick, options, advance)
+    rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
+    if not rows:
+        raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
+    return {"rows": rows, "failed": done.failed}
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One model with its weights in every width."""
+    algorithm, env = settings["algorithm"], settings["env"]
+    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder)
+    precisions = tuple(Precision(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
+    found = sweep(subject, Sweep(precisions, ("weights",), episodes=settings["episodes"]))
+    return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
+
+
+def study(found: dict[str, Any]) -> Study:
+    """The return of every model over the bits of its weights."""
+    rows = found["rows"]
+    findings = [
+        "Paper: weights alone in few bits come near the full reward, and some models exceed it at a sweet spot.",
+        *map(sentence, rows),
+    ]
+    sweet = sum(bool(sweet_spots(row)) for row in rows)
+    findings.append(
+        f"{sweet} of {len(rows)} models have a width whose return is above the full one's by more than both intervals."
+    )
+    table = [
+        {"model": row["cell"]} | {line["precision"].removesuffix(" bits"): line["return_mean"] for line in row["lines"]}
+        for row in rows
+    ]
+    panels = [
+        {
+            "title": row["cell"],
+            "y": "return of an episode",
+            "ticks": [str(line["bits"]) for line in row["lines"]],
+            "level": row["lines"][0]["return_mean"],
+            "series": [
+                {
+                    "label": "weights",
+                    "values": [line["return_mean"] for line in row["lines"]],
+                    "halves": [line["return_ci95"] for line in row["lines"]],
+                }
+            ],
+        }
+        for row in rows
+    ]
+    tables = [("Return of an episode over bits of the weights", table)]
+    return Study(
+        "weight-bits", "Weights alone in few bits (Figure 2)", tables,
+        [*findings, *found["failed"]], "panels", {**found, "panels": panels},
+    )  # fmt: skip
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """The fewest bits that come near the full return, without a gap above them."""
+    full, fewest = row["lines"][0]["return_mean"], "float32"
+    for line in row["lines"][1:]:
+        if line["return_mean"] < full - (1 - NEAR) * abs(full):
+            break
+        fewest = line["precision"]
+    spots = sweet_spots(row)
+    above = f"; above it at {', '.join(spots)}" if spots else ""
+    return f"{row['cell']}: {full:.1f} in float32, within 5 % down to {fewest}{above}."
+
+
+def sweet_spots(row: dict[str, Any]) -> list[str]:
+    """Widths whose return is above the full one's by more than both intervals together."""
+    full = row["lines"][0]
+    return [
+        line["precision"]
+        for line in row["lines"][1:]
+        if line["return_mean"] - full["return_mean"] > (line["return_ci95"] or 0) + (full["return_ci95"] or 0)
+    ]

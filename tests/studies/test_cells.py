@@ -1,0 +1,90 @@
+"""Cells are done once, kept one by one, and left for another day when the budget is used up."""
+
+import json
+from concurrent.futures import Future
+
+import pytest
+
+from shoal.errors import UserError
+from shoal.studies import cells as cells_module
+from shoal.studies.cells import Cell, Cells
+from shoal.studies.study import Options
+from tests.studies.at_once import AtOnce
+
+CELLS = [Cell(f"cell {k}", {"k": k}, 2.0) for k in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+
+
+def made(folder, budget=60.0, told=None):
+    told = [] if told is None else told
+    return Cells("study", False, Options(folder, budget), lambda amount, label: told.append(amount))
+
+
+def square(settings, folder):
+    return {"square": settings["k"] ** 2, "nothing": float("nan")}
+
+
+def refuse(settings, folder):
+    raise AssertionError("done again")
+
+
+def test_finished_cells_are_not_done_again(tmp_path):
+    told = []
+    found = made(tmp_path, told=told).run(CELLS, square)
+    assert sum(told) == 6 and found["cell 2"] == {"square": 4, "nothing": None}
+    assert sorted(path.name for path in (tmp_path / "cells" / "study").iterdir()) == [
+        f"cell-{k}.json" for k in range(3)
+    ]
+    again = made(tmp_path, budget=0)
+    assert again.run(CELLS, refuse) == found and not again.failed
+    other = [Cell("cell 0", {"k": 5}), *CELLS[1:]]
+    assert made(tmp_path).run(other, square)["cell 0"]["square"] == 25
+
+
+def test_a_damaged_cell_is_done_again(tmp_path):
+    made(tmp_path).run(CELLS, square)
+    for text in ("{", "[]", json.dumps({"settings": {"k": 1}}), json.dumps({"settings": {"k": 1}, "result": 5})):
+        (tmp_path / "cells" / "study" / "cell-1.json").write_text(text)
+        assert made(tmp_path).run(CELLS, square)["cell 1"]["square"] == 1
+
+
+def test_what_the_budget_does_not_reach_is_named(tmp_path):
+    done = made(tmp_path, budget=0)
+    assert done.run(CELLS, square) == {}
+    assert "3 cells were not reached within 0 minutes (cell 0, cell 1, cell 2)" in done.failed[0]
+
+
+def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
+    def work(settings, folder):
+        if settings["k"] == 1:
+            raise UserError("It is odd.")
+        return square(settings, folder)
+
+    done = made(tmp_path)
+    assert list(done.run(CELLS, work)) == ["cell 0", "cell 2"] and done.failed == ["cell 1: It is odd."]
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    class Stopped(AtOnce):
+        def submit(self, work, settings, folder):
+            if settings["k"] == 2:
+                raise KeyboardInterrupt
+            return super().submit(work, settings, folder)
+
+    cells_module._pool = Stopped
+    done = made(tmp_path)
+    found = done.run(CELLS, square, workers=1)
+    assert list(found) == ["cell 0", "cell 1"] and done.failed == ["Interrupted: 2 of 3 cells are finished."]
+    assert done.run([Cell("more", {"k": 1})], refuse) == {}
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path / "empty").run(CELLS[2:], square)
+
+
+def test_a_fault_of_ours_is_told(tmp_path):
+    with pytest.raises(AssertionError, match="done again"):
+        made(tmp_path).run(CELLS, refuse)
+    assert isinstance(AtOnce(1).submit(square, {"k": 1}, tmp_path), Future)
