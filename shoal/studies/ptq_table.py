@@ -131,7 +131,7 @@ def study(found: dict[str, Any]) -> Study:
     panels = [
         {
             "title": "Change of the return against float32",
-            "y": "mean |relative error|, %",
+            "y": "|relative error|, %",
             "ticks": [FP16, INT8, CHANNELS],
             "level": 5.0,
             "series": [
