@@ -10,6 +10,7 @@ from shoal.profiling.profile import Sweep
 from shoal.report.studies import draw_study
 from shoal.studies import OF_CELLS, STUDIES, neighbor_reward, neighbor_time, run_study, study_length, study_of, sweeps
 from shoal.training.run_folder import finite
+from tests.studies.at_once import AtOnce
 
 TINY = {"batch": 64, "hidden": (8, 8)}
 
@@ -60,7 +61,7 @@ def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tm
 def test_the_study_of_rewards(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 1, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", AtOnce)
     short = {"warmup": 200, "batch": 32, "hidden": (8,), "log_every": 10}
     monkeypatch.setitem(neighbor_reward.WORLDS, "cooperative-navigation", {"env": "cooperative-navigation", **short})
     done = []
@@ -76,7 +77,7 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
 def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", AtOnce)
     curve = [{"episode": 10 * k, "return_mean": float(k)} for k in range(1, 7)]
     monkeypatch.setattr(neighbor_reward, "train_one", lambda settings, folder: curve)
 
@@ -97,26 +98,6 @@ def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
     assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
     with pytest.raises(KeyboardInterrupt):
         run_study("neighbor-reward", True, stop_after(0))
-
-
-class InThisProcess:
-    """A pool that does the work at once."""
-
-    def __init__(self, *arguments):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def submit(self, work, *arguments):
-        from concurrent.futures import Future
-
-        future = Future()
-        future.set_result(work(*arguments))
-        return future
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,17 @@
 """`shoal mac` and the benches of numerics: tables, JSON, pictures, and a sentence for what is nonsense."""
 
-import json
 import os
-import signal
-import sys
 
 import pytest
 
 from shoal.bench import gemm, quantize
-from shoal.cli import main
 from shoal.numerics import cost_report, parse, sweep
+from tests.cli.helpers import strict
 
 
 @pytest.fixture(autouse=True)
-def tidy(monkeypatch):
-    """A command sets signal handlers and extends the path of modules; both are put back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def shoal(capsys, monkeypatch, tmp_path):
-    """Run a command in this process: exit code, standard output, standard error."""
+def workplace(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-def strict(text):
-    """JSON without NaN and infinities, which only Python knows."""
-    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 def cells(out):
