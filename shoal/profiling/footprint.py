@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile  # not torch.profiler's, which imports a compiler
 
 from shoal.algorithms.team import Team
 from shoal.profiling.subjects import replay_bytes
@@ -41,7 +41,7 @@ def footprint(training: Training) -> Footprint:
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(profile_memory=True) as profiler:
         calls = policy_calls(training)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -53,7 +53,7 @@ def footprint(training: Training) -> Footprint:
 def torch_peak(profiler: profile) -> int:
     """The most bytes that torch held on the CPU at a time, beyond those it held at the start."""
     held = most = 0
-    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+    for event in sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
         if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CPU:
             held += event.nbytes()
             most = max(most, held)
