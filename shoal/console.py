@@ -173,7 +173,7 @@ def output_folder(name: str) -> Path:
 
 def write_json(value: dict[str, Any], path: Path) -> None:
     """The same object as `--json` prints, in a file."""
-    from shoal.report.files import write_whole
+    from shoal.files import write_whole
     from shoal.training.run_folder import finite
 
     write_whole(path, (json.dumps(finite(value), indent=1) + "\n").encode(), what="the file")

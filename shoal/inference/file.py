@@ -1,8 +1,6 @@
 """Exported policies on disk: written whole, read with suspicion, played by ONNX Runtime alone."""
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,6 @@ NEEDED = {
     "head": str,
     "precision": str,
 }
-
-
-def write_model(path: Path, model: bytes) -> None:
-    """Put a model into the file at `path`, replacing what was there only once all of it is on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(model)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be written: {error.strerror or error}.") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)  # gone already, unless something went wrong
 
 
 class PolicyFile:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice, check_range
+from shoal.files import write_whole
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
-from shoal.inference.file import write_model
 from shoal.inference.graph import PRECISIONS, Form, Precision, build
 from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy, Quantized
 from shoal.inference.runtime import new_session
@@ -151,7 +151,7 @@ def export_policy(
         int8_share=counted.share, nodes=counted.nodes, **found,
     )  # fmt: skip
     refuse_if_wrong(exported)
-    write_model(path, written)
+    write_whole(path, written, "the policy")
     return exported
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.report.files import write_whole
+from shoal.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import UserError
+from shoal.files import write_whole
 from shoal.numerics.sweep import Line
 from shoal.report.curve import COLOURS, FAINT_INK, INK
-from shoal.report.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

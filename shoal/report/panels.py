@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.files import write_whole
 from shoal.report.curve import COLOURS, FAINT_INK, INK
-from shoal.report.files import write_whole
 
 
 def draw_panels(title: str, panels: Sequence[Mapping[str, Any]], path: Path) -> Path:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.files import write_whole
 from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION
 from shoal.report.curve import COLOURS, FAINT_INK, INK
-from shoal.report.files import write_whole
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.files import write_whole
 from shoal.report.curve import COLOURS, FAINT_INK, INK, smooth
-from shoal.report.files import write_whole
 from shoal.report.panels import draw_panels
 from shoal.report.phases import draw_growth, draw_inside_update, draw_neighbor, draw_shares
 from shoal.studies.study import Study

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import Array, Entity, VectorEnv
 from shoal.errors import UserError, check_range
-from shoal.report.files import write_whole
+from shoal.files import write_whole
 from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
 

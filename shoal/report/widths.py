@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.files import write_whole
 from shoal.report.curve import COLOURS, FAINT_INK, INK
-from shoal.report.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,14 +9,15 @@ from onnx import TensorProto, helper
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.inference.file import PolicyFile, write_model
+from shoal.files import write_whole
+from shoal.inference.file import PolicyFile
 from shoal.inference.graph import Form, build
 from tests.inference.policies import image_policy, observations, random_policy
 
 
 def written(tmp_path, policy, form=Form(), **facts):  # noqa: B008
     path = tmp_path / "policy.onnx"
-    write_model(path, build(policy, form, facts).SerializeToString())
+    write_whole(path, build(policy, form, facts).SerializeToString())
     return path
 
 
@@ -122,8 +123,8 @@ def test_worlds_that_do_not_fit(tmp_path, world, said):
 def test_writing_replaces_whole_files_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "policy.onnx"
     path.write_bytes(b"old")
-    write_model(path, build(random_policy(), Form()).SerializeToString())
+    write_whole(path, build(random_policy(), Form()).SerializeToString())
     onnx.checker.check_model(onnx.load(path))
     assert [found.name for found in tmp_path.iterdir()] == ["policy.onnx"]
-    with pytest.raises(UserError, match="cannot be written"):
-        write_model(tmp_path / "none" / "policy.onnx", b"")
+    with pytest.raises(UserError, match=r"Cannot write the policy .*none/policy.onnx: No such file"):
+        write_whole(tmp_path / "none" / "policy.onnx", b"", "the policy")
