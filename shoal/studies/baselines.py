@@ -271,7 +271,7 @@ def missing_packages() -> str | None:
 
 def has_mujoco() -> bool:
     """Whether HalfCheetah and Walker2d can be played."""
-    return importlib.util.find_spec("mujoco") is not None
+    return importlib.util.find_spec("mujoco") is not None and importlib.util.find_spec("imageio") is not None
 
 
 def trained_subject(

@@ -30,11 +30,13 @@ TASKS = (  # two for each algorithm: those that it learns in minutes
     ("ddpg", "Pendulum-v1"),
     ("ddpg", "MountainCarContinuous-v0"),
 )
-TEAMS = {("maddpg", 3): 6_000, ("masac", 3): 6_000, ("maddpg", 12): 2_000, ("masac", 12): 2_000}
-"""Episodes of each team."""
-QUICK_TEAM, QUICK_LEARNING = 1_000, {"warmup": 5_000}
-LEARNING: dict[str, Any] = {"env": "cooperative-navigation"}
-"""Settings of all teams; those of learning are the papers'."""
+WORLDS: dict[int, dict[str, Any]] = {  # twelve agents only collide in cooperative navigation within minutes
+    3: {"env": "cooperative-navigation", "rules": "openai", "episodes": 6_000, "warmup": 5_000},
+    12: {"env": "predator-prey", "episodes": 2_000, "warmup": 5_000},
+}
+"""Settings of the teams by number of agents; all others are the papers'."""
+QUICK_WORLDS = {3: {**WORLDS[3], "episodes": 1_000}}
+TEAM_SECONDS = {("maddpg", 3): 35, ("masac", 3): 50, ("maddpg", 12): 90, ("masac", 12): 140}
 SEEDS = 3
 NEAR = 0.05
 """A return is as good as the full one if it is at most this part of |full| below it."""
@@ -61,13 +63,12 @@ def cells(quick: bool) -> list[Cell]:
                 settings: dict[str, Any] = {"algorithm": algorithm, "env": env, "steps": steps, **common}
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
-            for (algorithm, agents), episodes in list(TEAMS.items())[: 1 if quick else None]:
-                episodes = QUICK_TEAM if quick else episodes
+            for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
+                learning = (QUICK_WORLDS if quick else WORLDS)[agents]
+                seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
                 for only in (None,) if bits is None else (None, 0):
-                    settings = {"algorithm": algorithm, "agents": agents, "train": episodes, "only": only, **common}
-                    settings["learning"] = LEARNING | (QUICK_LEARNING if quick else {})
+                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only, **common}
                     whose = "" if only is None else " one agent"
-                    seconds = slower * agents * episodes / 200
                     found.append(Cell(f"{algorithm} {agents} agents seed {seed} {how}{whose}", settings, seconds))
     return found
 
@@ -103,8 +104,8 @@ def _team(settings: dict[str, Any], run: str) -> Subject:
     from shoal.training.loop import train
 
     config = TrainConfig(
-        **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], episodes=settings["train"],
-        seed=settings["seed"], qat_bits=settings["bits"], qat_agent=settings["only"], threads=1, out=run,
+        **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], seed=settings["seed"],
+        qat_bits=settings["bits"], qat_agent=settings["only"], threads=1, out=run,
         tensorboard=False, checkpoint_every=0, evaluate_episodes=0,
     )  # fmt: skip
     if train(config).signal is not None:
@@ -114,7 +115,7 @@ def _team(settings: dict[str, Any], run: str) -> Subject:
 
 def _rows(subject: Subject, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
     team, bits = "agents" in settings, settings["bits"]
-    task = f"{settings['agents']} agents" if team else settings["env"]
+    task = f"{settings['learning']['env']}, {settings['agents']} agents" if team else settings["env"]
     common = {"algorithm": settings["algorithm"], "task": task, "seed": settings["seed"]}
     if bits is not None:
         found = sweep(subject, Sweep((), episodes=settings["episodes"]))

@@ -100,9 +100,8 @@ def test_what_is_said_in_the_wrong_place(tmp_path):
 
 
 def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(qat, "QUICK_TEAM", 30)
-    small = {"hidden": (8,), "batch": 32, "warmup": 200, "copies": 5}
-    monkeypatch.setattr(qat, "QUICK_LEARNING", small)
+    small = {"env": "cooperative-navigation", "episodes": 30, "hidden": (8,), "batch": 32, "warmup": 200, "copies": 5}
+    monkeypatch.setattr(qat, "QUICK_WORLDS", {3: small})
     study = ran("qat", tmp_path, tmp_path)
     rows = {(row["algorithm"], row["how"], row["bits"]) for row in study.data["rows"]}
     ours = {("maddpg", f"{how}{one}", 4) for how in ("PTQ", "QAT") for one in ("", ", one agent")}
