@@ -35,7 +35,7 @@ class QatCallback(BaseCallback):
         if self.qat is None:  # a second `learn` goes on with what the first has seen
             self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay)
             self._go_on()
-        self._keep()
+        self.keep()
 
     def _on_step(self) -> bool:
         assert self.qat is not None
@@ -44,12 +44,12 @@ class QatCallback(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        self._keep()
+        self.keep()
 
     def _on_training_end(self) -> None:
-        self._keep()
+        self.keep()
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Leave bits and ranges on the model in plain numbers: they are saved with it."""
         assert self.qat is not None
         ranges = {

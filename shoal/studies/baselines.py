@@ -1,20 +1,25 @@
 """Models of Stable-Baselines3 that studies train themselves, with settings that others have tuned.
 
+Algorithms may lose at the end what they had learnt. So the model that is kept is the best of five: after every tenth of
+the second half of the training it plays ten episodes.
+
 The settings are those published by RL Baselines3 Zoo (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/*.yml); what the
 Zoo does not have for an environment is taken from its nearest relative, and said so. `steps` is ours: where the Zoo
 trains longer than a study can, it is cut.
 """
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
-import os
+import math
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shoal.errors import UserError
 from shoal.quantization.normaliser import read_normaliser
@@ -260,6 +265,9 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ),
 }
 MUJOCO = ("HalfCheetah-v5", "Walker2d-v5")
+CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
+CHOSEN_BY = 10
+"""Shares of the training after which a model plays to be chosen, and for how many episodes."""
 
 
 def missing_packages() -> str | None:
@@ -274,13 +282,18 @@ def has_mujoco() -> bool:
     return importlib.util.find_spec("mujoco") is not None and importlib.util.find_spec("imageio") is not None
 
 
+def digest_of(algorithm: str, env: str) -> str:
+    """Changes with whatever decides how a recipe's model is trained."""
+    decides = dataclasses.asdict(RECIPES[algorithm, env]) | {"seconds": 0, "steps": 0}
+    return sha256(json.dumps([decides, CHOSEN, CHOSEN_BY]).encode())[:10]
+
+
 def trained_subject(
     algorithm: str, env: str, seed: int, steps: int, folder: Path, qat_bits: int | None = None
 ) -> ModelSubject:
     """The model of a recipe; trained if its zip is not in the folder, with quantization in mind if there are bits."""
     recipe = RECIPES[algorithm, env]
-    decides = [dataclasses.asdict(recipe) | {"seconds": 0, "steps": steps}, seed, qat_bits]
-    digest = sha256(json.dumps(decides).encode())[:10]
+    digest = sha256(json.dumps([digest_of(algorithm, env), steps, seed, qat_bits]).encode())[:10]
     place = folder / "models"
     place.mkdir(parents=True, exist_ok=True)
     zipped = place / f"{algorithm}-{env}-{digest}.zip"
@@ -292,7 +305,6 @@ def trained_subject(
 
 
 def _train(algorithm: str, env: str, recipe: Recipe, seed: int, steps: int, zipped: Path, qat_bits: int | None) -> None:
-    import numpy as np
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -303,21 +315,63 @@ def _train(algorithm: str, env: str, recipe: Recipe, seed: int, steps: int, zipp
     settings = {name: _setting(name, value) for name, value in recipe.settings.items()}
     if recipe.noise is not None:
         settings["action_noise"] = _noise(*recipe.noise, venv.action_space.shape)
-    callback = None
+    qat = None
     if qat_bits is not None:
         from shoal.quantization.callback import QatCallback
 
-        callback = QatCallback(qat_bits)
-    with warnings.catch_warnings():
+        qat = QatCallback(qat_bits)
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=zipped.parent) as best:
+
+        def keep() -> None:
+            if qat is not None:
+                qat.keep()
+            if isinstance(venv, VecNormalize):
+                found: Any = venv.obs_rms
+                values = {"mean": found.mean, "var": found.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
+                np.savez(Path(best) / f"{zipped.stem}.npz", **values)
+            model.save(Path(best) / zipped.name)
+
         warnings.simplefilter("ignore")  # of mini-batches that are larger than a rollout, as some tuned ones are
         model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", venv, device="cpu", seed=seed, **settings)
-        model.learn(steps, callback=callback)
-    if isinstance(venv, VecNormalize):
-        found: Any = venv.obs_rms
-        values = {"mean": found.mean, "var": found.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
-        _whole(zipped.with_suffix(".npz"), lambda path: np.savez(path, **values))
-    _whole(zipped, model.save)
-    venv.close()
+        played = _played(make_vec_env(env, 1, seed=seed + 1_000), venv)
+        try:
+            model.learn(steps, callback=[*filter(None, [qat]), best_callback(steps, played, keep)])
+            for path in sorted(Path(best).iterdir()):  # the zip last: where it is, all is
+                path.replace(zipped.with_name(path.name))
+        except OSError as error:
+            raise UserError(f"'{zipped}' cannot be written: {error.strerror or error}.") from None
+        finally:
+            venv.close()
+
+
+def best_callback(steps: int, play: Callable[[Any], float], keep: Callable[[], None]) -> Any:
+    """For `learn`: at the shares of `CHOSEN` the model plays, and is kept where it gets at least as much as before."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Best(BaseCallback):
+        left, best = CHOSEN, -math.inf
+
+        def _on_step(self) -> bool:
+            if self.left and self.num_timesteps >= self.left[0] * steps:
+                self.left = tuple(share for share in self.left if share * steps > self.num_timesteps)
+                if (reached := play(self.model)) >= self.best:
+                    self.best = reached
+                    keep()
+            return True
+
+    return Best()
+
+
+def _played(own: Any, trained_in: Any) -> Callable[[Any], float]:
+    """Gives a model's mean return in an environment of its own, normalised as the one it is trained in."""
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    if isinstance(trained_in, VecNormalize):
+        own = VecNormalize(own, training=False, norm_reward=False, clip_obs=trained_in.clip_obs)
+        own.obs_rms = trained_in.obs_rms
+    return lambda model: float(np.mean(evaluate_policy(model, own, CHOSEN_BY, warn=False)[0]))
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -335,21 +389,7 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def _noise(kind: str, deviation: float, shape: tuple[int, ...] | None) -> Any:
-    import numpy as np
     from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 
     kinds: dict[str, Any] = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
     return kinds[kind](np.zeros(shape or ()), np.full(shape or (), deviation))
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Written under another name first, so that a file that is there is whole."""
-    temporary = path.with_name(f"{os.getpid()}-{path.name}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be written: {error.strerror or error}.") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -152,7 +152,8 @@ def study(found: dict[str, Any]) -> Study:
 
 def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:
     """The settings of a cell."""
-    return {"algorithm": algorithm, "env": env, "steps": steps, "seed": seed, "episodes": episodes}
+    recipe = baselines.digest_of(algorithm, env)
+    return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 
 def can_play(env: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.errors import UserError
 from shoal.quantization.affine import Scheme
-from shoal.studies import baselines
+from shoal.studies import baselines, ptq_table
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training.config import TrainConfig
@@ -51,23 +51,20 @@ def cells(quick: bool) -> list[Cell]:
         for bits in (None, 4) if quick else (None, *BITS):
             slower = 1.0 if bits is None else SLOWER
             how = "float32" if bits is None else f"{bits} bits"
-            common: dict[str, Any] = {
-                "seed": seed,
-                "bits": bits,
-                "ptq": [4, 2] if quick else list(BITS),
-                "episodes": 20 if quick else 100,
-            }
+            common = {"seed": seed, "episodes": 20 if quick else 100}
+            widths = {"bits": bits, "ptq": [4, 2] if quick else list(BITS)}
             for algorithm, env in TASKS[:1] if quick else TASKS:
                 recipe = baselines.RECIPES[algorithm, env]
                 steps = min(recipe.steps, 15_000) if quick else recipe.steps
-                settings: dict[str, Any] = {"algorithm": algorithm, "env": env, "steps": steps, **common}
+                settings = ptq_table.settings_of(algorithm, env, steps, **common) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
             for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
                 learning = (QUICK_WORLDS if quick else WORLDS)[agents]
                 seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
                 for only in (None,) if bits is None else (None, 0):
-                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only, **common}
+                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only}
+                    settings |= common | widths
                     whose = "" if only is None else " one agent"
                     found.append(Cell(f"{algorithm} {agents} agents seed {seed} {how}{whose}", settings, seconds))
     return found

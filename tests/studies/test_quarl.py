@@ -5,6 +5,7 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from stable_baselines3 import PPO
 
 from shoal.cli import main
 from shoal.errors import UserError
@@ -97,6 +98,14 @@ def test_what_is_said_in_the_wrong_place(tmp_path):
     ):
         with pytest.raises(UserError, match=sentence):
             run_study(name, True, nothing, Options(tmp_path, **told))
+
+
+def test_the_best_of_the_second_half_is_kept():
+    returns, kept = iter([3.0, 7.0, 5.0, 7.0, 6.0]), []
+    best = baselines.best_callback(50, lambda model: next(returns), lambda: kept.append(best.num_timesteps))
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=10, batch_size=10, n_epochs=1, device="cpu")
+    model.learn(50, callback=best)
+    assert kept == [30, 35, 45]  # where two got the same the later one
 
 
 def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
