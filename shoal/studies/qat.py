@@ -32,11 +32,13 @@ TASKS = (  # two for each algorithm: those that it learns in minutes
 )
 WORLDS: dict[int, dict[str, Any]] = {  # twelve agents only collide in cooperative navigation within minutes
     3: {"env": "cooperative-navigation", "rules": "openai", "episodes": 6_000, "warmup": 5_000},
-    12: {"env": "predator-prey", "episodes": 2_000, "warmup": 5_000},
+    12: {"env": "predator-prey", "episodes": 1_000, "warmup": 5_000},
 }
 """Settings of the teams by number of agents; all others are the papers'."""
 QUICK_WORLDS = {3: {**WORLDS[3], "episodes": 1_000}}
-TEAM_SECONDS = {("maddpg", 3): 35, ("masac", 3): 50, ("maddpg", 12): 90, ("masac", 12): 140}
+TEAM_SECONDS = {("maddpg", 3): 35, ("masac", 3): 50, ("maddpg", 12): 40, ("masac", 12): 60}
+TEAM_PLAYED = 500
+"""Episodes that a team plays in each width."""
 SEEDS = 3
 NEAR = 0.05
 """A return is as good as the full one if it is at most this part of |full| below it."""
@@ -51,20 +53,19 @@ def cells(quick: bool) -> list[Cell]:
         for bits in (None, 4) if quick else (None, *BITS):
             slower = 1.0 if bits is None else SLOWER
             how = "float32" if bits is None else f"{bits} bits"
-            common = {"seed": seed, "episodes": 20 if quick else 100}
             widths = {"bits": bits, "ptq": [4, 2] if quick else list(BITS)}
             for algorithm, env in TASKS[:1] if quick else TASKS:
                 recipe = baselines.RECIPES[algorithm, env]
                 steps = min(recipe.steps, 15_000) if quick else recipe.steps
-                settings = ptq_table.settings_of(algorithm, env, steps, **common) | widths
+                settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
             for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
                 learning = (QUICK_WORLDS if quick else WORLDS)[agents]
                 seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
                 for only in (None,) if bits is None else (None, 0):
-                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only}
-                    settings |= common | widths
+                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only, **widths}
+                    settings |= {"seed": seed, "episodes": TEAM_PLAYED}
                     whose = "" if only is None else " one agent"
                     found.append(Cell(f"{algorithm} {agents} agents seed {seed} {how}{whose}", settings, seconds))
     return found
