@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
 from shoal.networks.actors import real_entries
 from shoal.networks.layers import OwnCritics, SharedCritics, Stack
 from shoal.networks.stacked import LayerQuantizer, StackedMLP, xavier
+from shoal.numerics.roles import emulating
 
 
 class JointCritics(nn.Module):
@@ -57,6 +59,11 @@ class JointCritics(nn.Module):
         """
         if dense:
             return self._of_own_rows(self._replaced(joint, own), frozen=True)
+        if emulating():
+            raise UserError(
+                "Critics that use their first layer again do not give an emulated product's bits; "
+                "set first_layer to 'dense'."
+            )
         first: Tensor = self.first
         if self.quantizer is not None:  # number by number, so that quantized inputs differ in the own action alone, too
             joint, own = self.quantizer.input(0, joint, True), self.quantizer.input(0, own, True)

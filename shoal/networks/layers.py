@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from shoal.errors import UserError
 from shoal.numerics.roles import emulating, role
 
 NARROW = 16  # results of at most this many columns are computed the other way round
@@ -139,11 +138,6 @@ class OwnCritics(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, change: Tensor, own_weight: Tensor, *rest: Tensor) -> Tensor:
         """z (C, B, H) is the first layer before ReLU with the action as played; own_weight (C, A, H)."""
-        if emulating():
-            raise UserError(
-                "Critics that use their first layer again do not give an emulated product's bits; "
-                "set first_layer to 'dense'."
-            )
         outputs = forward_stack(torch.baddbmm(z, change, own_weight).relu_(), rest)
         ctx.layers = len(outputs)
         ctx.save_for_backward(own_weight, *outputs, *rest)

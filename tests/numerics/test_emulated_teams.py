@@ -13,6 +13,7 @@ from shoal.errors import UserError
 from shoal.networks.critics import JointCritics
 from shoal.networks.layers import Stack, product
 from shoal.numerics import emulate, matmul, parse_mac
+from shoal.quantization.qat import Qat
 from tests.algorithms.plain import Net, critic_nets
 from tests.algorithms.test_oracle import make_batch, make_spec
 from tests.numerics.macs import numbers
@@ -121,9 +122,12 @@ def test_a_team_learns_through_the_unit() -> None:
     )  # nobody needs the first layers' inputs
 
 
-def test_first_layers_that_are_used_again_are_refused() -> None:
+@pytest.mark.parametrize("quantized", [False, True])
+def test_first_layers_that_are_used_again_are_refused(quantized: bool) -> None:
     spec, config = make_spec(2, True), LearnConfig(hidden=(8, 8), batch=32)
     team = make_team(spec, config, 0, CPU)
+    if quantized:
+        Qat(team.networks, 4, delay=0.0)
     batch = as_tensors(make_batch(np.random.default_rng(0), spec, 1), spec, config.discount, CPU)
     with pytest.raises(UserError, match="dense"), emulate(parse_mac("E5M2:5+E6M5")):
         team.learn(batch, lambda phase: None)
