@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks.actors import real_entries
-from shoal.networks.layers import OwnCritics, SharedCritics, Stack
-from shoal.networks.stacked import LayerQuantizer, StackedMLP, xavier
+from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack
+from shoal.networks.stacked import StackedMLP, xavier
 from shoal.numerics.roles import emulating
 
 
@@ -48,7 +48,7 @@ class JointCritics(nn.Module):
         """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch an agent."""
         if joint.dim() == 2 and self.quantizer is None:
             return self._by_head(SharedCritics.apply(joint, self.first, self.first_bias, *self.rest.flat))
-        return self._of_own_rows(joint, frozen=False)
+        return self._of_own_rows(joint, frozen=not torch.is_grad_enabled())
 
     def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
         """Q (N, heads, B) where agent i's action in its own critics is own[i] (N, B, A), all else as in `joint`.

@@ -8,7 +8,7 @@ Shape letters: C networks in the stack, B batch rows, I inputs, U outputs (units
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,18 @@ from shoal.numerics.roles import emulating, role
 NARROW = 16  # results of at most this many columns are computed the other way round
 
 Gradients = tuple[Tensor | None, ...]
+
+
+class LayerQuantizer(Protocol):
+    """What a layer's numbers go through before its product; gradients pass as if it were not there."""
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """What this layer (counted from 0) is given, quantized; `frozen`: the network learns nothing from it."""
+        ...
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """This layer's weights, quantized."""
+        ...
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -56,6 +68,21 @@ def forward_stack(x: Tensor, parameters: Sequence[Tensor], last_relu: bool = Fal
     return outputs
 
 
+def forward_quantized(
+    x: Tensor, parameters: Sequence[Tensor], quantizer: LayerQuantizer, frozen: bool
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The same through a quantizer: input and outputs, and the inputs and parameters that the products were of."""
+    outputs, inputs, narrow = [x], [], []
+    for k in range(0, len(parameters), 2):
+        inputs.append(quantizer.input(k // 2, x, frozen))
+        narrow += [quantizer.weight(k // 2, parameters[k]), parameters[k + 1]]
+        x = affine(inputs[-1], narrow[k], narrow[k + 1])
+        if k + 2 < len(parameters):
+            x = x.relu_()
+        outputs.append(x)
+    return outputs, inputs, narrow
+
+
 def backward_stack(
     gradient: Tensor,
     outputs: Sequence[Tensor],
@@ -63,11 +90,15 @@ def backward_stack(
     need_input: bool,
     need_parameters: bool,
     last_relu: bool = False,
+    inputs: Sequence[Tensor] = (),
 ) -> tuple[Tensor | None, list[Tensor | None]]:
-    """Gradients of the input and of the parameters, given that of the last output; None where not needed."""
+    """Gradients of the input and of the parameters, given that of the last output; None where not needed.
+
+    `inputs` are what the layers' products were of, if that is not the output before.
+    """
     gradients: list[Tensor | None] = [None] * len(parameters)
     for k in reversed(range(0, len(parameters), 2)):
-        before, after = outputs[k // 2], outputs[k // 2 + 1]
+        before, after = (inputs or outputs)[k // 2], outputs[k // 2 + 1]
         if last_relu or k + 2 < len(parameters):
             gradient = through_relu(gradient, after)
         if need_parameters:
@@ -98,6 +129,29 @@ class Stack(Function):
         saved, layers = ctx.saved_tensors, ctx.layers
         x, parameters = backward_stack(
             gradient, saved[:layers], saved[layers:], ctx.needs_input_grad[0], not ctx.frozen, ctx.last_relu
+        )
+        return x, None, None, *parameters
+
+
+class QuantizedStack(Function):
+    """`Stack` through a quantizer, past which the gradients go straight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, frozen: bool, quantizer: LayerQuantizer, *parameters: Tensor) -> Tensor:
+        """One batched product a layer."""
+        outputs, inputs, narrow = forward_quantized(x, parameters, quantizer, frozen)
+        ctx.frozen, ctx.layers = frozen, len(inputs)
+        ctx.save_for_backward(*inputs, *outputs, *narrow)
+        return outputs[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:
+        """Those of the quantized numbers, given to the full ones."""
+        saved, layers = ctx.saved_tensors, ctx.layers
+        inputs, outputs, narrow = saved[:layers], saved[layers : 2 * layers + 1], saved[2 * layers + 1 :]
+        x, parameters = backward_stack(
+            gradient, outputs, narrow, ctx.needs_input_grad[0], not ctx.frozen, inputs=inputs
         )
         return x, None, None, *parameters
 

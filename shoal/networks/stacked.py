@@ -6,24 +6,11 @@ Shape letters: C networks in the stack (one an agent, or one a critic), B batch 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from shoal.networks.layers import Stack, affine, forward_stack
-
-
-class LayerQuantizer(Protocol):
-    """What a layer's numbers go through before its product; it lets gradients pass as if it were not there."""
-
-    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """What this layer (counted from 0) is given, quantized; `frozen`: the network learns nothing from it."""
-        ...
-
-    def weight(self, layer: int, weight: Tensor) -> Tensor:
-        """This layer's weights, quantized."""
-        ...
+from shoal.networks.layers import LayerQuantizer, QuantizedStack, Stack, forward_quantized, forward_stack
 
 
 def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Tensor:
@@ -61,22 +48,14 @@ class StackedMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
+        learned = torch.is_grad_enabled()
         if self.quantizer is not None:
-            return self._quantized(x, self.quantizer, frozen)
-        if not torch.is_grad_enabled():
+            if not learned:
+                return forward_quantized(x, self.flat, self.quantizer, frozen=True)[0][-1]
+            return QuantizedStack.apply(x, frozen, self.quantizer, *self.flat)
+        if not learned:
             return forward_stack(x, self.flat)[-1]
         return Stack.apply(x, frozen, False, *self.flat)
-
-    def _quantized(self, x: Tensor, quantizer: LayerQuantizer, frozen: bool) -> Tensor:
-        """The same layer by layer, in steps that autograd sees."""
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if frozen:
-                weight, bias = weight.detach(), bias.detach()
-            x = affine(quantizer.input(layer, x, frozen), quantizer.weight(layer, weight), bias)
-            if layer < last:
-                x = x.relu()
-        return x
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""

@@ -119,16 +119,22 @@ def value_range(x: Tensor, keep: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
 
 def scale_of(low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     """The scale d, 0 where there is nothing to scale, and the code of zero."""
-    wide_low, wide_high = low.double(), high.double()
+    if scheme.style == "standard" and scheme.symmetric:
+        scale = symmetric_scale(torch.maximum(-low, high), scheme)
+        return scale, torch.zeros_like(scale)
+    wide = low.double()
+    span = high.double() - wide
     if scheme.style == "paper":
-        scale = ((wide_high - wide_low) / 2**scheme.bits).to(low.dtype)
+        scale = (span / 2**scheme.bits).to(low.dtype)
         return scale, torch.zeros_like(scale)
-    if scheme.symmetric:
-        scale = (torch.maximum(-wide_low, wide_high) / scheme.highest).to(low.dtype)
-        return scale, torch.zeros_like(scale)
-    scale = ((wide_high - wide_low) / scheme.highest).to(low.dtype)
-    zero = torch.round(-wide_low / _nonzero(scale).double()).clamp(0, scheme.highest)
-    return scale, torch.where(scale > 0, zero, torch.zeros_like(zero)).to(low.dtype)
+    scale = (span / scheme.highest).to(low.dtype)
+    zero = torch.round(-wide / _nonzero(scale).double()).clamp(0, scheme.highest)
+    return scale, zero.to(low.dtype)
+
+
+def symmetric_scale(most: Tensor, scheme: Scheme) -> Tensor:
+    """The scale d of numbers up to this magnitude on both sides."""
+    return (most.double() / scheme.highest).to(most.dtype)
 
 
 def codes(x: Tensor, scheme: Scheme, keep: Sequence[int] = ()) -> Codes:
@@ -176,7 +182,7 @@ def _rounded(x: Tensor, scale: Tensor, zero: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _nonzero(scale: Tensor) -> Tensor:
-    return torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.where(scale > 0, scale, 1.0)
 
 
 def _in_format(x: Tensor, name: str) -> Tensor:

@@ -43,11 +43,17 @@ class QatCallback(BaseCallback):
         self.qat.progress(self.num_timesteps / max(total, 1))
         return True
 
+    def _on_rollout_start(self) -> None:
+        assert self.qat is not None
+        self.qat.keep_weights(True)
+
     def _on_rollout_end(self) -> None:
+        assert self.qat is not None
+        self.qat.keep_weights(False)
         self.keep()
 
     def _on_training_end(self) -> None:
-        self.keep()
+        self._on_rollout_end()  # which there is not where a rollout was broken off
 
     def keep(self) -> None:
         """Leave bits and ranges on the model in plain numbers: they are saved with it."""

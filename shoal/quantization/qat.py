@@ -17,7 +17,7 @@ from torch.autograd import Function
 from shoal.errors import UserError, check_range
 from shoal.inference.policy import Grid, Quantized
 from shoal.networks import JointCritics, StackedMLP
-from shoal.quantization.affine import Scheme, scale_of, value_range
+from shoal.quantization.affine import Scheme, scale_of, symmetric_scale, value_range
 from shoal.quantization.layers import Layer, find_layers
 
 MOMENTUM = 0.01
@@ -25,13 +25,23 @@ MOMENTUM = 0.01
 LEAST_BITS, MOST_BITS = 2, 8
 
 
+def rounded(x: Tensor, scale: Tensor, zero: Tensor | float, lowest: int, highest: int) -> Tensor:
+    """Numbers as they come back from their codes: scale * (code - zero)."""
+    steps = torch.div(x, scale).round_()
+    if isinstance(zero, Tensor):
+        steps.add_(zero).clamp_(lowest, highest).sub_(zero)
+    else:
+        steps.clamp_(lowest - zero, highest - zero)
+    return steps.mul_(scale)
+
+
 class _StraightThrough(Function):
-    """Numbers as they come back from their codes; the gradient passes unchanged."""
+    """`rounded`; the gradient passes unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, zero: Tensor | float, lowest: int, highest: int) -> Tensor:
-        """scale * (code - zero)."""
-        return torch.div(x, scale).round_().add_(zero).clamp_(lowest, highest).sub_(zero).mul_(scale)
+    def forward(ctx: Any, x: Tensor, *grid: Any) -> Tensor:
+        """As if nothing had to be learned."""
+        return rounded(x, *grid)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -47,6 +57,7 @@ class FakeLayer:
         check_range("bits", bits, LEAST_BITS, MOST_BITS)
         self.weights, self.inputs = Scheme(bits, per_channel=True), Scheme(bits, symmetric=False)
         self.channels, self.networks, self.on = layer.channels, layer.input_axes, on
+        self.summed = [axis for axis in range(layer.weight.dim()) if axis not in layer.channels]
         count = layer.weight.shape[0] if self.networks else 1
         like = layer.weight.detach()
         self.chosen: Tensor | None = None  # (C, 1, 1)
@@ -58,33 +69,46 @@ class FakeLayer:
         self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
+        self._grid: tuple[Tensor, Tensor] = self.low, self.low
+        self._grid_of: tuple[int, int, int] | None = None
+        self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights, by what they are of
 
-    def input(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """A layer's input: observed where the network learns from it, quantized once that is on."""
-        if self.observing and not frozen and torch.is_grad_enabled():
+    def input(self, x: Tensor, frozen: bool) -> Tensor:
+        """A layer's input: observed unless the network learns nothing from it, quantized once that is on."""
+        if self.observing and not frozen:
             self._observe(x.detach())
         if not self.on or not self.seen:
             return x
         scale, zero = self.grid()
-        if not self.networks:
-            scale, zero = scale.view(()), zero.view(())
-        return self._of_chosen(_StraightThrough.apply(x, scale, zero, self.inputs.lowest, self.inputs.highest), x)
+        return self._quantized(x, scale, zero if self.networks else float(zero), self.inputs)
 
     def weight(self, weight: Tensor) -> Tensor:
         """The layer's weights, quantized once that is on."""
         if not self.on:
             return weight
-        ends = self.weights.lowest, self.weights.highest
-        return self._of_chosen(_StraightThrough.apply(weight, self.weight_scale(weight), 0.0, *ends), weight)
+        kept = {} if self._kept is None or torch.is_grad_enabled() else self._kept
+        of = weight.data_ptr(), weight._version
+        if of not in kept:
+            kept[of] = self._quantized(weight, self.weight_scale(weight), 0.0, self.weights)
+        return kept[of]
+
+    def keep_weights(self, yes: bool) -> None:
+        """Quantize weights once, for all passes that nothing is learned from, until this is called again."""
+        self._kept = {} if yes else None
 
     def grid(self) -> tuple[Tensor, Tensor]:
-        """Scale and code of zero of the input, one of each a network."""
-        scale, zero = scale_of(self.low, self.high, self.inputs)
-        return torch.where(scale > 0, scale, 1.0), zero
+        """Scale and code of zero of the input, one of each a network: (C, 1, 1), or one number."""
+        of = id(self.low), self.low._version, self.high._version  # counts what was written into them
+        if of != self._grid_of:
+            shape = self.low.shape if self.networks else ()
+            scale, zero = scale_of(self.low.view(shape), self.high.view(shape), self.inputs)
+            self._grid, self._grid_of = (torch.where(scale > 0, scale, 1.0), zero), of
+        return self._grid
 
     def weight_scale(self, weight: Tensor) -> Tensor:
         """One scale an output of each network; 1 for weights that are all zero."""
-        scale, _ = scale_of(*value_range(weight.detach(), self.channels), self.weights)
+        most = weight.detach().abs().amax(self.summed, keepdim=True)
+        scale = symmetric_scale(most, self.weights)
         return torch.where(scale > 0, scale, 1.0)
 
     def frozen(self, weight: Tensor) -> Quantized:
@@ -101,9 +125,11 @@ class FakeLayer:
         self.high.fill_(high)
         self.seen.fill_(1)
 
-    def _of_chosen(self, narrow: Tensor, full: Tensor) -> Tensor:
+    def _quantized(self, x: Tensor, scale: Tensor, zero: Tensor | float, scheme: Scheme) -> Tensor:
         """Quantized where the network is one that is."""
-        return narrow if self.chosen is None else torch.where(self.chosen, narrow, full)
+        round_to = _StraightThrough.apply if torch.is_grad_enabled() else rounded
+        narrow: Tensor = round_to(x, scale, zero, scheme.lowest, scheme.highest)
+        return narrow if self.chosen is None else torch.where(self.chosen, narrow, x)
 
     def _observe(self, x: Tensor) -> None:
         low, high = value_range(x, self.networks)
@@ -157,6 +183,11 @@ class Qat:
         for name, layer in self.layers.items():
             state |= {f"{name}.low": layer.low, f"{name}.high": layer.high, f"{name}.seen": layer.seen}
         return state
+
+    def keep_weights(self, yes: bool) -> None:
+        """Say that no weights will change, so that they need to be quantized only once; or that they may again."""
+        for layer in self.layers.values():
+            layer.keep_weights(yes)
 
     def freeze(self) -> None:
         """Ranges stay as they are from now on."""
@@ -220,7 +251,8 @@ class _forward:
 
     def __call__(self, x: Tensor) -> Tensor:
         part: Any = self.part
-        x, weight = self.fake.input(x), self.fake.weight(part.weight)
+        x = self.fake.input(x, frozen=not torch.is_grad_enabled())
+        weight = self.fake.weight(part.weight)
         if isinstance(part, nn.Linear):
             return nn.functional.linear(x, weight, part.bias)
         return part._conv_forward(x, weight, part.bias)

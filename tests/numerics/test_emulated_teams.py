@@ -122,6 +122,22 @@ def test_a_team_learns_through_the_unit() -> None:
     )  # nobody needs the first layers' inputs
 
 
+def test_products_of_quantized_stacks_are_emulated_both_ways() -> None:
+    spec, config = make_spec(2, True), LearnConfig(hidden=(8, 8), batch=32)
+    actors, plain = (make_team(spec, config, 0, CPU).actors for _ in range(2))
+    x = tensor((spec.agents, 7, spec.observation_size), 3)
+    Qat({"actors": actors}, 4, delay=0.0)
+    actors(x)
+    counts = []
+    for network in (actors, plain):
+        with emulate(**UNITS) as emulation:
+            out = network(x)
+            torch.autograd.grad(out.sum(), list(network.parameters()))
+        assert all(row.emulated for row in emulation.coverage())
+        counts.append({role: counted.macs for role, counted in emulation.by_role.items()})
+    assert counts[0] == counts[1] and set(counts[0]) == {"forward", "grad_input", "grad_weight"}
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 def test_first_layers_that_are_used_again_are_refused(quantized: bool) -> None:
     spec, config = make_spec(2, True), LearnConfig(hidden=(8, 8), batch=32)

@@ -69,6 +69,76 @@ def test_the_forward_pass_is_quantized_and_the_gradient_passes_straight_through(
     torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_stack_is_its_layers_one_by_one(frozen):
+    torch.manual_seed(0)
+    network, x = actors(), torch.randn(3, 20, 4, requires_grad=True)
+    for bias in network.biases:
+        torch.nn.init.normal_(bias)  # sums of few codes are often exactly zero, where ReLU has its corner
+    qat = seen(network, 3, x)
+    qat.freeze()
+    out = network(x, frozen)
+    h, full = x, []
+    for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        fake = qat.layers[f"network.{k}"]
+        inputs = simulate(h, Scheme(3, symmetric=False), ranges=(fake.low, fake.high))
+        full.append(weight.detach().clone().requires_grad_())
+        narrow = simulate(full[-1], Scheme(3), (0, 2))
+        h = straight(h, inputs) @ straight(full[-1], narrow) + bias.detach()
+        h = h.relu() if k < 2 else h
+    torch.testing.assert_close(out, h, atol=1e-5, rtol=1e-5)
+    gradient = torch.randn_like(out)
+    expected = torch.autograd.grad(h, (x, *full), gradient)
+    found = torch.autograd.grad(out, (x, *network.weights), gradient, allow_unused=True)
+    torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=1e-5)
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        if frozen:
+            assert ours is None
+        else:
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def straight(full, narrow):
+    """The narrow numbers, with the full ones' gradient."""
+    return full + (narrow - full).detach()
+
+
+def test_a_grid_is_that_of_the_ranges_as_they_are_now():
+    layer, x = nn.Linear(2, 2), torch.tensor([[-1.0, 3.0]])
+    qat = seen(layer, 4, x)
+    qat.freeze()
+    before = layer(x)
+    assert float(qat.layers["network.layer"].grid()[0]) == pytest.approx(4 / 15)
+    for name, value in qat.state().items():  # as a checkpoint is loaded
+        value.copy_(2 * value if name.endswith(("low", "high")) else value)
+    assert float(qat.layers["network.layer"].grid()[0]) == pytest.approx(8 / 15)
+    assert not torch.equal(layer(x), before)
+    qat.layers["network.layer"].set_range(-1, 3)
+    assert torch.equal(layer(x), before)
+
+
+def test_weights_that_stay_are_quantized_once():
+    layer, x = nn.Linear(4, 3), torch.randn(5, 4)
+    qat = seen(layer, 4, x)
+    with torch.no_grad():
+        expected = layer(x)
+        qat.keep_weights(True)
+        scales = []
+        scale_of_weights = qat.layers["network.layer"].weight_scale
+        qat.layers["network.layer"].weight_scale = lambda w: scales.append(w) or scale_of_weights(w)
+        assert torch.equal(layer(x), expected) and torch.equal(layer(x), expected)
+        assert len(scales) == 1
+        layer.weight.mul_(2)
+        assert not torch.equal(layer(x), expected)
+    qat.freeze()
+    layer(x).sum().backward()  # what is learned from is never kept
+    assert layer.weight.grad is not None
+    qat.keep_weights(False)
+    with torch.no_grad():
+        layer.weight.data.mul_(0.5)  # not seen by whoever counts changes
+        torch.testing.assert_close(layer(x), expected)
+
+
 def test_ranges_are_running_averages_of_passes_that_are_learned_from():
     layer = nn.Linear(2, 2)
     qat = Qat({"network": layer}, 4, delay=1.0)

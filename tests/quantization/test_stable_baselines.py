@@ -255,17 +255,20 @@ def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm
     short = {"n_steps": 32, "batch_size": 32, "n_epochs": 1} if algorithm == "ppo" else {"learning_starts": 16}
     theirs = make(algorithm, "CartPole-v1", **short)
     callback = QatCallback(bits=4, delay=0.5)
-    switched = []
+    switched, kept = [], []
     step = callback._on_step
 
     def watched():
         step()
         switched.append(bool(callback.qat.on))
+        kept.append({len(layer._kept) for layer in callback.qat.layers.values() if layer._kept is not None})
         return True
 
     callback._on_step = watched
     theirs.learn(96, callback=callback)
     assert switched[:47] == [False] * 47 and all(switched[48:])
+    assert kept[0] == {0} and 1 in kept[-1]  # quantized once a rollout
+    assert all(layer._kept is None for layer in callback.qat.layers.values())
     path = saved(theirs, tmp_path / "trained.zip")
     ours = read_zip(path)
     assert ours.trained_bits == 4
