@@ -1,5 +1,6 @@
 """`shoal quantize`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -101,7 +102,7 @@ def precision_of(word: str, option: str, style: Any, symmetric: bool, per_tensor
     if word in FULL:
         return Precision("float32", None)
     per_channel = None if style == "paper" else not per_tensor
-    if word.lstrip("-").isdigit():
+    if re.fullmatch(r"-?[0-9]{1,9}", word):
         if not LEAST_BITS <= int(word) <= MOST_BITS:
             raise UserError(f"{option} is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
         scheme = Scheme(int(word), style, symmetric, per_channel)
@@ -141,7 +142,7 @@ def shown_row(row: dict[str, Any]) -> dict[str, Any]:
         "quantized": row["what"],
         "return": mean,
         "95 % interval": "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
-        "relative error": "–" if error is None else f"{error:+.1%}",
+        "relative error": "–" if error is None else f"{error:+z.1%}",
         "equal actions": f"{row['equal_actions']:.1%}",
         "KL": row["kl"],
         "bytes": row["bytes"],

@@ -17,6 +17,9 @@ from shoal.errors import UserError
 
 Algorithm = Literal["a2c", "ppo", "dqn", "ddpg"]
 READ = "A2C, PPO, DQN and DDPG can be read"
+SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
+MOST_PACKED = 100
+"""No part of an honest zip is this many times as large unpacked; weights hardly become smaller at all."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
     "actor.latent_pi": "SAC",
     "critic.qf1": "TD3",
@@ -32,6 +35,7 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with zipfile.ZipFile(path) as archive:
             if missing := {"data", "policy.pth"} - set(archive.namelist()):
                 raise UserError(f"'{path}' is not a model of Stable-Baselines3: it holds no '{min(missing)}'.")
+            _check_packing(path, [archive.getinfo(name) for name in ("data", "policy.pth")])
             text, stored = archive.read("data"), archive.read("policy.pth")
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
@@ -48,18 +52,37 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return data, _tensors(path, stored)
 
 
+def _check_packing(path: Path, parts: list[zipfile.ZipInfo]) -> None:
+    """Refuse a zip that would unpack to more than any memory holds."""
+    for part in parts:
+        times = part.file_size / max(part.compress_size, 1)
+        if times > MOST_PACKED:
+            raise UserError(
+                f"'{part.filename}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model's."
+            )
+
+
 def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
     """The tensors of policy.pth by name; anything but tensors is refused unread."""
+    damaged = UserError(f"'policy.pth' in '{path}' is damaged.")
     try:
+        if zipfile.is_zipfile(io.BytesIO(stored)):
+            _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist())
         tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         what = f"the object {named[1]}" if named else "something that is not a tensor"
         raise UserError(f"'policy.pth' in '{path}' holds {what}, which is never read: it is not a model's.") from None
     except Exception:  # damaged bytes fail in many ways
-        raise UserError(f"'policy.pth' in '{path}' is damaged.") from None
+        raise damaged from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise UserError(f"'policy.pth' in '{path}' does not hold a model's tensors.")
+    for tensor in tensors.values():
+        dense = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_complex()
+        if not dense or tensor.nbytes > len(stored):  # an entry that is shown many times is not stored as often
+            raise damaged
     return {str(name): tensor.detach().float() for name, tensor in tensors.items()}
 
 
@@ -75,6 +98,17 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
     if any(name.startswith("actor.mu.") for name in tensors):
         return "ddpg"
     raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
+
+
+def check_spaces(path: Path, data: Mapping[str, Any]) -> None:
+    """Refuse observations and actions that the plain text says are of another kind."""
+    for key, known in SPACES.items():
+        name = class_name(plain(data, key).get(":type:", "")).rpartition(".")[2]
+        if name and name not in known:
+            what = key.removesuffix("_space")
+            raise UserError(
+                f"The model in '{path}' has {what}s of the space {name}, but only {', '.join(known)} can be played."
+            )
 
 
 def _some(tensors: Mapping[str, Tensor]) -> str:

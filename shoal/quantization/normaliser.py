@@ -63,9 +63,15 @@ def _read(path: Path) -> dict[str, Any]:
 def _normaliser(held: dict[str, Any], path: Path) -> Normaliser:
     if missing := {"mean", "var"} - held.keys():
         raise UserError(f"'{path}' has no '{min(missing)}': a normaliser's file holds mean and var.")
-    mean, var = (np.asarray(held[name], np.float32).reshape(1, -1) for name in ("mean", "var"))
-    if mean.shape != var.shape or not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
+    try:
+        mean, var = (np.asarray(held[name], np.float32).reshape(1, -1) for name in ("mean", "var"))
+        epsilon, clip = float(held.get("epsilon", 1e-8)), float(held.get("clip", 10.0))
+    except (TypeError, ValueError):
+        raise UserError(f"'{path}' is not a normaliser: mean, var, epsilon and clip must be numbers.") from None
+    finite = mean.shape == var.shape and np.isfinite(mean).all() and np.isfinite(var).all()
+    if not finite or not ((var >= 0) & (var + np.float32(epsilon) > 0)).all() or not clip > 0:
         raise UserError(
-            f"'{path}' is not a normaliser: mean and var must be finite, of one length, and var not below 0."
+            f"'{path}' is not a normaliser: mean and var must be finite and of one length, var not below 0, "
+            "and var + epsilon and clip above it."
         )
-    return Normaliser(mean, var, float(held.get("epsilon", 1e-8)), float(held.get("clip", 10.0)))
+    return Normaliser(mean, var, epsilon, clip)

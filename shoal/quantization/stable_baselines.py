@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.inference.policy import Activation, Array, Conv2d, Head, Layer, Linear, Normaliser, Policy
-from shoal.quantization.baselines_zip import Algorithm, algorithm_of, class_name, plain, read_parts
+from shoal.quantization.affine import check_finite
+from shoal.quantization.baselines_zip import Algorithm, algorithm_of, check_spaces, class_name, plain, read_parts
 from shoal.quantization.layers import check_weights, find_layers
-from shoal.quantization.qat import Qat, frozen_layers
+from shoal.quantization.qat import LEAST_BITS, MOST_BITS, Qat, frozen_layers
 
 ACTIVATIONS: dict[str, tuple[type[nn.Module], Activation]] = {
     "ReLU": (nn.ReLU, "relu"),
@@ -93,6 +95,7 @@ def read_zip(path: Path, trust: bool = False, normaliser: Normaliser | None = No
     """The policy in a zip: from its tensors alone, or with `trust` through Stable-Baselines3's own loader."""
     data, tensors = read_parts(path)
     algorithm = algorithm_of(path, data, tensors)
+    check_spaces(path, data)
     model = _load_trusted(path, algorithm, data) if trust else _built(path, algorithm, data, tensors)
     check_weights(model.network)
     notes: tuple[str, ...] = ()
@@ -141,8 +144,10 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
     _check_features(path, convolutions, tensors, settings)
     for name in names:
         weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-        if bias is None or weight.dim() not in (2, 4):
+        if bias is None or weight.dim() not in (2, 4) or not weight.numel() or bias.shape != weight.shape[:1]:
             raise UserError(f"Layer '{name}' in '{path}' is of a kind that cannot be known from its tensors.")
+        for tensor, kind in ((weight, "weight"), (bias, "bias")):
+            check_finite(f"'{name}.{kind}' in '{path}'", tensor)
         if name in convolutions:
             kernel, stride = NATURE[convolutions.index(name)]
             layers += [_filled(nn.Conv2d(weight.shape[1], weight.shape[0], kernel, stride), weight, bias), nn.ReLU()]
@@ -195,7 +200,9 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
     names: list[str] = []
     for prefix in prefixes:
         found = {name.rpartition(".")[0] for name in tensors if name.startswith(prefix)}
-        if strange := [name for name in found if not re.fullmatch(r"((cnn|linear)\.)?\d+", name.removeprefix(prefix))]:
+        if strange := [
+            name for name in found if not re.fullmatch(r"((cnn|linear)\.)?[0-9]{1,4}", name.removeprefix(prefix))
+        ]:
             raise UserError(
                 f"The model in '{path}' has the layer '{min(strange)}' of a custom class, which cannot be known from "
                 "tensors; --trust runs its code."
@@ -302,9 +309,13 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
         if not found.get("on"):
             return {}
         bits, ranges = int(found["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in found["ranges"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        if bits not in range(LEAST_BITS, MOST_BITS + 1) or not all(
+            -inf < a <= 0 <= b < inf for a, b in ranges.values()
+        ):
+            raise ValueError("out of range")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UserError(
-            "The quantization that the model was trained with cannot be read: 'shoal_qat' is damaged."
+            f"The quantization that the model in '{path}' was trained with cannot be read: 'shoal_qat' is damaged."
         ) from None
     return {"trained_bits": bits, "trained_ranges": ranges}
 

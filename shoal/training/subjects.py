@@ -41,7 +41,7 @@ class TeamSubject:
         self.team, self.config, self.name, self.env = team, config, name, config.env
         actors = team.rollout_actors
         self.network: nn.Module = _without_quantizer(actors)
-        self.trained: nn.Module | None = actors if config.qat_bits is not None else None
+        self.trained: nn.Module | None = actors if bool(team.extra.get("qat.on", False)) else None
         self.trained_bits = config.qat_bits
         self.trained_networks: tuple[int, ...] | None = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))

@@ -10,7 +10,8 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.quantization.affine import Scheme
-from shoal.training.subjects import choices_kl, gaussians_kl, team_subject
+from shoal.training.evaluation import load_team
+from shoal.training.subjects import TeamSubject, choices_kl, gaussians_kl, team_subject
 from shoal.training.widths import STATES, Precision, Sweep, _States, sweep
 from tests.quantization.zips import Pictures, changed, make, saved
 
@@ -69,6 +70,13 @@ def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
     code, out, _ = ask(capsys, *words)
     assert code == 0
     assert all(word in out for word in ("float32", "3 bits", "trained", "8 bits", "both", "quantize.png"))
+
+
+def test_a_run_whose_quantization_was_not_on_yet_was_not_trained_with_it(run):
+    team, config = load_team(run, print)
+    assert TeamSubject(team, config, "run").trained is team.rollout_actors
+    team.extra["qat.on"].fill_(0)
+    assert TeamSubject(team, config, "run").trained is None
 
 
 def test_every_row_starts_where_the_others_do(run):
@@ -189,6 +197,8 @@ def not_a_number(held):
     [
         ("--bits 1", "--bits is 1, but must be from 2 to 16, or 32"),
         ("--bits 8,17", "--bits is 17"),
+        ("--bits=--8", "neither a number of bits nor a number format"),
+        ("--bits ²", "neither a number of bits nor a number format"),
         ("--bits 8,lots", "neither a number of bits nor a number format"),
         ("--edge-bits 33", "--edge-bits is 33"),
         ("--bits ,", "must name at least one"),

@@ -135,8 +135,14 @@ def test_wrong_normalisers(tmp_path):
     (tmp_path / "junk.npz").write_bytes(b"junk")
     np.savez(tmp_path / "less.npz", mean=np.zeros(3))
     np.savez(tmp_path / "bad.npz", mean=np.zeros(3), var=-np.ones(3))
+    np.savez(tmp_path / "words.npz", mean=np.array(["a"]), var=np.ones(1))
+    np.savez(tmp_path / "clips.npz", mean=np.zeros(3), var=np.ones(3), clip=np.ones(3))
+    np.savez(tmp_path / "negative.npz", mean=np.zeros(3), var=np.ones(3), clip=-1)
+    np.savez(tmp_path / "still.npz", mean=np.zeros(3), var=np.zeros(3), epsilon=0)
     np.savez(tmp_path / "objects.npz", mean=np.array([Trap(tmp_path / "sprung")], object), var=np.zeros(1))
     cases = {"junk.npz": "cannot be read", "less.npz": "no 'var'", "bad.npz": "not a normaliser",
+             "words.npz": "must be numbers", "clips.npz": "must be numbers", "negative.npz": "clip above",
+             "still.npz": r"var \+ epsilon",
              "objects.npz": "cannot be read", "none.npz": "no file", "x.txt": "must be one of"}  # fmt: skip
     for name, sentence in cases.items():
         with pytest.raises(UserError, match=sentence):
@@ -199,6 +205,19 @@ WRONG = {
     "no data": ({"drop": ("data",)}, "holds no 'data'"),
     "no tensor file": ({"drop": ("policy.pth",)}, r"holds no 'policy\.pth'"),
     "qat": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": "x"}}}, "shoal_qat.* is damaged"),
+    "qat bits": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": 9, "ranges": {}}}}, "shoal_qat"),
+    "qat range": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": 4, "ranges": {"action_net": [1, -1]}}}},
+                  "shoal_qat.* is damaged"),
+    "choices": ({"data": lambda d: d | {"action_space": {":type:": "<class 'gymnasium.spaces.MultiDiscrete'>"}}},
+                "actions of the space MultiDiscrete"),
+    "dictionary": ({"data": lambda d: d | {"observation_space": {":type:": "<class 'gymnasium.spaces.dict.Dict'>"}}},
+                   "observations of the space Dict"),
+    "bias": ({"tensors": lambda t: t | {"action_net.bias": torch.zeros(7)}}, "'action_net' .* cannot be known"),
+    "empty": ({"tensors": lambda t: t | {"action_net.weight": torch.zeros(0, 8)}}, "'action_net' .* cannot be known"),
+    "number": ({"tensors": renamed("policy_net.2", "policy_net." + "9" * 5000)}, "of a custom class"),
+    "complex": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"] * 1j}}, "is damaged"),
+    "sparse": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"].to_sparse()}}, "is damaged"),
+    "stretched": ({"tensors": lambda t: t | {"action_net.weight": torch.zeros(1).expand(10**6, 10**6)}}, "is damaged"),
 }  # fmt: skip
 
 
@@ -207,6 +226,23 @@ def test_wrong_zips(tmp_path, zips, case):
     changes, sentence = WRONG[case]
     with pytest.raises(UserError, match=sentence):
         read_zip(changed(zips["ppo"][0], tmp_path / "wrong.zip", **changes))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_zip_that_unpacks_to_far_more_is_not_unpacked(tmp_path, zips, inside):
+    def pack(archive, name):
+        archive.writestr(name, bytes(10**7), zipfile.ZIP_DEFLATED)
+
+    with zipfile.ZipFile(tmp_path / "inner.pth", "w") as inner:
+        pack(inner, "archive/data/0")
+    with zipfile.ZipFile(zips["ppo"][0]) as old, zipfile.ZipFile(tmp_path / "bomb.zip", "w") as new:
+        new.writestr("data", old.read("data"))
+        if inside:
+            new.write(tmp_path / "inner.pth", "policy.pth")
+        else:
+            pack(new, "policy.pth")
+    with pytest.raises(UserError, match=r"times as large unpacked: it is not a model's"):
+        read_zip(tmp_path / "bomb.zip")
 
 
 def test_damaged_files(tmp_path, zips):
