@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from shoal.inference.runtime import session_options
+from shoal.errors import UserError
+from shoal.inference.runtime import new_session, reason, session_options
 
 INT8 = {
     "ConvInteger",
@@ -44,8 +45,13 @@ def audit(model: bytes, positions: tuple[int, ...] = ()) -> Audit:
         options = session_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # no layouts
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
-        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        graph = onnx.load(options.optimized_model_filepath).graph
+        try:
+            new_session(model, options)
+            graph = onnx.load(options.optimized_model_filepath).graph
+        except Exception as error:  # ONNX Runtime has a dozen kinds of its own
+            raise UserError(
+                f"The policy cannot be checked in the temporary folder '{folder}': {reason(error)}."
+            ) from None
     sizes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}
     places = iter(positions)

@@ -1,6 +1,7 @@
 """Exported policies on disk: written whole, read with suspicion, played by ONNX Runtime alone."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import Draws
 from shoal.inference.policy import Actions, Array
-from shoal.inference.runtime import new_session
+from shoal.inference.runtime import new_session, reason, session_options
 
 FORMAT = 1
 NEEDED = {
@@ -36,21 +37,32 @@ class PolicyFile:
         except OSError as error:
             raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
         try:
-            self.session = new_session(model, threads)
+            self.session = new_session(model, session_options(threads))
+            props = self.session.get_modelmeta().custom_metadata_map
         except Exception as error:  # ONNX Runtime has a dozen kinds of its own
-            raise UserError(f"'{path}' is not an ONNX file or is damaged ({_reason(error)}).") from None
+            raise UserError(f"'{path}' is not an ONNX file or is damaged ({reason(error)}).") from None
         self.path, self.nbytes = path, len(model)
-        self.facts = _facts(path, self.session.get_modelmeta().custom_metadata_map)
+        self.facts = _facts(path, props)
         self.precision = str(self.facts["precision"])
         self.agents = len(self.facts["agents"])
         self.observation_size, self.action_size = max(self.facts["observation_sizes"]), max(self.facts["action_sizes"])
         self.discrete = bool(self.facts["discrete"])
         self._single = self.facts.get("batch") == 1
         self._draws = Draws(seed)
-        expected = {"observation", "noise"} if self.facts["head"] == "categorical" else {"observation"}
-        found = {value.name for value in self.session.get_inputs()}
-        if found != expected or [value.name for value in self.session.get_outputs()] != ["action"]:
-            raise UserError(f"'{path}' says that it is a policy, but its inputs are {', '.join(sorted(found))}.")
+        self._check_graph()
+
+    def _check_graph(self) -> None:
+        """Raise a `UserError` unless inputs and outputs are those of the policy that the file says it is."""
+        lead = () if self.agents == 1 else (self.agents,)
+        seen = tuple(self.facts.get("image") or (self.observation_size,))
+        acted = () if self.discrete else (self.action_size,)
+        kind = "tensor(int64)" if self.discrete else "tensor(float)"
+        expected = {("observation", "tensor(float)", (*lead, *seen)), ("action", kind, (*lead, *acted))}
+        if self.facts["head"] == "categorical":
+            expected.add(("noise", "tensor(float)", (*lead, self.action_size)))
+        values = [*self.session.get_inputs(), *self.session.get_outputs()]
+        if {(value.name, value.type, tuple(value.shape[1:])) for value in values} != expected:
+            raise UserError(f"'{self.path}' is damaged: its inputs and outputs are not those that it says it has.")
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
         """Choices (B, N), or boxes (B, N, A), for raw observations (B, N, O)."""
@@ -66,7 +78,10 @@ class PolicyFile:
             if noise is None:
                 noise = self._draws.uniform((batch, self.agents, self.action_size))
             feed["noise"] = np.asarray(noise, np.float32).reshape(*lead, self.action_size)
-        action = np.asarray(self.session.run(["action"], feed)[0])
+        try:
+            action = np.asarray(self.session.run(["action"], feed)[0])
+        except Exception as error:  # ONNX Runtime has a dozen kinds of its own
+            raise UserError(f"'{self.path}' cannot be played: {reason(error)}.") from None
         return action.reshape((batch, self.agents) if self.discrete else (batch, self.agents, self.action_size))
 
     def play(self, observation: Array) -> Array:
@@ -109,10 +124,7 @@ def _facts(path: Path, props: dict[str, str]) -> dict[str, Any]:
         raise UserError(f"'{path}' is an ONNX model, but not a policy of Shoal's: `shoal export` writes those.")
     try:
         facts = json.loads(props["shoal"])
-        whole = isinstance(facts, dict) and all(isinstance(facts.get(name), kind) for name, kind in NEEDED.items())
-        whole = whole and len({len(facts[name]) for name in ("agents", "observation_sizes", "action_sizes")}) == 1
-        whole = whole and len(facts["agents"]) > 0
-        whole = whole and all(type(n) is int and n > 0 for n in facts["observation_sizes"] + facts["action_sizes"])
+        whole = _whole(facts)
     except (ValueError, RecursionError):
         whole = False
     if not whole:
@@ -122,11 +134,17 @@ def _facts(path: Path, props: dict[str, str]) -> dict[str, Any]:
     return dict(facts)
 
 
+def _whole(facts: Any) -> bool:
+    """Whether all that is needed is there, and of its kind."""
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), kind) for name, kind in NEEDED.items()):
+        return False
+    seen, acted = facts["observation_sizes"], facts["action_sizes"]
+    image, one_hot = facts.get("image") or [], facts.get("one_hot") or 1
+    if not isinstance(image, list) or not len(facts["agents"]) == len(seen) == len(acted) > 0:
+        return False
+    numbers = all(type(number) is int and number > 0 for number in (*seen, *acted, *image, one_hot))
+    return numbers and (not image or (len(image) == 3 and math.prod(image) == seen[0]))
+
+
 def _sizes(sizes: Any) -> str:
     return ", ".join(str(size) for size in dict.fromkeys(sizes))
-
-
-def _reason(error: Exception) -> str:
-    """The runtime's complaint without its codes."""
-    text = str(error).splitlines()[0].split(" : ")[-1].strip() or type(error).__name__
-    return text[:160].rstrip(".: ")

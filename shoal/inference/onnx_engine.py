@@ -63,7 +63,7 @@ class Side:
         arrays = weight_arrays(policy, form)
         if form.given:
             self.given = {name: np.array(array) for name, array in arrays.items()}
-            self.session = new_session(build(policy, form).SerializeToString(), threads)
+            self.session = new_session(build(policy, form).SerializeToString(), session_options(threads))
         else:
             self.template, self.names = template(policy, form)
             self._renew(arrays)
@@ -82,7 +82,7 @@ class Side:
         self._weights = [np.ascontiguousarray(arrays[name]) for name in self.names]  # the session may look at them
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights]
         options.add_external_initializers(self.names, values)
-        self.session = onnxruntime.InferenceSession(self.template, options, providers=["CPUExecutionProvider"])
+        self.session = new_session(self.template, options)
         self.bindings.clear()
 
     def binding(self, batch: int) -> Binding:

@@ -81,7 +81,13 @@ def facts(**changes):
         (facts(observation_sizes=[0]), "is damaged"),
         (facts(action_sizes=[4, 4]), "is damaged"),
         (facts(format=99), "has format 99, but this version of Shoal reads format 1"),
-        (facts(head="categorical"), "says that it is a policy, but its inputs are observation"),
+        (facts(head="categorical"), "its inputs and outputs are not those"),
+        (facts(observation_sizes=[7]), "its inputs and outputs are not those"),
+        (facts(discrete=False), "its inputs and outputs are not those"),
+        (facts(image=True), "is damaged"),
+        (facts(image=[1, 2, 4]), "is damaged"),
+        (facts(one_hot=[1]), "is damaged"),
+        (facts(precision="?").replace(b"?", b"\xff"), "is not an ONNX file or is damaged"),
     ],
 )
 def test_what_is_not_a_policy(tmp_path, content, said):
@@ -90,6 +96,27 @@ def test_what_is_not_a_policy(tmp_path, content, said):
     with pytest.raises(UserError, match=said) as refused:
         PolicyFile(path)
     assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_played(tmp_path, capfd):
+    model = build(random_policy(), Form())
+    size = helper.make_tensor("size", TensorProto.INT64, [2], [2**21, 2**21])  # more than any memory
+    model.graph.initializer.append(size)
+    last = model.graph.node[-1]
+    model.graph.node.extend(
+        [
+            helper.make_node("ConstantOfShape", ["size"], ["huge"]),
+            helper.make_node("ReduceSum", ["huge"], ["sum"], keepdims=0),
+            helper.make_node("Cast", ["sum"], ["whole"], to=TensorProto.INT64),
+            helper.make_node("Add", ["choice", "whole"], ["action"]),
+        ]
+    )
+    last.output[0] = "choice"
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match="cannot be played") as refused:
+        PolicyFile(path).act(np.zeros((1, 1, 6), np.float32))
+    assert "\n" not in str(refused.value) and capfd.readouterr() == ("", "")
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from shoal.errors import UserError
 from shoal.inference import Head, Quantized
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
@@ -142,6 +143,15 @@ def test_the_share_of_products_in_8_bits():
         for precision in ("float32", "float16", "packed"):
             counted = audit(build(policy, Form(precision, 4)).SerializeToString())
             assert (counted.int8, counted.all) == (0, products)
+
+
+def test_a_full_temporary_folder_is_told(monkeypatch):
+    def full(model, options):
+        raise RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Protobuf serialization failed.")
+
+    monkeypatch.setattr("shoal.inference.audit.new_session", full)
+    with pytest.raises(UserError, match=r"cannot be checked in the temporary folder .*: Protobuf serialization failed"):
+        audit(b"")
 
 
 def test_convolutions_in_8_bits_are_static_only():
