@@ -59,13 +59,20 @@ class Draws:
 
 
 def check_observation(policy: Policy, observation: NDArray[Any]) -> None:
-    """Raise a `UserError` unless the observation is (B, N, O)."""
+    """Raise a `UserError` unless the observation is (B, N, O) with at least one row."""
     expected = (policy.agents, policy.observation_size)
-    if observation.ndim != 3 or observation.shape[1:] != expected:
+    if observation.ndim != 3 or observation.shape[1:] != expected or not len(observation):
         raise UserError(
             f"The observation has the shape {observation.shape}, but the policy takes (batch, {expected[0]}, "
             f"{expected[1]}): batch, agents, observation."
         )
+
+
+def check_noise(policy: Policy, noise: NDArray[Any], batch: int) -> None:
+    """Raise a `UserError` unless the noise is (B, N, A)."""
+    expected = (batch, policy.agents, policy.action_size)
+    if noise.shape != expected:
+        raise UserError(f"The noise has the shape {noise.shape}, but the policy takes {expected}.")
 
 
 def same_shapes(old: Policy, new: Policy) -> None:
@@ -74,12 +81,18 @@ def same_shapes(old: Policy, new: Policy) -> None:
         type(a) is type(b) and a.weight.shape == b.weight.shape and a.activation == b.activation
         for a, b in zip(old.layers, new.layers, strict=True)
     )
-    if not fits or old.head.kind != new.head.kind:
+    frames = [
+        (policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image)
+        for policy in (old, new)
+    ]
+    if not fits or frames[0] != frames[1]:
         raise UserError("The new weights are of a policy with other layers; make a new engine for it.")
 
 
 def same_frame(old: Policy, new: Policy) -> bool:
     """Whether all is equal but the weights: the normaliser, and the ends of the box."""
+    if old.scale_image != new.scale_image:
+        return False
     pairs = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
     a, b = old.normaliser, new.normaliser
     if a is not None and b is not None:

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_observation, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, same_shapes
 from shoal.inference.policy import ACTIVATIONS, LEAK, Actions, Array, Linear, Policy
 
 # where things stand among the whole numbers
@@ -131,17 +131,10 @@ class NumbaEngine:
             raise UserError("The numba engine runs linear layers only, but the policy has convolutions; use onnx.")
         self.policy = policy = policy.played()
         self._draws = Draws()
-        layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
-        widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in layers))
+        widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in policy.layers))
         self._scratch = np.zeros((2, widest), np.float32)
         self._numbers = _numbers(policy)
-        shapes = [
-            number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))
-        ]
-        head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
-        prepared = policy.normaliser is not None or policy.scale_image
-        head += [int(prepared), SQUASHES.index(policy.head.squash), self._numbers.shape[1]]
-        self._whole = np.array([*head, *shapes, *policy.action_sizes], np.int64)
+        self._whole = _whole(policy, self._numbers.shape[1])
         self._flat = self._numbers.reshape(-1)
         self._none = np.zeros((0, 0, 0), np.float32)
         self._actions: dict[int, NDArray[Any]] = {}
@@ -168,6 +161,9 @@ class NumbaEngine:
             noise = self._none
         elif noise is None:
             noise = self._draws.uniform((batch, policy.agents, policy.action_size))
+        else:
+            check_noise(policy, noise, batch)
+            noise = np.ascontiguousarray(noise, np.float32)
         _choices(observation, self._whole, self._flat, self._scratch, noise, actions)
         return actions
 
@@ -176,6 +172,7 @@ class NumbaEngine:
         policy = policy.played()
         same_shapes(self.policy, policy)
         self._numbers[:] = _numbers(policy)
+        self._whole = _whole(policy, self._numbers.shape[1])
         self.policy = policy
 
     def _new_actions(self, observation: Array) -> NDArray[Any]:
@@ -184,6 +181,16 @@ class NumbaEngine:
         if self.policy.head.discrete:
             return np.zeros(shape, np.int64)
         return np.zeros((*shape, self.policy.action_size), np.float32)
+
+
+def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
+    """Sizes and kinds, in the order of AGENTS to STRIDE; inputs, units and activation of each layer; the choices."""
+    layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
+    shapes = [number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))]
+    head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
+    prepared = policy.normaliser is not None or policy.scale_image
+    head += [int(prepared), SQUASHES.index(policy.head.squash), stride]
+    return np.array([*head, *shapes, *policy.action_sizes], np.int64)
 
 
 def _numbers(policy: Policy) -> Array:

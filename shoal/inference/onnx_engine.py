@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
-from shoal.inference.engine import Draws, check_observation, same_frame, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, same_frame, same_shapes
 from shoal.inference.graph import Arrays, Form, Precision, build, weight_arrays
 from shoal.inference.policy import Actions, Array, Policy
 from shoal.inference.runtime import new_session, session_options
@@ -62,7 +62,7 @@ class Side:
         self.given: Arrays = {}
         arrays = weight_arrays(policy, form)
         if form.given:
-            self.given = {name: np.array(array) for name, array in arrays.items()}
+            self.given = {name: np.array(array, order="C") for name, array in arrays.items()}
             self.session = new_session(build(policy, form).SerializeToString(), session_options(threads))
         else:
             self.template, self.names = template(policy, form)
@@ -136,7 +136,10 @@ class OnnxEngine:
         binding = self._binding(batch)
         binding.observation[...] = observation
         if self.policy.head.kind == "categorical":
-            binding.noise[...] = self._draws.uniform(binding.noise.shape) if noise is None else noise
+            if noise is None:
+                noise = self._draws.uniform(binding.noise.shape)
+            check_noise(self.policy, noise, batch)
+            binding.noise[...] = noise
         binding.run()
         return binding.actions
 

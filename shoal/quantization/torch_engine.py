@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.inference.engine import Draws, check_observation, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, same_shapes
 from shoal.inference.policy import Actions, Activation, Array, Conv2d, Linear, Policy
 
 MODULES: dict[Activation, type[nn.Module]] = {
@@ -100,6 +100,7 @@ class TorchEngine:
         if policy.head.kind == "categorical":
             if noise is None:
                 noise = self._draws.uniform(tuple(logits.shape))
+            check_noise(policy, noise, len(logits))
             logits = logits - torch.from_numpy(noise).log().neg().log()
         return logits.argmax(-1).numpy()
 

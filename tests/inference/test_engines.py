@@ -104,12 +104,47 @@ def test_other_weights_in_a_running_engine(name, precision, batch, framed):
         engine.load(random_policy(agents=2, head="gaussian", hidden=(8,)))
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_another_frame_in_a_running_engine(name, precision, batch):
+    """The new weights come with a normaliser, or a box, of a kind that the old ones did not have."""
+    plain, normalised = random_policy(head="box"), random_policy(1, head="box", normalised=True)
+    clipped = random_policy(2, head="box", squash="clip")
+    x = observations(plain, 8)
+    for old, new in ((plain, normalised), (normalised, plain), (plain, clipped)):
+        engine = make_engine(old, name, precision, batch=batch)
+        engine.act(x)
+        engine.load(new)
+        assert np.array_equal(engine.act(x), make_engine(new, name, precision, batch=batch).act(x))
+    engine = make_engine(random_policy(agents=2, action=(4, 2)), name, precision, batch=batch)
+    with pytest.raises(UserError, match="make a new engine"):
+        engine.load(random_policy(agents=2, action=(4, 3)))
+
+
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_weights_in_any_order_in_memory(name, precision):
+    policy = random_policy(head="box")
+    turned = replace(policy, layers=tuple(replace(k, weight=np.asfortranarray(k.weight)) for k in policy.layers))
+    x = observations(policy, 1)
+    assert np.array_equal(make_engine(turned, name, precision).act(x), make_engine(policy, name, precision).act(x))
+
+
 @pytest.mark.parametrize(("name", "precision"), KINDS)
 def test_wrong_observations(name, precision):
     engine = make_engine(random_policy(agents=2), name, precision)
-    for shape in ((1, 2, 5), (1, 1, 6), (2, 6)):
+    for shape in ((1, 2, 5), (1, 1, 6), (2, 6), (0, 2, 6)):
         with pytest.raises(UserError, match="but the policy takes"):
             engine.act(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_noise_of_any_type_and_of_one_shape(name, precision):
+    policy = random_policy(agents=2, head="categorical")
+    engine, x, noise = make_engine(policy, name, precision), observations(policy, 5), noise_for(policy, 5)
+    assert np.array_equal(engine.act(x, noise.astype(np.float64)).copy(), engine.act(x, noise))
+    for shape in ((5, 2, 3), (1, 2, 4), (5, 4)):
+        with pytest.raises(UserError, match="The noise has the shape"):
+            engine.act(x, np.full(shape, 0.5, np.float32))
 
 
 def test_drawn_choices_differ_and_follow_given_noise():
