@@ -75,6 +75,12 @@ def check_noise(policy: Policy, noise: NDArray[Any], batch: int) -> None:
         raise UserError(f"The noise has the shape {noise.shape}, but the policy takes {expected}.")
 
 
+def refuse_grids(policy: Policy, engine: str) -> None:
+    """Raise a `UserError` for a policy that was frozen to grids, which only ONNX Runtime has."""
+    if policy.grids:
+        raise UserError(f"The {engine} engine has no grids for inputs of layers, but the policy has; use onnx.")
+
+
 def same_shapes(old: Policy, new: Policy) -> None:
     """Raise a `UserError` unless the new policy's weights can take the old one's place."""
     fits = len(old.layers) == len(new.layers) and all(
@@ -90,10 +96,12 @@ def same_shapes(old: Policy, new: Policy) -> None:
 
 
 def same_frame(old: Policy, new: Policy) -> bool:
-    """Whether all is equal but the weights: the normaliser, and the ends of the box."""
-    if old.scale_image != new.scale_image:
+    """Whether all is equal but the weights: the normaliser, the ends of the box, the grids of inputs."""
+    if old.scale_image != new.scale_image or [grid.bits for grid in old.grids] != [grid.bits for grid in new.grids]:
         return False
-    pairs = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
+    pairs: list[tuple[Any, Any]] = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
+    for one, other in zip(old.grids, new.grids, strict=True):
+        pairs += [(one.scale, other.scale), (one.zero_point, other.zero_point)]
     a, b = old.normaliser, new.normaliser
     if a is not None and b is not None:
         pairs += [(a.mean, b.mean), (a.var, b.var)]
@@ -133,7 +141,7 @@ def make_engine(
 
 def runs_in_numba(policy: Policy) -> bool:
     """Whether the numba kernel is a choice at all."""
-    return policy.linear_only and policy.parameters <= NUMBA_LARGEST
+    return policy.linear_only and policy.parameters <= NUMBA_LARGEST and not policy.grids
 
 
 def _make(policy: Policy, kind: tuple[str, str], threads: int, batch: int) -> Engine:

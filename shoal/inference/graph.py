@@ -118,6 +118,7 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
         "format": FORMAT,
         "precision": form.precision,
         "bits": form.bits if coded else {"float32": 32, "float16": 16}[form.precision],
+        "frozen_bits": max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=None),
         "batch": 1 if form.alone else None,
         "agents": list(policy.agent_names),
         "observation_sizes": list(policy.observation_sizes),
@@ -171,11 +172,11 @@ def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]
 
 def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     """weight (N, I, U), bias, scale and, where int8 is by rows, sums (N, U); of a convolution without the agents."""
-    if form.precision == "float32" or (form.precision == "int8" and isinstance(layer, Conv2d)):
-        return {"weight": layer.weight, "bias": layer.bias}
+    if form.precision == "float32":
+        return {"weight": layer.played_weight, "bias": layer.bias}
     if form.precision == "float16":
         with np.errstate(over="ignore"):
-            return {"weight": layer.weight.astype(np.float16), "bias": layer.bias}
+            return {"weight": layer.played_weight.astype(np.float16), "bias": layer.bias}
     bits = form.bits
     codes, scale = layer_codes(layer, bits)
     if isinstance(layer, Conv2d):
@@ -184,7 +185,9 @@ def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     if form.precision == "packed":
         del arrays["weight"]
         arrays |= {f"packed{i}": part for i, part in enumerate(pack(codes, bits))}
-    if form.precision == "int8" and by_rows:
+    if form.precision == "int8" and isinstance(layer, Conv2d):
+        arrays["sums"] = codes.sum((1, 2, 3), dtype=np.int32)  # (U,)
+    elif form.precision == "int8" and by_rows:
         arrays["sums"] = codes.sum(1, dtype=np.int32)  # (N, U)
     if form.precision == "static-int8":
         unsigned = bits == 8 and safe_bits() < 8  # products of such codes are added in 32 bits
@@ -249,13 +252,11 @@ def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) 
     positive = bool(policy.one_hot) or (policy.scale_image and policy.normaliser is None)
     image = policy.image is not None
     for k, layer in enumerate(policy.layers):
-        static = form.precision == "static-int8"
-        if static:
-            x = _on_grid(graph, layer, x, agent or 0)
+        x = _on_grid(graph, layer, x, agent)
         if isinstance(layer, Linear) and image:
             x, image = graph("Flatten", x, axis=1), False
-            if static:  # once more, which changes nothing: both neighbours of a grid run in 8 bits
-                x = _on_grid(graph, layer, x, agent or 0)
+            if form.precision == "static-int8":  # once more, which changes nothing: both neighbours run in 8 bits
+                x = _on_grid(graph, layer, x, agent)
         x = _layer(graph, layer, form, x, k, agent, positive)
         x = _activate(graph, x, layer.activation)
         positive = layer.activation in ("relu", "sigmoid")
@@ -265,9 +266,10 @@ def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) 
 def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | None, positive: bool) -> str:
     """One layer without its activation."""
     weight, bias, scale = (_key(k, name, agent) for name in ("weight", "bias", "scale"))
-    linear = isinstance(layer, Linear)
-    if form.precision == "int8" and linear:
-        sums = _key(k, "sums", agent)
+    linear, sums = isinstance(layer, Linear), _key(k, "sums", agent)
+    if form.precision == "int8":
+        if isinstance(layer, Conv2d):
+            return _images(graph, layer, x, weight, scale, bias, sums, positive)
         if form.alone and agent is not None:
             return _fused(graph, x, weight, scale, bias)
         return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, agent is None, positive)
@@ -295,30 +297,33 @@ def _fused(graph: Graph, x: str, weight: str, scale: str, bias: str) -> str:
     return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
 
 
+def _codes(graph: Graph, x: str, rows: str, sums: str, positive: bool) -> tuple[str, str, str]:
+    """The codes of x (…, B, I), whose `rows` are (R, I), their scales (…, B, 1) and codes of zero, "" if all are 0."""
+    axis, flat = graph.constant([-1], np.int64), graph.constant([-1], np.int64)
+    extent = graph("ReduceMax", x, axis, keepdims=1)  # (…, B, 1)
+    if positive:
+        graph.arrays.pop(sums)
+        row_scale = graph("Max", graph("Div", extent, graph.constant(255.0)), graph.constant(TINY))
+        return graph("QuantizeLinear", rows, graph("Reshape", row_scale, flat), axis=0), row_scale, ""
+    nothing = graph.constant(0.0)
+    lowest = graph("Min", graph("ReduceMin", x, axis, keepdims=1), nothing)
+    extent = graph("Sub", graph("Max", extent, nothing), lowest)
+    row_scale = graph("Max", graph("Div", extent, graph.constant(255.0)), graph.constant(TINY))
+    zero = graph("Cast", graph("Round", graph("Neg", graph("Div", lowest, row_scale))), to=TensorProto.UINT8)
+    points = graph("Reshape", row_scale, flat), graph("Reshape", zero, flat)
+    return graph("QuantizeLinear", rows, *points, axis=0), row_scale, zero
+
+
 def _rows(
     graph: Graph, x: str, size: int, weight: str, scale: str, bias: str, sums: str, stacked: bool, positive: bool
 ) -> str:
     """The int8 product of many rows, each with a scale of its own."""
-    axis, flat = graph.constant([-1], np.int64), graph.constant([-1], np.int64)
-    extent = graph("ReduceMax", x, axis, keepdims=1)  # (…, B, 1)
-    lowest = ""
-    if not positive:
-        nothing = graph.constant(0.0)
-        lowest = graph("Min", graph("ReduceMin", x, axis, keepdims=1), nothing)
-        extent = graph("Sub", graph("Max", extent, nothing), lowest)
-    row_scale = graph("Max", graph("Div", extent, graph.constant(255.0)), graph.constant(TINY))
     rows = graph("Reshape", x, graph.constant([-1, size], np.int64)) if stacked else x
-    scales = graph("Reshape", row_scale, flat)
-    if positive:
-        graph.arrays.pop(sums)
-        codes = graph("QuantizeLinear", rows, scales, axis=0)
-    else:
-        zero = graph("Cast", graph("Round", graph("Neg", graph("Div", lowest, row_scale))), to=TensorProto.UINT8)
-        codes = graph("QuantizeLinear", rows, scales, graph("Reshape", zero, flat), axis=0)
+    codes, row_scale, zero = _codes(graph, x, rows, sums, positive)
     if stacked:
         codes = graph("Reshape", codes, graph("Shape", x))
     whole = graph("MatMulInteger", codes, weight)
-    if not positive:
+    if zero:
         whole = graph("Sub", whole, graph("Mul", graph("Cast", zero, to=TensorProto.INT32), sums))
     whole = graph("Cast", whole, to=TensorProto.FLOAT)
     # As a product of matrices, not Mul: ONNX Runtime 1.31 takes Mul for that of one scale for all rows, and errs.
@@ -327,21 +332,39 @@ def _rows(
     return str(graph("Add", graph("Mul", whole, both), bias))
 
 
-def _on_grid(graph: Graph, layer: Layer, x: str, agent: int) -> str:
-    """x rounded to the layer's frozen grid, if it has one."""
+def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: str, sums: str, positive: bool) -> str:
+    """The int8 convolution of many images (B, C, height, width), each with a scale of its own."""
+    if any(layer.padding):  # before the codes: those of zero differ between images
+        x = graph("Pad", x, graph.constant([0, 0, *layer.padding] * 2, np.int64))
+    flat = graph("Flatten", x, axis=1)
+    codes, row_scale, zero = _codes(graph, flat, flat, sums, positive)
+    codes = graph("Reshape", codes, graph("Shape", x))
+    whole = graph("ConvInteger", codes, weight, strides=list(layer.stride))
+    images, units = graph.constant([-1, 1, 1, 1], np.int64), graph.constant([-1, 1, 1], np.int64)
+    scale, bias = (graph("Reshape", name, units) for name in (scale, bias))
+    if zero:
+        zero = graph("Reshape", graph("Cast", zero, to=TensorProto.INT32), images)
+        whole = graph("Sub", whole, graph("Mul", zero, graph("Reshape", sums, units)))
+    both = graph("Mul", graph("Reshape", row_scale, images), scale)
+    return str(graph("Add", graph("Mul", graph("Cast", whole, to=TensorProto.FLOAT), both), bias))
+
+
+def _on_grid(graph: Graph, layer: Layer, x: str, agent: int | None) -> str:
+    """x rounded to the layer's frozen grid, if it has one: (B, …) of one agent, or (N, B, I) where `agent` is None."""
     frozen = layer.quantized
     if frozen is None or frozen.input is None:
         return x
     grid = frozen.input
-    scale, zero = float(grid.scale[agent]), int(grid.zero_point[agent])
-    most = 2**grid.bits - 1
-    kind: Any = np.uint8 if grid.bits <= 8 else np.uint16
+    scale, zero = grid.scale, grid.zero_point  # (N,)
+    if agent is not None:
+        scale, zero = scale[agent], zero[agent]
     if grid.bits not in (8, 16):  # the type would hold larger codes
-        x = graph(
-            "Clip", x, graph.constant(np.float32(-zero * scale)), graph.constant(np.float32((most - zero) * scale))
-        )
-    point = graph.constant(np.float32(scale)), graph.constant(zero, kind)
-    return str(graph("DequantizeLinear", graph("QuantizeLinear", x, *point), *point))
+        low, high = -zero * scale, (2**grid.bits - 1 - zero) * scale
+        low, high = (end if agent is not None else end[:, None, None] for end in (low, high))
+        x = graph("Max", graph("Min", x, graph.constant(high)), graph.constant(low))
+    point = graph.constant(scale), graph.constant(zero, np.uint8 if grid.bits <= 8 else np.uint16)
+    axis = {} if agent is not None else {"axis": 0}
+    return str(graph("DequantizeLinear", graph("QuantizeLinear", x, *point, **axis), *point, **axis))
 
 
 def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) -> str:

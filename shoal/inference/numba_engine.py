@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_noise, check_observation, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, refuse_grids, same_shapes
 from shoal.inference.policy import ACTIVATIONS, LEAK, Actions, Array, Linear, Policy
 
 # where things stand among the whole numbers
@@ -129,6 +129,7 @@ class NumbaEngine:
         """`policy` must have linear layers only."""
         if not policy.linear_only:
             raise UserError("The numba engine runs linear layers only, but the policy has convolutions; use onnx.")
+        refuse_grids(policy, self.name)
         self.policy = policy = policy.played()
         self._draws = Draws()
         widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in policy.layers))
@@ -169,6 +170,7 @@ class NumbaEngine:
 
     def load(self, policy: Policy) -> None:
         """Copy other weights over the present ones."""
+        refuse_grids(policy, self.name)
         policy = policy.played()
         same_shapes(self.policy, policy)
         self._numbers[:] = _numbers(policy)
@@ -206,5 +208,5 @@ def _numbers(policy: Policy) -> Array:
     )
     parts = [mean, deviation, np.full((n, 1), clip)]
     for layer in policy.layers:
-        parts += [layer.weight, layer.bias]
+        parts += [layer.played_weight, layer.bias]
     return np.concatenate([np.asarray(part, np.float32).reshape(n, -1) for part in (*parts, low, high)], axis=1)

@@ -86,6 +86,11 @@ class Linear:
         """U."""
         return self.weight.shape[2]
 
+    @property
+    def played_weight(self) -> Array:
+        """The weights, rounded if they were frozen to a grid."""
+        return self.weight if self.quantized is None else self.quantized.round(self.weight, 2)
+
 
 @dataclass(frozen=True, eq=False)
 class Conv2d:
@@ -102,6 +107,11 @@ class Conv2d:
     def units(self) -> int:
         """U."""
         return self.weight.shape[0]
+
+    @property
+    def played_weight(self) -> Array:
+        """The weights, rounded if they were frozen to a grid."""
+        return self.weight if self.quantized is None else self.quantized.round(self.weight, 0)
 
 
 Layer = Linear | Conv2d
@@ -195,6 +205,11 @@ class Policy:
     def linear_only(self) -> bool:
         """Whether all layers are linear."""
         return all(isinstance(layer, Linear) for layer in self.layers)
+
+    @property
+    def grids(self) -> list[Grid]:
+        """The grids that inputs of layers were frozen to."""
+        return [layer.quantized.input for layer in self.layers if layer.quantized and layer.quantized.input]
 
     def played(self) -> "Policy":
         """The same without the outputs that nobody plays: a Gaussian's deviations."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.inference.engine import Draws, check_noise, check_observation, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, refuse_grids, same_shapes
 from shoal.inference.policy import Actions, Activation, Array, Conv2d, Linear, Policy
 
 MODULES: dict[Activation, type[nn.Module]] = {
@@ -52,7 +52,8 @@ def network(policy: Policy) -> nn.Sequential:
 
 def fill(network: nn.Sequential, policy: Policy) -> None:
     """Copy a policy's numbers into the modules."""
-    numbers = (array for layer in policy.layers for array in (layer.weight, layer.bias))
+    refuse_grids(policy, "torch")
+    numbers = (array for layer in policy.layers for array in (layer.played_weight, layer.bias))
     for parameter, array in zip(network.parameters(), numbers, strict=True):
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         parameter.copy_(tensor[0].T if parameter.dim() == 2 else tensor.view(parameter.shape))  # Linear: outputs first

@@ -1,8 +1,11 @@
 """Random policies for tests."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shoal.inference import Conv2d, Head, Linear, Normaliser, Policy
+from shoal.inference.calibrate import calibrated
 
 
 def random_policy(
@@ -49,7 +52,7 @@ def random_policy(
     return Policy(tuple(layers), Head(head, **ends), sizes, acted, names, norm, one_hot=one_hot).check()
 
 
-def image_policy(seed=0):
+def image_policy(seed=0, activation="relu"):
     """Two convolutions and two linear layers."""
     rng = np.random.default_rng(seed)
 
@@ -57,12 +60,22 @@ def image_policy(seed=0):
         return (rng.standard_normal(shape) * 1.5 / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
     layers = (
-        Conv2d(draw(8, 2, 4, 4), draw(8, 1)[:, 0], (2, 2), (0, 0)),
-        Conv2d(draw(6, 8, 3, 3), draw(6, 1)[:, 0], (1, 1), (1, 1)),
+        Conv2d(draw(8, 2, 4, 4), draw(8, 1)[:, 0], (2, 2), (0, 0), activation),
+        Conv2d(draw(6, 8, 3, 3), draw(6, 1)[:, 0], (1, 1), (1, 1), activation),
         Linear(draw(294, 16)[None] * 4, draw(16, 1).T, "relu"),
         Linear(draw(16, 5)[None] * 4, draw(5, 1).T, "none"),
     )
     return Policy(layers, Head("argmax"), (512,), (5,), ("agent",), image=(2, 16, 16), scale_image=True).check()
+
+
+def few_bits(policy, x):
+    """The policy with weights and inputs of layers frozen to 4 bits, as training for few bits leaves it."""
+    frozen, layers = calibrated(policy, x, 4), []
+    for layer in frozen.layers:
+        grid = layer.quantized.input
+        coarse = replace(grid, scale=grid.scale * 17, zero_point=np.rint(grid.zero_point / 17).astype(np.int32), bits=4)
+        layers.append(replace(layer, quantized=replace(layer.quantized, input=coarse)))
+    return replace(frozen, layers=tuple(layers))
 
 
 def observations(policy, batch=33, seed=1):

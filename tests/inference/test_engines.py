@@ -11,7 +11,8 @@ from shoal.inference.codes import safe_bits
 from shoal.inference.engine import KINDS, fastest
 from shoal.inference.graph import Form
 from shoal.inference.onnx_engine import OnnxEngine, template
-from tests.inference.policies import image_policy, observations, random_policy
+from shoal.quantization.torch_engine import TorchEngine
+from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 
 SHAPES = [
@@ -119,6 +120,23 @@ def test_another_frame_in_a_running_engine(name, precision, batch):
     engine = make_engine(random_policy(agents=2, action=(4, 2)), name, precision, batch=batch)
     with pytest.raises(UserError, match="make a new engine"):
         engine.load(random_policy(agents=2, action=(4, 3)))
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_what_was_frozen_in_a_running_engine(precision, batch):
+    old, new = (random_policy(seed, agents=2, head="box", squash="none") for seed in (0, 1))
+    x = observations(old, 8)
+    old, new = few_bits(old, x), few_bits(new, x)
+    engine = make_engine(old, "auto", precision, batch=batch)
+    for policy in (old, new):
+        engine.load(policy)
+        expected = policy.reference(x, dtype=np.float32)
+        assert np.abs(engine.act(x) - expected).mean() < 0.01 * np.ptp(expected)
+    with pytest.raises(UserError, match="numba engine has no grids"):
+        make_engine(old, "numba")
+    with pytest.raises(UserError, match="torch engine has no grids"):
+        TorchEngine(old)
 
 
 @pytest.mark.parametrize(("name", "precision"), KINDS)

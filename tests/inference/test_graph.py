@@ -14,7 +14,7 @@ from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.graph import OPSET, PRECISIONS, Form, build
-from tests.inference.policies import image_policy, observations, random_policy
+from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 
 LEVELS = onnxruntime.GraphOptimizationLevel
@@ -24,6 +24,7 @@ POLICIES = {
     "a large team": random_policy(agents=2, hidden=(192, 64), head="box", squash="none"),
     "tanh": random_policy(activation="tanh", normalised=True, head="box", squash="none"),
     "image": replace(image_policy(), head=Head("box", "none")),
+    "signed image": replace(image_policy(activation="leaky-relu"), head=Head("box", "none"), scale_image=False),
 }
 
 
@@ -72,7 +73,7 @@ def test_packed_weights_are_the_rounded_ones(name, bits):
 
 
 @pytest.mark.parametrize("level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC, LEVELS.ORT_ENABLE_ALL])
-@pytest.mark.parametrize("name", ["one agent", "a team", "a large team"])
+@pytest.mark.parametrize("name", ["one agent", "a team", "a large team", "image", "signed image"])
 def test_int8_by_rows_at_every_level_of_optimisation(name, level):
     """ONNX Runtime 1.31 fuses a product of scales by rows as if it were one scale: the graph must not let it."""
     policy = POLICIES[name]
@@ -104,19 +105,19 @@ def test_static_convolutions_are_within_one_code_of_what_is_simulated(bits):
     assert np.abs(play(frozen, Form("static-int8", bits), x) - expected).max() < np.ptp(expected) / 255
 
 
-def test_static_with_inputs_of_few_bits():
-    policy = POLICIES["a team"]
-    x = observations(policy)
-    frozen = calibrated(policy, x, 4)
-    layers = []
-    for layer in frozen.layers:
-        grid = layer.quantized.input
-        coarse = replace(grid, scale=grid.scale * 17, zero_point=np.rint(grid.zero_point / 17).astype(np.int32), bits=4)
-        layers.append(replace(layer, quantized=replace(layer.quantized, input=coarse)))
-    frozen = replace(frozen, layers=tuple(layers))
+@pytest.mark.parametrize("name", ["one agent", "a team", "image"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_was_frozen_is_played_in_every_precision(name, precision):
+    """Weights and inputs of 4 bits, as training leaves them: rounded alike whatever the arithmetic is."""
+    x = observations(POLICIES[name])
+    frozen = few_bits(POLICIES[name], x)
     expected = frozen.reference(x, dtype=np.float32)
-    assert np.abs(play(frozen, Form("static-int8", 4), x) - expected).max() < np.ptp(expected) / 15
-    assert np.abs(play(frozen, Form("static-int8", 4), x) - expected).mean() < 0.1 * np.ptp(expected) / 15
+    wrong = np.abs(play(frozen, Form(precision, 4), x) - expected)
+    if precision in ("float16", "int8"):  # weights or inputs are rounded once more, so a code may be the next one
+        assert wrong.max() < np.ptp(expected) / 15
+        assert wrong.mean() < 0.3 * np.abs(POLICIES[name].reference(x) - expected).mean()
+    else:
+        assert wrong.max() < 1e-5 * np.ptp(expected)
 
 
 def test_calibration_covers_what_was_seen():
@@ -154,14 +155,13 @@ def test_a_full_temporary_folder_is_told(monkeypatch):
         audit(b"")
 
 
-def test_convolutions_in_8_bits_are_static_only():
+def test_convolutions_in_8_bits():
     policy, places = POLICIES["image"], (49, 49)
     x = observations(policy)
     products = sum(layer.weight.size * (49 if layer.weight.ndim == 4 else 1) for layer in policy.layers)
     static = audit(build(calibrated(policy, x, 7), Form("static-int8", 7)).SerializeToString(), places)
     dynamic = audit(build(policy, Form("int8", 7)).SerializeToString(), places)
-    assert (static.int8, static.all) == (products, products)
-    assert dynamic.all == products and dynamic.int8 == 294 * 16 + 16 * 5
+    assert (static.int8, static.all) == (dynamic.int8, dynamic.all) == (products, products)
 
 
 def test_what_a_file_says_about_itself():
