@@ -150,9 +150,13 @@ def output_file(option: str, name: str, suffix: str) -> Path:
     path = Path(name)
     if path.suffix.lower() != suffix:
         raise UserError(f"{option} is '{name}', but must end in {suffix}.")
-    if path.is_dir():
+    try:
+        folder, beside = path.is_dir(), path.parent.is_dir()
+    except OSError as error:  # a name that is too long
+        raise UserError(f"{option} '{name}' cannot be written: {error.strerror}.") from None
+    if folder:
         raise UserError(f"{option} '{name}' cannot be written: it is a folder.")
-    if not path.parent.is_dir():
+    if not beside:
         raise UserError(f"{option} '{name}' cannot be written: there is no folder '{path.parent}'.")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"{option} '{name}' cannot be written: Permission denied.")

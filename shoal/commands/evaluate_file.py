@@ -103,6 +103,8 @@ def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
     if not isinstance(held, dict) or not held.keys() <= known:
         held = {}
     env = str(said.get("env") or held.get("env") or "")
+    if f"gym:{env}" == held.get("env"):  # as `shoal export --env` takes it
+        env = f"gym:{env}"
     if not env:
         raise UserError("The file does not say which world it was trained in; name one with --env.")
     if "env" not in said and ":" in env.removeprefix("gym:"):

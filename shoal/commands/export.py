@@ -82,6 +82,8 @@ def export(argv: list[str]) -> int:
             if command.env or command.normaliser or command.trust:
                 raise UserError("--env, --normaliser and --trust are for zips; a run knows its own world.")
             jobs, source = run_jobs(Path(command.policy), path, command.each, command.sample, command.seed)
+        if command.precision == "int8" and not all(job.policy.linear_only for job in jobs):
+            say("Convolutions that scale every state by itself are slower than float32's; static-int8 is faster.")
         advance(1, "checking")
         form = command.precision, command.bits, command.single, command.tolerance
         exported = write(jobs, *form, {"exported_from": command.policy, "states_from": source})
@@ -112,12 +114,16 @@ def write(
     tolerance: float | None = None,
     facts: dict[str, Any] | None = None,
 ) -> list["Exported"]:
-    """All files of an export, each checked against PyTorch."""
+    """All files of an export, written once all are checked against PyTorch."""
     from shoal import __version__
-    from shoal.quantization.export import export_policy
+    from shoal.files import write_whole
+    from shoal.quantization.export import checked
 
     facts = {"shoal_version": __version__, **(facts or {})}
-    return [export_policy(*job[:2], precision, *job[2:], bits, single, tolerance, facts) for job in jobs]
+    found = [checked(*job[:2], precision, *job[2:], bits, single, tolerance, facts) for job in jobs]
+    for job, (_, content) in zip(jobs, found, strict=True):
+        write_whole(job.path, content, "the policy")
+    return [exported for exported, _ in found]
 
 
 def run_jobs(folder: Path, path: Path, each: bool, sample: bool, seed: int) -> tuple[list[Job], str]:
@@ -125,20 +131,31 @@ def run_jobs(folder: Path, path: Path, each: bool, sample: bool, seed: int) -> t
     from shoal.training.evaluation import load_team
 
     team, config = load_team(folder, say)
+    team_policy(team, config, each, sample)  # what is wrong with it is told before it plays
     states, source = states_of_run(folder, team, config, seed)
     return team_jobs(team, config, path, states, each, sample), source
+
+
+def team_policy(team: "Team", config: "TrainConfig", each: bool, sample: bool) -> tuple["Policy", int | None]:
+    """The team's policy, and the one agent whose numbers are frozen if it is not all."""
+    from shoal.quantization.export import from_team, only_agent
+    from shoal.training.config import WorldConfig
+
+    only, frozen = only_agent(team)
+    if only is not None and not each:
+        raise UserError("The team was trained with one agent in few bits, which takes one file an agent: say --each.")
+    world = {field.name: getattr(config, field.name) for field in dataclasses.fields(WorldConfig)}
+    metadata = {"env": config.env, "world": world, "algorithm": config.algorithm}
+    return replace(from_team(team, sample=sample, frozen=frozen), metadata=metadata).check(), only
 
 
 def team_jobs(
     team: "Team", config: "TrainConfig", path: Path, states: "Array", each: bool = False, sample: bool = False
 ) -> list[Job]:
     """The team in one file, or one an agent."""
-    from shoal.quantization.export import each_agent, from_team, team_outputs
-    from shoal.training.config import WorldConfig
+    from shoal.quantization.export import each_agent, team_outputs
 
-    world = {field.name: getattr(config, field.name) for field in dataclasses.fields(WorldConfig)}
-    metadata = {"env": config.env, "world": world, "algorithm": config.algorithm}
-    policy = replace(from_team(team, sample=sample), metadata=metadata)
+    policy, only = team_policy(team, config, each, sample)
     outputs = team_outputs(team, states)
     if not each:
         return [Job(policy, path, states, outputs)]
@@ -152,7 +169,7 @@ def team_jobs(
             states[:, n : n + 1, : alone.observation_size].copy(),
             outputs[:, n : n + 1, : alone.action_size],
         )
-        for n, alone in enumerate(each_agent(policy))
+        for n, alone in enumerate(each_agent(policy, only))
     ]
 
 

@@ -26,7 +26,7 @@ from shoal.inference.engine import Draws
 from shoal.inference.graph import PRECISIONS, Form, Precision, build
 from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy, Quantized
 from shoal.inference.runtime import new_session
-from shoal.quantization.qat import frozen_layers
+from shoal.quantization.qat import FakeStack, frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; of packed weights 2 / 2^bits."""
@@ -91,25 +91,34 @@ class Exported:
 def make_form(policy: Policy, precision: Precision, bits: int | None, single: bool = False) -> Form:
     """The form of a file; bits are checked against what the precision can have."""
     check_choice("--precision", precision, PRECISIONS)
+    trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
     if precision in ("float32", "float16"):
         if bits is not None:
             raise UserError(f"--bits is {bits}, but {precision} has no choice of bits; leave it out.")
         return Form(precision, alone=single)
     if precision == "packed":
-        bits = 4 if bits is None else bits
+        if bits is None:
+            bits = trained if 2 <= trained <= 7 else 4
         check_range("--bits", bits, 2, 7)
         return Form(precision, bits, alone=single)
     if bits is not None:
         check_range("--bits", bits, 2, 8)
-    if precision == "static-int8" and (frozen := [layer.quantized.bits for layer in policy.layers if layer.quantized]):
-        if bits is not None and bits < max(frozen):
-            raise UserError(f"--bits is {bits}, but the policy was trained for {max(frozen)}; leave it out.")
-        bits = max(frozen)
+    if precision == "static-int8" and trained:
+        if bits is not None and bits < trained:
+            raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")
+        bits = trained
         check_range("The policy's bits", bits, 2, 8)
     return Form(precision, bits or safe_bits(), alone=single)
 
 
-def export_policy(
+def export_policy(policy: Policy, path: Path, precision: Precision, *rest: Any, **options: Any) -> Exported:
+    """Write a policy's file if it is what `checked` takes: states, outputs and options are its own."""
+    exported, content = checked(policy, path, precision, *rest, **options)
+    write_whole(path, content, "the policy")
+    return exported
+
+
+def checked(
     policy: Policy,
     path: Path,
     precision: Precision,
@@ -119,8 +128,8 @@ def export_policy(
     single: bool = False,
     tolerance: float | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Exported:
-    """Write a policy's file if it plays the states (B, N, O) as the original does; else a sentence, and no file.
+) -> tuple[Exported, bytes]:
+    """A policy's file if it plays the states (B, N, O) as the original does; else a sentence. Nothing is written.
 
     `outputs` (B, N, U) are the original's last ones for these states.
     """
@@ -151,8 +160,7 @@ def export_policy(
         int8_share=counted.share, nodes=counted.nodes, **found,
     )  # fmt: skip
     refuse_if_wrong(exported)
-    write_whole(path, written, "the policy")
-    return exported
+    return exported, written
 
 
 SCHEMES = {
@@ -196,8 +204,7 @@ def refuse_if_wrong(exported: Exported) -> None:
         raise UserError(f"'{exported.path}' was not written: a state alone gets another action than in a batch.")
     if exported.precision.endswith("int8") and exported.int8_share < 0.5:
         raise UserError(
-            f"'{exported.path}' was not written: only {exported.int8_share:.0%} of its products would run in 8 bits "
-            "(convolutions do so in static-int8 only)."
+            f"'{exported.path}' was not written: only {exported.int8_share:.0%} of its products would run in 8 bits."
         )
 
 
@@ -295,6 +302,20 @@ def _errors(
     return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
 
 
-def each_agent(policy: Policy) -> list[Policy]:
-    """A policy of its own for every agent."""
-    return [replace(policy.of_agent(n), metadata=policy.metadata) for n in range(policy.agents)]
+def each_agent(policy: Policy, only: int | None = None) -> list[Policy]:
+    """A policy of its own for every agent; `only`: the one whose numbers are frozen, if it is not all."""
+    policies = [replace(policy.of_agent(n), metadata=policy.metadata) for n in range(policy.agents)]
+    if only is None:
+        return policies
+    full = [replace(own, layers=tuple(replace(layer, quantized=None) for layer in own.layers)) for own in policies]
+    return [own if n == only else full[n] for n, own in enumerate(policies)]
+
+
+def only_agent(team: Team) -> tuple[int | None, list[Quantized] | None]:
+    """The one agent that was trained in few bits, and what its team's layers would be rounded to; else None twice."""
+    actors = team.rollout_actors
+    fakes = list(actors.quantizer.layers.values()) if isinstance(actors.quantizer, FakeStack) else []
+    if not fakes or fakes[0].chosen is None or not fakes[0].on:
+        return None, None
+    frozen = [fake.frozen(weight.detach()) for fake, weight in zip(fakes, actors.weights, strict=True)]
+    return int(fakes[0].chosen.flatten().int().argmax()), frozen

@@ -22,9 +22,11 @@ from shoal.envs import make_env
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference import Head, Linear, Policy
+from shoal.inference.codes import safe_bits
 from shoal.inference.file import PolicyFile
 from shoal.inference.graph import PRECISIONS
 from shoal.quantization.export import export_policy, from_team, make_form, team_outputs
+from shoal.quantization.qat import Qat
 from shoal.replay import Ring
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.evaluation import load_team
@@ -275,6 +277,7 @@ WRONG = [
     ("export {run} --bits 8 --out {tmp}/p.onnx", "float32 has no choice of bits"),
     ("export {run} --out {tmp}/p.txt", "must end in .onnx"),
     ("export {run} --out {tmp}/none/p.onnx", "there is no folder"),
+    (f"export {{run}} --out {{tmp}}/{'p' * 300}.onnx", "File name too long"),
     ("export {tmp}/none --out {tmp}/p.onnx", "There is no run folder"),
     ("export {run} --tolerance 7 --out {tmp}/p.onnx", "--tolerance is 7.0"),
     ("export {run} --precision packed --bits 2 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
@@ -346,6 +349,35 @@ def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path):
     assert np.abs(PolicyFile(tmp_path / "p.onnx").act(states) - outputs).max() < np.ptp(outputs) / 15
     with pytest.raises(UserError, match="was trained for 4"):
         make_form(policy, "static-int8", 3)
+    assert make_form(policy, "packed", None).bits == 4
+    for precision in ("float32", "packed"):
+        export_policy(boxes, tmp_path / "p.onnx", precision, states, outputs, tolerance=1e-5)
+
+
+def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
+    spec = choice_spec()
+    team = make_team(spec, SMALL, 3, torch.device("cpu"))
+    qat, x, path = Qat({"actors": team.rollout_actors}, 4, delay=0, only=1), states_for(spec), tmp_path / "p.onnx"
+    team.rollout_actors(torch.from_numpy(x).transpose(0, 1))  # ranges are observed
+    qat.freeze()
+    with pytest.raises(UserError, match="takes one file an agent: say --each"):
+        team_jobs(team, SMALL, path, x)
+    jobs = team_jobs(team, SMALL, path, x, each=True)
+    assert [len(job.policy.grids) for job in jobs] == [0, 3, 0]
+    for precision, others in (("float32", None), ("static-int8", safe_bits())):
+        found = write(jobs, precision)
+        facts = [PolicyFile(one.path).facts for one in found]
+        assert [one["frozen_bits"] for one in facts] == [others, 4, others]
+    assert found[1].agreement == 1.0
+
+
+def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
+    team = make_team(box_spec(), SMALL, 3, torch.device("cpu"))
+    jobs = team_jobs(team, SMALL, tmp_path / "p.onnx", states_for(box_spec()), each=True)
+    jobs[-1] = jobs[-1]._replace(outputs=jobs[-1].outputs + 0.01)
+    with pytest.raises(UserError, match="was not written"):
+        write(jobs, "float32")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_drawn_policy_by_command(tmp_path, run, shoal):
@@ -381,7 +413,7 @@ def test_a_stable_baselines_model_plays_as_in_its_own_library(tmp_path, shoal, a
         assert (ours == theirs).mean() > 0.95
     else:
         assert np.abs(ours - theirs).mean() < (0.002 if precision == "float16" else 0.04) * 4  # the box is 4 wide
-    code, out, err = shoal("evaluate", path, "--episodes", 2, "--json")
+    code, out, err = shoal("evaluate", path, "--env", env, "--episodes", 2, "--json")
     assert code == 0 and json.loads(out)["env"] == f"gym:{env}", err
 
 
@@ -401,8 +433,8 @@ def test_a_model_of_images(tmp_path, shoal):
         assert (ours == theirs).mean() > 0.8
         code, out, err = shoal("evaluate", path, "--episodes", 3, "--json")
         assert code == 0 and 0 <= json.loads(out)["return_mean"] <= 4, err
-        code, _, err = shoal("export", zip_path, "--precision", "int8", *words)
-        assert code == 2 and "convolutions do so in static-int8 only" in err
+        code, out, err = shoal("export", zip_path, "--precision", "int8", *words)
+        assert code == 0 and json.loads(out)["files"][0]["int8_share"] == 1.0 and "static-int8 is faster" in err
     finally:
         gymnasium.registry.pop("ShoalExportPictures-v0")
 
