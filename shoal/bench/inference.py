@@ -60,7 +60,7 @@ def _rows(network: str, seconds: float, memory: bool) -> list[dict[str, Any]]:
         times = blocks(sides, seconds / len(BATCHES))
         loads = [_load_ms(engine, policy) for engine in engines]
         labels = [("torch", "float32"), *kinds, ("auto", engines[-1].precision)]
-        rows += _table(network, batch, labels, times, loads, held, f"took {engines[-1].name}")
+        rows += _table(network, batch, labels, times, loads, held, engines[-1].name)
     return rows
 
 
@@ -79,7 +79,7 @@ def _table(
         engine, precision = label
         float32 = medians.get((engine, "float32"), 0.0)
         slower = engine != "auto" and precision != "float32" and medians[label] > SLOWER * float32
-        note = taken if engine == "auto" else "slower than this engine's float32" if slower else ""
+        note = f"took {taken}" if engine == "auto" else "slower than this engine's float32" if slower else ""
         goals = (GOALS.get((network, batch, kind)) for kind in label)
         rows.append(
             {
@@ -89,7 +89,7 @@ def _table(
                 "batch": batch,
                 "latency_us": 1e6 * medians[label],
                 "p99_us": 1e6 * float(np.quantile(own, 0.99)),
-                "memory_mb": held.get((*label, batch)),
+                "memory_mb": held.get((taken if engine == "auto" else engine, precision, batch)),
                 "load_ms": load,
                 "ratio": medians[labels[0]] / medians[label],
                 "goal": next((goal for goal in goals if goal), None),

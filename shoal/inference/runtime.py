@@ -8,6 +8,7 @@ def session_options(threads: int = 1) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = False
     options.log_severity_level = 4  # what goes wrong is raised
     return options
 

@@ -21,6 +21,16 @@ def test_rows_of_a_small_network(monkeypatch):
             assert row["p99_us"] >= row["latency_us"] and row["load_ms"] > 0
 
 
+def test_a_precision_that_does_not_pay_says_so_and_auto_has_what_it_took():
+    labels = [("torch", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8"), ("auto", "int8")]
+    times = [[0.010], [0.0020], [0.00205], [0.0021], [0.001]]
+    held = {("onnx", "int8", 1): 66.0}
+    rows = inference._table("3x64", 1, labels, times, [1.0] * 5, held, "onnx")
+    assert [row["note"] for row in rows] == ["", "", "", "slower than this engine's float32", "took onnx"]
+    assert [row["memory_mb"] for row in rows] == [None, None, None, 66.0, 66.0]
+    assert [row["ratio"] for row in rows] == pytest.approx([1, 5, 0.010 / 0.00205, 0.010 / 0.0021, 10])
+
+
 def test_a_process_for_memory():
     policy = networks.bench_policy("3x64")
     held = inference._memory("3x64", policy, [("onnx", "int8"), ("torch", "float32")])
