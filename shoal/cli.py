@@ -41,6 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         say("Interrupted.")
         return 128 + getattr(stop, "number", 2)
+    except ImportError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while native code was being loaded
+            raise
+        say("Interrupted.")
+        return 130
     except MemoryError:
         say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
         return 2

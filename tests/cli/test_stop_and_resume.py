@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from shoal.cli import main
 from shoal.training import loop
 from shoal.training.checkpoint import Checkpoints
 from tests.cli.helpers import QUIET, call_before, one_sentence, send, strict
@@ -90,3 +91,11 @@ def test_resuming_a_finished_run_writes_nothing(shoal, finished):
     finished.chmod(0o755)
     assert code == 0 and "is finished" in err
     assert {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))} == before
+
+
+def test_ctrl_c_while_native_code_is_loaded_is_an_interruption(monkeypatch, capsys):
+    def loading(argv):
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr("shoal.cli.run_command", loading)
+    assert main(["export"]) == 130 and capsys.readouterr().err == "Interrupted.\n"
