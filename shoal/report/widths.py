@@ -23,12 +23,12 @@ def draw_widths(found: Mapping[str, Any], path: Path) -> Path:
 
     rows: Sequence[dict[str, Any]] = found["rows"]
     full = rows[0]
-    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+    widths = {row["precision"]: row["bits"] for row in rows[1:]}
+    figure = Figure(figsize=(max(7.5, 0.6 * len(widths)), 4.4), layout="constrained")  # room for every name
     axes = figure.subplots()
     axes.axhline(full["return_mean"], color=FAINT_INK, linewidth=1, linestyle=(0, (5, 3)), label="float32")
     low, high = (full["return_mean"] + sign * (full["return_ci95"] or 0) for sign in (-1, 1))
     axes.axhspan(low, high, color=FAINT_INK, alpha=0.12, linewidth=0)
-    widths = {row["precision"]: row["bits"] for row in rows[1:]}
     order = sorted(widths, key=lambda name: (-widths[name], not _integers(name), name))
     places = {name: place for place, name in enumerate(order)}
     kinds = list(dict.fromkeys(row["what"] for row in rows[1:]))
@@ -39,7 +39,8 @@ def draw_widths(found: Mapping[str, Any], path: Path) -> Path:
     axes.set_xticks(range(len(order)), [name.removesuffix(" bits") for name in order])
     axes.set_xlabel("bits, or number format", fontsize=9, color=FAINT_INK)
     axes.set_ylabel("return of an episode", fontsize=9, color=FAINT_INK)
-    axes.set_title(f"Return over bits, {found['env']}", loc="left", fontsize=10, color=INK)
+    title = f"Return over bits, {found['env']}: means of {found['episodes']:,} episodes with 95 % intervals"
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
     _finish(axes)
     axes.legend(fontsize=8, frameon=False)
     return _write(figure, path)
@@ -63,7 +64,7 @@ def draw_weights(found: Mapping[str, Any], path: Path) -> Path:
         _finish(axes)
     for axes in every[len(layers) :]:
         axes.set_visible(False)
-    figure.suptitle("Weights of each layer", x=0.01, ha="left", fontsize=10, color=INK)
+    figure.suptitle("Weights of each layer: how many have which value", x=0.01, ha="left", fontsize=10, color=INK)
     return _write(figure, path)
 
 
