@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from shoal.errors import UserError
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import Scheme, check_finite
 
@@ -76,6 +77,11 @@ def check_weights(module: nn.Module) -> None:
 
 def _layers_of(prefix: str, part: nn.Module) -> list[Layer]:
     if isinstance(part, KINDS):
+        if not isinstance(part.weight, nn.Parameter):
+            raise UserError(
+                f"Layer '{prefix.rstrip('.') or 'layer'}' computes its weights in every pass (weight_norm, "
+                "spectral_norm): remove that first, and quantize what they have come to."
+            )
         return [Layer(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
     if isinstance(part, JointCritics):
         return [Layer(f"{prefix}first", part, part.first, (1,), (1, 2))]

@@ -156,6 +156,9 @@ def test_bytes_are_those_of_packed_codes_scales_and_biases():
 def test_what_cannot_be_quantized_is_refused():
     with pytest.raises(UserError, match="no layer"):
         quantized(nn.Sequential(nn.ReLU()), Plan(FOUR))
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
+    with pytest.raises(UserError, match=r"'0' computes its weights"):
+        quantized(normed, Plan(FOUR))
     with pytest.raises(UserError, match=r"layer '0' is not known"):
         quantized(mlp(), Plan(FOUR, EIGHT))
     model = mlp()
