@@ -46,7 +46,8 @@ def random_policy(
     norm = None
     if normalised:
         mean = rng.standard_normal((agents, max(seen))).astype(np.float32)
-        norm = Normaliser(mean, (0.1 + rng.random((agents, max(seen)))).astype(np.float32), clip=3.0)
+        var = (0.1 + rng.random((agents, max(seen)))).astype(np.float32)
+        norm = Normaliser(mean, var, epsilon=0.02, clip=3.0)
     names = tuple(f"agent_{n}" for n in range(agents))
     sizes = (1,) * agents if one_hot else seen
     return Policy(tuple(layers), Head(head, **ends), sizes, acted, names, norm, one_hot=one_hot).check()

@@ -1,9 +1,12 @@
 """Weights as whole numbers against numpy written plainly, and packed bits read one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shoal.errors import UserError
+from shoal.inference import Quantized
 from shoal.inference.codes import encode, fields, has_vnni, layer_codes, pack
 from tests.inference.policies import image_policy
 
@@ -37,6 +40,14 @@ def test_convolutions_have_a_scale_a_filter():
     codes, scales = layer_codes(layer, 7)
     assert np.allclose(scales[0], np.abs(layer.weight).max((1, 2, 3)) / 63)
     assert np.abs(codes * scales[0][:, None, None, None] - layer.weight).max() <= scales.max() / 2 * 1.001
+
+
+def test_frozen_codes_are_kept_unless_they_have_more_bits_than_there_are():
+    layer = image_policy().layers[-1]
+    scale = np.full((1, layer.units), 0.11, np.float32)
+    for frozen, kept in ((3, True), (4, True), (8, False)):
+        codes, scales = layer_codes(replace(layer, quantized=Quantized(frozen, scale)), 4)
+        assert np.array_equal(scales, scale) is kept and np.abs(codes).max() <= 7
 
 
 @pytest.mark.parametrize("bits", range(2, 8))

@@ -176,6 +176,15 @@ def test_drawn_choices_differ_and_follow_given_noise():
         assert not np.array_equal(first, second) and np.bincount(first[:, 0]).min() > 40
 
 
+def test_of_equal_choices_the_first_is_taken():
+    policy = random_policy(agents=2, action=(4, 3))
+    last = policy.layers[-1]
+    policy = replace(policy, layers=(*policy.layers[:-1], replace(last, weight=0 * last.weight, bias=0 * last.bias)))
+    for name, precision in KINDS:
+        for batch in (1, 3):
+            assert not make_engine(policy, name, precision).act(observations(policy, batch)).any()
+
+
 def test_bytes_shrink_with_the_precision():
     policy = random_policy(hidden=(64, 64))
     sizes = {precision: make_engine(policy, "onnx", precision).nbytes for precision in ("float32", "float16", "int8")}
