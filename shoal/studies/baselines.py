@@ -44,6 +44,8 @@ class Recipe:
     """Observations and rewards by VecNormalize."""
     noise: tuple[str, float] | None = None
     """Rollout noise, normal or ornstein-uhlenbeck, and its standard deviation."""
+    seed: int = 0
+    """The first with which it learns anything in these steps."""
     source: str = ""
     """Where the settings are from, if not from the Zoo's entry of this name."""
 
@@ -67,11 +69,12 @@ DDPG_BOX = {
     "learning_rate": 1e-3,
     "policy_kwargs": {"net_arch": [400, 300]},
 }
-PAPERS_LAYERS = {"policy_kwargs": {"net_arch": [64, 64]}}
-"""Two of 64, as all of its Gym policies have; DDPG's own 400 and 300 take three times as long."""
+DDPG_SMALL = {"learning_starts": 1_000, "policy_kwargs": {"net_arch": [64, 64]}}
+"""The paper's layers; the Zoo's 10,000 steps without learning would be half of the training."""
 PPO_MUJOCO = {"n_steps": 512, "n_epochs": 20}
 BULLET = "the Zoo's entry for PyBullet's version"
 V3, V0 = "the Zoo's entry for v3", "the Zoo's entry for v0"
+SMALL = "the Zoo's nearest entry, with the paper's layers"
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("a2c", "CartPole-v1"): Recipe(300_000, 500_000, 120, {"ent_coef": 0.0}, 8),
@@ -145,12 +148,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         True,
     ),
     ("ddpg", "MountainCarContinuous-v0"): Recipe(
-        20_000,
-        300_000,
-        120,
-        PAPERS_LAYERS,
-        noise=("ornstein-uhlenbeck", 0.5),
-        source="the Zoo's, with the paper's layers",
+        20_000, 300_000, 150, DDPG_SMALL, noise=("ornstein-uhlenbeck", 0.5), seed=1, source=SMALL
     ),
     ("a2c", "Acrobot-v1"): Recipe(300_000, 500_000, 150, {"ent_coef": 0.0}, 16, True),
     ("ppo", "Acrobot-v1"): Recipe(
@@ -199,12 +197,20 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         4,
     ),
     ("ddpg", "Pendulum-v1"): Recipe(
-        20_000,
+        8_000,
         20_000,
         60,
-        {**DDPG_BOX, **PAPERS_LAYERS, "gradient_steps": -1, "train_freq": [1, "episode"]},
+        {**DDPG_BOX, **DDPG_SMALL, "gradient_steps": -1, "train_freq": [1, "episode"]},
         noise=("normal", 0.1),
-        source=f"{V0}, with the paper's layers",
+        source=SMALL,
+    ),
+    ("ddpg", "Reacher-v5"): Recipe(
+        6_000,
+        300_000,
+        40,
+        {**DDPG_BOX, **DDPG_SMALL, "gradient_steps": -1, "train_freq": [1, "episode"]},
+        noise=("normal", 0.1),
+        source=SMALL,
     ),
     ("a2c", "HalfCheetah-v5"): Recipe(
         300_000, 2_000_000, 300, {**A2C_BOX, "learning_rate": "lin_0.00096"}, 4, True, source=BULLET
@@ -273,7 +279,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         source=BULLET,
     ),
 }
-MUJOCO = ("HalfCheetah-v5", "Walker2d-v5")
+MUJOCO = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5")
 CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
 CHOSEN_BY = 10
 """Shares of the training after which a model plays to be chosen, and for how many episodes."""
@@ -286,14 +292,22 @@ def missing_packages() -> str | None:
     return None
 
 
-def has_mujoco() -> bool:
-    """Whether HalfCheetah and Walker2d can be played."""
-    return importlib.util.find_spec("mujoco") is not None and importlib.util.find_spec("imageio") is not None
+def can_play(env: str) -> bool:
+    """Whether an environment's own library is there."""
+    return env not in MUJOCO or all(map(importlib.util.find_spec, ("mujoco", "imageio")))
+
+
+def left_out() -> list[str]:
+    """A sentence if there are environments whose library is not there."""
+    missing = [env for env in MUJOCO if not can_play(env)]
+    names = ", ".join(missing)
+    return [f"{names} are left out: mujoco is not installed (pip install 'shoal[control]')."] if missing else []
 
 
 def digest_of(algorithm: str, env: str) -> str:
     """Changes with whatever decides how a recipe's model is trained."""
     decides = dataclasses.asdict(RECIPES[algorithm, env]) | {"seconds": 0, "steps": 0}
+    del decides["seed"]  # which, as the steps, are told apart from it
     return sha256(json.dumps([decides, CHOSEN, CHOSEN_BY]).encode())[:10]
 
 

@@ -63,9 +63,9 @@ def cells(quick: bool, options: Options) -> list[Cell]:
             Cell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
             for algorithm, env, steps in QUICK
         ]
-    playable = [(pair, recipe) for pair, recipe in baselines.RECIPES.items() if can_play(pair[1])]
+    playable = [(pair, recipe) for pair, recipe in baselines.RECIPES.items() if baselines.can_play(pair[1])]
     return [
-        Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes), recipe.seconds)
+        Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds)
         for (algorithm, env), recipe in playable
     ]
 
@@ -83,10 +83,8 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
     if not rows:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
-    if not quick and not options.model and not baselines.has_mujoco():
-        done.failed.append(
-            "HalfCheetah and Walker2d are left out: mujoco is not installed (pip install 'shoal[control]')."
-        )
+    if not quick and not options.model:
+        done.failed += baselines.left_out()
     return {"rows": rows, "failed": done.failed}
 
 
@@ -154,11 +152,6 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
     """The settings of a cell."""
     recipe = baselines.digest_of(algorithm, env)
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
-
-
-def can_play(env: str) -> bool:
-    """Whether an environment's own library is there."""
-    return env not in baselines.MUJOCO or baselines.has_mujoco()
 
 
 def own(row: dict[str, Any], precision: str) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
     if not rows:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
+    if not quick:
+        done.failed += baselines.left_out()
     return {"rows": rows, "failed": done.failed}
 
 

@@ -125,8 +125,13 @@ def test_sentences_of_trained_bits(monkeypatch):
     assert said == "PPO: 101.0 in float32; within 5 % of it: PTQ down to 8 bits, QAT down to 4 bits."
     assert "in 1 of 1 cells" in qat.against({"PPO": group})[0]
     monkeypatch.setattr(baselines, "RECIPES", RECIPES)
+    monkeypatch.setattr(baselines, "can_play", lambda env: True)
+    assert baselines.left_out() == []
     full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
     assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 6 + 9 * 4)
+    monkeypatch.setattr(baselines, "can_play", lambda env: env not in baselines.MUJOCO)
+    assert "Reacher-v5 are left out" in baselines.left_out()[0]
+    assert len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 5 + 9 * 4)
 
 
 def test_policies_on_a_small_device(tmp_path, monkeypatch):
