@@ -53,6 +53,13 @@ def test_weights_and_inputs_as_anyone_would_write_it():
     assert not any(part._forward_pre_hooks for part in model.modules())
 
 
+def test_a_range_is_that_of_all_calibration_passes():
+    model = nn.Sequential(nn.Linear(2, 2))
+    passes = [[-1.0, 0.5], [-0.5, 3.0], [0.1, 0.2]]
+    low, high = calibrate(model, lambda model: [model(torch.tensor([x])) for x in passes])["0"]
+    assert (float(low), float(high)) == (-1, 3)
+
+
 def layer_input(model, wanted, x):
     for part in model:
         if part is wanted:

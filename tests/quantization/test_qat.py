@@ -287,6 +287,8 @@ def test_off_is_off(tmp_path):
     ],
 )
 def test_wrong_settings(settings, sentence):
+    with pytest.raises(UserError, match="quant_delay is 2"):
+        Qat({"network": nn.Linear(2, 2)}, 4, delay=2)
     with pytest.raises(UserError, match=sentence):
         dataclasses.replace(SMALL, **settings).checked()
 

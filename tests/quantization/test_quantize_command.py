@@ -1,6 +1,7 @@
 """`shoal quantize`: the table, its files, and a sentence for whatever is wrong."""
 
 import json
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -9,10 +10,20 @@ import torch
 
 from shoal import TrainConfig, train
 from shoal.cli import main
+from shoal.envs.base import EnvSpec
 from shoal.quantization.affine import Scheme
+from shoal.quantization.ptq import Plan
+from shoal.quantization.stable_baselines import Model
 from shoal.training.evaluation import load_team
-from shoal.training.subjects import TeamSubject, choices_kl, gaussians_kl, team_subject
-from shoal.training.widths import STATES, Precision, Sweep, _States, sweep
+from shoal.training.subjects import (
+    ModelSubject,
+    TeamSubject,
+    choices_kl,
+    equal_actions,
+    gaussians_kl,
+    team_subject,
+)
+from shoal.training.widths import STATES, Precision, Row, Sweep, _row, _States, sweep
 from tests.quantization.zips import Pictures, changed, make, saved
 
 FOUR = Precision("4 bits", Scheme(4, per_channel=True))
@@ -167,6 +178,50 @@ def test_states_are_spread_over_all_that_was_met():
     kept = states.array()[:, 0, 0]
     assert STATES // 2 <= len(kept) <= STATES
     assert kept[-1] > 3 * STATES - 10 and len(set(np.diff(kept))) == 1
+
+
+def test_what_a_row_quantizes():
+    edge = Precision("8 bits", Scheme(8, per_channel=True))
+    wanted = Sweep((FOUR,), edges=edge, dynamic=True, networks=(0,))
+    inputs = Scheme(4, symmetric=False, per_channel=False)
+    rest = edge.scheme, edge.scheme, True, (0,)
+    assert wanted.plan(FOUR.scheme, "both") == Plan(FOUR.scheme, inputs, *rest)
+    assert wanted.plan(FOUR.scheme, "weights") == Plan(FOUR.scheme, None, *rest)
+    assert wanted.plan(FOUR.scheme, "activations") == Plan(None, inputs, *rest)
+
+
+@pytest.mark.parametrize(("full", "played", "error"), [(2.0, 1.0, 0.5), (-2.0, -3.0, 0.5), (0.0, 1.0, None)])
+def test_a_row(full, played, error):
+    head, other = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+    subject = SimpleNamespace(
+        actions=torch.Tensor.numpy, equal=np.equal, divergence=lambda head, other: other - head, overhead=7
+    )
+    row = _row(subject, "4 bits", 4, "both", (played, 0.1), full, head, other, 100)
+    assert row == Row("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 107)
+
+
+def test_boxes_are_equal_where_every_entry_is_close():
+    low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 100.0]])
+    spec = EnvSpec("spec", ("a",), (3,), (2,), False, action_low=low, action_high=high)
+    actions, others = np.zeros((3, 1, 2)), np.array([[[0.02, -1.0]], [[0.021, 0.0]], [[0.0, 1.1]]])
+    assert equal_actions(actions, others, spec).tolist() == [[True], [False], [False]]
+
+
+def test_divergences_of_a_models_policy():
+    from torch.distributions import Categorical, Normal, kl_divergence
+
+    head, other = torch.randn(20, 1, 2), torch.randn(20, 1, 2)
+    subject = ModelSubject.__new__(ModelSubject)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    subject.model = Model("a.zip", "ppo", network, ("a",))
+    expected = kl_divergence(Categorical(logits=head), Categorical(logits=other))
+    torch.testing.assert_close(subject.divergence(head, other).float(), expected)
+    log_std = torch.tensor([-1.0, 0.5])
+    subject.model = Model("a.zip", "ppo", network, ("a",), log_std=log_std, squash="clip")
+    expected = kl_divergence(Normal(head, log_std.exp()), Normal(other, log_std.exp())).sum(-1)
+    torch.testing.assert_close(subject.divergence(head, other).float(), expected)
+    subject.model = Model("a.zip", "ddpg", network, ("a",), squash="tanh")
+    assert subject.divergence(head, other) is None
 
 
 def test_divergences():

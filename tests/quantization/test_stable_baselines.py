@@ -89,6 +89,18 @@ def test_the_activation_function_and_separate_nets_are_read_from_plain_text(tmp_
         )
 
 
+@pytest.mark.parametrize("squash", [False, True])
+def test_state_dependent_exploration_is_read(tmp_path, squash):
+    theirs = make("a2c", "Pendulum-v1", use_sde=True, policy_kwargs={"net_arch": [8], "squash_output": squash})
+    path, states = saved(theirs, tmp_path / "sde.zip"), np.random.default_rng(0).normal(size=(30, 1, 3)).astype("f4")
+    for trust in (False, True):
+        subject = model_subject(read_zip(path, trust), "Pendulum-v1")
+        with torch.no_grad():
+            head = subject.head(subject.network, states)
+        assert subject.model.squash == ("tanh" if squash else "clip") and subject.divergence(head, head) is None
+        np.testing.assert_allclose(subject.actions(head)[:, 0], played(theirs, states[:, 0]), atol=1e-5)
+
+
 def test_a_model_can_be_exported(tmp_path, zips):
     from shoal.inference.file import PolicyFile
     from shoal.quantization.export import export_policy
