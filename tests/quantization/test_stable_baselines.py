@@ -330,7 +330,14 @@ def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm
     np.testing.assert_allclose(outputs, trained(states).detach(), atol=float(np.abs(outputs).max()) / 15)
     again = type(theirs).load(path, env=gymnasium.make("CartPole-v1"), device="cpu")  # plain for its own library
     more = QatCallback(bits=4, delay=0.0)
+    begun, start = [], more._on_rollout_start
+    more._on_rollout_start = lambda: (begun.append(ranges_of(more.qat)), start())
     again.learn(32, callback=more)
+    assert ours.trained_ranges.items() <= begun[0].items()  # goes on with what was seen before
     assert all(float(layer.seen) > 0 for name, layer in more.qat.layers.items() if name.partition(".")[2] in ours.names)
     if algorithm == "dqn":
         assert not any("target" in name for name in callback.qat.layers)
+
+
+def ranges_of(qat):
+    return {name.removeprefix("policy."): (float(layer.low), float(layer.high)) for name, layer in qat.layers.items()}
