@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.inference import Conv2d, Head, Linear, Normaliser, Policy
-from shoal.inference.calibrate import calibrated
+from shoal.inference import Conv2d, Head, Linear, Normaliser, Policy, Quantized
+from shoal.inference.calibrate import range_grid
+from shoal.inference.codes import layer_codes
 
 
 def random_policy(
@@ -71,12 +72,11 @@ def image_policy(seed=0, activation="relu"):
 
 def few_bits(policy, x):
     """The policy with weights and inputs of layers frozen to 4 bits, as training for few bits leaves it."""
-    frozen, layers = calibrated(policy, x, 4), []
-    for layer in frozen.layers:
-        grid = layer.quantized.input
-        coarse = replace(grid, scale=grid.scale * 17, zero_point=np.rint(grid.zero_point / 17).astype(np.int32), bits=4)
-        layers.append(replace(layer, quantized=replace(layer.quantized, input=coarse)))
-    return replace(frozen, layers=tuple(layers))
+    layers = []
+    for layer, seen in zip(policy.layers, policy.inputs_of_layers(x), strict=True):
+        grid = range_grid(seen.reshape(len(seen), -1), 4)
+        layers.append(replace(layer, quantized=Quantized(4, layer_codes(layer, 4)[1], grid)))
+    return replace(policy, layers=tuple(layers))
 
 
 def observations(policy, batch=33, seed=1):

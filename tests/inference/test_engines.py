@@ -7,9 +7,10 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import engine, make_engine
+from shoal.inference.audit import audit
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import KINDS, fastest
-from shoal.inference.graph import Form
+from shoal.inference.graph import Form, build
 from shoal.inference.onnx_engine import OnnxEngine, template
 from shoal.quantization.torch_engine import TorchEngine
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
@@ -174,6 +175,21 @@ def test_drawn_choices_differ_and_follow_given_noise():
         engine = make_engine(policy, name)
         first, second = engine.act(x).copy(), engine.act(x).copy()
         assert not np.array_equal(first, second) and np.bincount(first[:, 0]).min() > 40
+
+
+@pytest.mark.parametrize(("name", "precision"), KINDS[:3])
+def test_flat_images_are_scaled_before_they_are_normalised(name, precision):
+    policy = replace(random_policy(head="box", normalised=True), scale_image=True)
+    x = 255 * observations(policy)
+    assert np.abs(make_engine(policy, name, precision).act(x) - policy.reference(x)).max() < TOLERANCE[precision]
+
+
+def test_single_states_run_in_the_fused_product():
+    policy = random_policy(agents=2, hidden=(192, 192))
+    engine = OnnxEngine(policy, "int8")
+    assert list(engine._sides) == [True]
+    counted = audit(build(policy, engine._sides[True].form).SerializeToString())
+    assert counted.nodes == {"DynamicQuantizeMatMul": 6}
 
 
 def test_of_equal_choices_the_first_is_taken():

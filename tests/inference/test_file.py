@@ -1,6 +1,7 @@
 """Files that are policies, and files that are not."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -48,6 +49,13 @@ def test_choices_for_worlds(tmp_path):
     played = PolicyFile(written(tmp_path, policy)).play(seen)
     expected = policy.reference(np.float32([[[3]], [[1]]]))
     assert played.shape == (2, 1, 4) and np.array_equal(played.argmax(-1), expected) and played.sum() == 2
+
+
+def test_a_file_draws_noise_of_its_own(tmp_path):
+    policy = random_policy(head="categorical")
+    last = replace(policy.layers[-1], weight=0 * policy.layers[-1].weight, bias=0 * policy.layers[-1].bias)
+    file = PolicyFile(written(tmp_path, replace(policy, layers=(*policy.layers[:-1], last))))
+    assert np.bincount(file.act(np.zeros((400, 1, 6), np.float32))[:, 0], minlength=4).min() > 60
 
 
 def other_model():

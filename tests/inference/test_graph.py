@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.inference import Head, Quantized
 from shoal.inference.audit import audit
-from shoal.inference.calibrate import calibrated
+from shoal.inference.calibrate import calibrated, range_grid
 from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.graph import OPSET, PRECISIONS, Form, build
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
@@ -127,6 +127,12 @@ def test_calibration_covers_what_was_seen():
         grid = layer.quantized.input
         assert np.abs(grid.round(seen) - seen).max() <= grid.scale.max() / 2 * 1.01
         assert not grid.round(np.zeros_like(seen)).any()
+
+
+def test_a_grid_always_holds_zero():
+    for ends in ([2.0, 4.0], [-4.0, -2.0]):
+        grid = range_grid(np.float32([ends]))
+        assert grid.scale == np.float32(4 / 255) and grid.round(np.float32([[0.0]])) == 0
 
 
 def test_the_share_of_products_in_8_bits():

@@ -9,7 +9,7 @@ import torch
 from shoal.errors import UserError
 from shoal.inference import Grid, Head, Linear, Policy, Quantized
 from shoal.quantization.torch_engine import TorchEngine, network
-from tests.inference.policies import image_policy, observations, random_policy
+from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
 KINDS = [
     {},
@@ -77,11 +77,14 @@ def test_drawn_choices_have_the_softmax_probabilities():
     assert np.allclose(found, np.exp(logits) / np.exp(logits).sum(), atol=0.01)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("head", ["argmax", "box", "gaussian"])
-def test_an_agent_alone_acts_as_in_its_team(head):
+def test_an_agent_alone_acts_as_in_its_team(head, frozen):
     policy = random_policy(agents=3, observation=(6, 4, 5), action=(4, 2, 3), head=head, normalised=True)
     x = observations(policy)
+    policy = few_bits(policy, x) if frozen else policy
     together = policy.reference(x)
+    assert np.array_equal(policy.played().reference(x), together)
     for n in range(3):
         alone = policy.of_agent(n).check()
         actions = alone.reference(x[:, n : n + 1, : policy.observation_sizes[n]])

@@ -25,7 +25,7 @@ from shoal.inference import Head, Linear, Policy
 from shoal.inference.codes import safe_bits
 from shoal.inference.file import PolicyFile
 from shoal.inference.graph import PRECISIONS
-from shoal.quantization.export import export_policy, from_team, make_form, team_outputs
+from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong, team_outputs
 from shoal.quantization.qat import Qat
 from shoal.replay import Ring
 from shoal.training.checkpoint import Checkpoints
@@ -119,6 +119,15 @@ def test_the_check_refuses_and_leaves_the_old_file(tmp_path):
     with pytest.raises(UserError, match="NaN or infinity for a state"):
         export_policy(policy, path, "float32", x, outputs * np.nan)
     assert path.read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_does_not_run_in_8_bits_or_differs_alone_is_refused(tmp_path):
+    team, x = make_team(box_spec(), SMALL, 3, torch.device("cpu")), states_for(box_spec())
+    found = export_policy(from_team(team), tmp_path / "p.onnx", "int8", x, team_outputs(team, x))
+    with pytest.raises(UserError, match="only 40% of its products would run in 8 bits"):
+        refuse_if_wrong(replace(found, int8_share=0.4))
+    with pytest.raises(UserError, match="a state alone gets another action"):
+        refuse_if_wrong(replace(found, alone_equal=False))
 
 
 def test_an_error_in_one_action_of_a_choice_is_seen(tmp_path):
