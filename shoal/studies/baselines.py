@@ -69,8 +69,9 @@ DDPG_BOX = {
     "learning_rate": 1e-3,
     "policy_kwargs": {"net_arch": [400, 300]},
 }
-DDPG_SMALL = {"learning_starts": 1_000, "policy_kwargs": {"net_arch": [64, 64]}}
-"""The paper's layers; the Zoo's 10,000 steps without learning would be half of the training."""
+PAPERS_LAYERS = {"policy_kwargs": {"net_arch": [64, 64]}}
+DDPG_SMALL = {**DDPG_BOX, **PAPERS_LAYERS, "learning_starts": 1_000, "gradient_steps": -1, "train_freq": [1, "episode"]}
+"""The Zoo's 10,000 steps without learning would be half of the training."""
 PPO_MUJOCO = {"n_steps": 512, "n_epochs": 20}
 BULLET = "the Zoo's entry for PyBullet's version"
 V3, V0 = "the Zoo's entry for v3", "the Zoo's entry for v0"
@@ -148,7 +149,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         True,
     ),
     ("ddpg", "MountainCarContinuous-v0"): Recipe(
-        20_000, 300_000, 150, DDPG_SMALL, noise=("ornstein-uhlenbeck", 0.5), seed=1, source=SMALL
+        20_000, 300_000, 150, PAPERS_LAYERS, noise=("ornstein-uhlenbeck", 0.5), seed=1, source=SMALL
     ),
     ("a2c", "Acrobot-v1"): Recipe(300_000, 500_000, 150, {"ent_coef": 0.0}, 16, True),
     ("ppo", "Acrobot-v1"): Recipe(
@@ -200,7 +201,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         8_000,
         20_000,
         60,
-        {**DDPG_BOX, **DDPG_SMALL, "gradient_steps": -1, "train_freq": [1, "episode"]},
+        DDPG_SMALL,
         noise=("normal", 0.1),
         source=SMALL,
     ),
@@ -208,7 +209,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         6_000,
         300_000,
         40,
-        {**DDPG_BOX, **DDPG_SMALL, "gradient_steps": -1, "train_freq": [1, "episode"]},
+        DDPG_SMALL,
         noise=("normal", 0.1),
         source=SMALL,
     ),
