@@ -126,26 +126,28 @@ def study(found: dict[str, Any]) -> Study:
         if values:
             findings.append(sentence(precision, values))
     table = [table_row(row) for row in rows]
-    panels = [
-        {
-            "title": "Change of the return against float32",
-            "y": "|relative error|, %",
-            "ticks": [FP16, INT8, CHANNELS],
-            "level": 5.0,
-            "series": [
-                {
-                    "label": row["cell"],
-                    "values": [_percent(own(row, name)["relative_error"]) for name in (FP16, INT8, CHANNELS)],
-                }
-                for row in rows
-            ],
-        }
-    ]
+    panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
     title = "Post-training quantization (Table 1)"
     return Study(
         "ptq-table", title, [("Return of an episode: ours, and the paper's beside it", table)],
         [*findings, *found["failed"]], "panels", {**found, "panels": panels},
     )  # fmt: skip
+
+
+def panel_of(algorithm: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The errors of an algorithm's models for the picture."""
+    own_rows = [row for row in rows if row["algorithm"] == algorithm]
+    return {
+        "title": f"{algorithm.upper()}: change of the return against float32 (dashed: 5 %)",
+        "y": "|relative error|, %",
+        "ticks": [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows],
+        "level": 5.0,
+        "points": True,
+        "series": [
+            {"label": name, "values": [_percent(own(row, name)["relative_error"]) for row in own_rows]}
+            for name in (FP16, INT8, CHANNELS)
+        ],
+    }
 
 
 def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:
