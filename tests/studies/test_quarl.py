@@ -109,6 +109,8 @@ def test_the_best_of_the_second_half_is_kept():
 
 
 def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(qat, "QUICK_TASKS", {("ppo", "CartPole-v1"): 64})
+    monkeypatch.setattr(qat, "TEAM_PLAYED", 20)
     small = {"env": "cooperative-navigation", "episodes": 30, "hidden": (8,), "batch": 32, "warmup": 200, "copies": 5}
     monkeypatch.setattr(qat, "QUICK_WORLDS", {3: small})
     study = ran("qat", tmp_path, tmp_path)
