@@ -5,6 +5,7 @@ the same folder. A cell's file holds the settings that it was made with: other s
 """
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -51,10 +52,12 @@ class Cells:
         with disk.sentence(f"'{self.folder}' cannot be made"):
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, cells: Sequence[Cell], work: Work, workers: int | None = None) -> dict[str, dict[str, Any]]:
+    def run(
+        self, cells: Sequence[Cell], work: Work, workers: int | None = None, short: bool = False
+    ) -> dict[str, dict[str, Any]]:
         """The results by name, of all cells that are finished; each worker is a process with one thread.
 
-        Without `workers` there are as many as processors.
+        Without `workers` there are as many as processors. `short` cells take seconds and are done whatever the budget.
         """
         found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
         self._finished += len(found)
@@ -66,7 +69,7 @@ class Cells:
         if todo and not self._interrupted:
             with _pool(count) as pool:
                 try:
-                    self._do(todo, work, pool, count, found)
+                    self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
                 except (KeyboardInterrupt, BrokenProcessPool) as stop:
                     for worker in multiprocessing.active_children():
                         worker.kill()  # asked politely it would finish its cell
@@ -77,12 +80,20 @@ class Cells:
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
 
-    def _do(self, todo: list[Cell], work: Work, pool: Executor, workers: int, found: dict[str, dict[str, Any]]) -> None:
+    def _do(
+        self,
+        todo: list[Cell],
+        work: Work,
+        pool: Executor,
+        workers: int,
+        found: dict[str, dict[str, Any]],
+        deadline: float,
+    ) -> None:
         waiting: dict[Future[dict[str, Any]], Cell] = {}
         left = list(todo)
         self.advance(0.0, f"{len(todo)} cells")
         while left or waiting:
-            while left and len(waiting) < workers and time.monotonic() < self._deadline:
+            while left and len(waiting) < workers and time.monotonic() < deadline:
                 cell = left.pop(0)
                 waiting[pool.submit(work, dict(cell.settings), self.shared)] = cell
             if not waiting:

@@ -84,7 +84,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         if row["seed"] == 0
         for precision in PRECISIONS
     ]
-    played = list(done.run(device, on_device, workers=1).values())
+    played = list(done.run(device, on_device, workers=1, short=True).values())
     if not trained:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     return {"rows": trained, "device": played, "failed": done.failed}

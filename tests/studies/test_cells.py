@@ -56,6 +56,7 @@ def test_what_the_budget_does_not_reach_is_named(tmp_path):
     done = made(tmp_path, budget=0)
     assert done.run(CELLS, square) == {}
     assert "3 cells were not reached within 0 minutes (cell 0, cell 1, cell 2)" in done.failed[0]
+    assert len(done.run(CELLS, square, short=True)) == 3
 
 
 def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
