@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
+from shoal.files import write_whole
 from shoal.studies.study import Advance, Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
@@ -126,13 +127,8 @@ class Cells:
             return None
 
     def _keep(self, cell: Cell, result: dict[str, Any]) -> None:
-        path = self._path(cell)
         text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
-        temporary = path.with_name(f".{path.name}.tmp")
-        with disk.sentence(f"'{path}' cannot be written"):
-            temporary.unlink(missing_ok=True)
-            disk.write(temporary, text.encode())
-            temporary.replace(path)
+        write_whole(self._path(cell), text.encode(), "the cell")
 
     def _path(self, cell: Cell) -> Path:
         return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
