@@ -138,15 +138,14 @@ def run_jobs(folder: Path, path: Path, each: bool, sample: bool, seed: int) -> t
 
 def team_policy(team: "Team", config: "TrainConfig", each: bool, sample: bool) -> tuple["Policy", int | None]:
     """The team's policy, and the one agent whose numbers are frozen if it is not all."""
-    from shoal.quantization.export import from_team, only_agent
+    from shoal.quantization.export import from_team
+    from shoal.quantization.qat import only_network
     from shoal.training.config import WorldConfig
 
-    only, frozen = only_agent(team)
-    if only is not None and not each:
-        raise UserError("The team was trained with one agent in few bits, which takes one file an agent: say --each.")
     world = {field.name: getattr(config, field.name) for field in dataclasses.fields(WorldConfig)}
     metadata = {"env": config.env, "world": world, "algorithm": config.algorithm}
-    return replace(from_team(team, sample=sample, frozen=frozen), metadata=metadata).check(), only
+    policy = replace(from_team(team, sample=sample, one_agent=each), metadata=metadata).check()
+    return policy, only_network(team.rollout_actors)
 
 
 def team_jobs(

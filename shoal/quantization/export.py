@@ -24,23 +24,21 @@ from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
 from shoal.inference.graph import PRECISIONS, Form, Precision, build
-from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy, Quantized
+from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy
 from shoal.inference.runtime import new_session
-from shoal.quantization.qat import FakeStack, frozen_layers
+from shoal.quantization.qat import frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; of packed weights 2 / 2^bits."""
 
 
-def from_team(
-    team: Team, spec: EnvSpec | None = None, sample: bool = False, frozen: list[Quantized] | None = None
-) -> Policy:
+def from_team(team: Team, spec: EnvSpec | None = None, sample: bool = False, one_agent: bool = False) -> Policy:
     """The policies that a team plays with; `sample` draws choices instead of taking the most likely.
 
-    `frozen`: what its layers are rounded to; None: what they were trained to be, if that is so.
+    What was trained for few bits is frozen to them: in all agents, even if `one_agent` alone was trained so.
     """
     actors, spec = team.rollout_actors, spec or team.spec
-    frozen = frozen or frozen_layers(actors)
+    frozen = frozen_layers(actors, one_agent)
     layers = []
     for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
         last = k == len(actors.weights) - 1
@@ -309,13 +307,3 @@ def each_agent(policy: Policy, only: int | None = None) -> list[Policy]:
         return policies
     full = [replace(own, layers=tuple(replace(layer, quantized=None) for layer in own.layers)) for own in policies]
     return [own if n == only else full[n] for n, own in enumerate(policies)]
-
-
-def only_agent(team: Team) -> tuple[int | None, list[Quantized] | None]:
-    """The one agent that was trained in few bits, and what its team's layers would be rounded to; else None twice."""
-    actors = team.rollout_actors
-    fakes = list(actors.quantizer.layers.values()) if isinstance(actors.quantizer, FakeStack) else []
-    if not fakes or fakes[0].chosen is None or not fakes[0].on:
-        return None, None
-    frozen = [fake.frozen(weight.detach()) for fake, weight in zip(fakes, actors.weights, strict=True)]
-    return int(fakes[0].chosen.flatten().int().argmax()), frozen

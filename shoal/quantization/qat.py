@@ -60,6 +60,7 @@ class FakeLayer:
         self.summed = [axis for axis in range(layer.weight.dim()) if axis not in layer.channels]
         count = layer.weight.shape[0] if self.networks else 1
         like = layer.weight.detach()
+        self.only = only
         self.chosen: Tensor | None = None  # (C, 1, 1)
         if only is not None:
             if not isinstance(layer.module, StackedMLP):
@@ -223,17 +224,28 @@ def online_name(name: str) -> str:
     return name.removeprefix("target_").replace("_target.", ".")
 
 
-def frozen_layers(network: nn.Module) -> list[Quantized] | None:
-    """What each layer of a network was trained to be rounded to; None where it computes in full precision."""
+def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized] | None:
+    """What each layer of a network was trained to be rounded to; None where it computes in full precision.
+
+    A team of which only one agent was trained so is refused, unless the caller means that `one_agent`.
+    """
     frozen = []
     for layer in find_layers(network):
         fake = _fake_of(layer)
         if fake is None or not fake.on:
             return None
-        if fake.chosen is not None:
-            raise UserError("The team was trained with one agent in few bits, which no exported file can hold yet.")
+        if fake.only is not None and not one_agent:
+            raise UserError(
+                "The team was trained with one agent in few bits, which takes one file an agent: say --each."
+            )
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen
+
+
+def only_network(network: nn.Module) -> int | None:
+    """The one network of a stack that was trained for few bits; None: all were, or none."""
+    fakes = map(_fake_of, find_layers(network))
+    return next((fake.only for fake in fakes if fake is not None and fake.on), None)
 
 
 def _fake_of(layer: Layer) -> FakeLayer | None:
