@@ -12,7 +12,7 @@ from shoal.errors import UserError
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
-from shoal.studies import baselines
+from shoal.studies import baselines, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training import disk
@@ -63,7 +63,7 @@ def cells(quick: bool, options: Options) -> list[Cell]:
             Cell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
             for algorithm, env, steps in QUICK
         ]
-    playable = [(pair, recipe) for pair, recipe in baselines.RECIPES.items() if baselines.can_play(pair[1])]
+    playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
     return [
         Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds)
         for (algorithm, env), recipe in playable
@@ -84,7 +84,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     if not rows:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick and not options.model:
-        done.failed += baselines.left_out()
+        done.failed += recipes.left_out()
     return {"rows": rows, "failed": done.failed}
 
 
@@ -152,7 +152,7 @@ def panel_of(algorithm: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:
     """The settings of a cell."""
-    recipe = baselines.digest_of(algorithm, env)
+    recipe = recipes.digest_of(algorithm, env)
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.errors import UserError
 from shoal.quantization.affine import Scheme
-from shoal.studies import baselines, ptq_table
+from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training.config import TrainConfig
@@ -56,9 +56,9 @@ def cells(quick: bool) -> list[Cell]:
             how = "float32" if bits is None else f"{bits} bits"
             widths = {"bits": bits, "ptq": [4, 2] if quick else list(BITS)}
             for (algorithm, env), steps in (QUICK_TASKS if quick else TASKS).items():
-                if not baselines.can_play(env):
+                if not recipes.can_play(env):
                     continue
-                recipe = baselines.RECIPES[algorithm, env]
+                recipe = recipes.RECIPES[algorithm, env]
                 settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
@@ -87,7 +87,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     if not results:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
-        done.failed += baselines.left_out()
+        done.failed += recipes.left_out()
     return {"rows": [row for result in results.values() for row in result["rows"]], "failed": done.failed}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import UserError
 from shoal.quantization.affine import Scheme
-from shoal.studies import baselines, ptq_table
+from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training.widths import Precision, Sweep, sweep
@@ -41,7 +41,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     if not rows:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
-        done.failed += baselines.left_out()
+        done.failed += recipes.left_out()
     return {"rows": rows, "failed": done.failed}
 
 

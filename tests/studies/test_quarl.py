@@ -10,13 +10,24 @@ from stable_baselines3 import PPO
 from shoal.cli import main
 from shoal.errors import UserError
 from shoal.report.studies import draw_study
-from shoal.studies import Options, baselines, edge, ptq_table, qat, run_study, study_length, study_of, weight_bits
+from shoal.studies import (
+    Options,
+    baselines,
+    edge,
+    ptq_table,
+    qat,
+    recipes,
+    run_study,
+    study_length,
+    study_of,
+    weight_bits,
+)
 from shoal.studies import cells as cells_module
 from shoal.training.run_folder import finite
 from tests.quantization.zips import make, saved
 from tests.studies.at_once import AtOnce
 
-RECIPES = dict(baselines.RECIPES)
+RECIPES = dict(recipes.RECIPES)
 TINY = {"n_steps": 16, "batch_size": 16, "policy_kwargs": {"net_arch": [8]}}
 
 
@@ -24,14 +35,14 @@ TINY = {"n_steps": 16, "batch_size": 16, "policy_kwargs": {"net_arch": [8]}}
 def tiny(monkeypatch):
     """In this process, with small networks that hardly learn."""
     monkeypatch.setattr(cells_module, "_pool", AtOnce)
-    recipes = {
-        ("ppo", "CartPole-v1"): baselines.Recipe(64, 100, 1.0, {**TINY, "learning_rate": "lin_0.001"}, 2, True),
-        ("ddpg", "Pendulum-v1"): baselines.Recipe(
+    tiny = {
+        ("ppo", "CartPole-v1"): recipes.Recipe(64, 100, 1.0, {**TINY, "learning_rate": "lin_0.001"}, 2, True),
+        ("ddpg", "Pendulum-v1"): recipes.Recipe(
             64, 100, 1.0, {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train_freq": [1, "episode"],
             "policy_kwargs": {"net_arch": [8]}}, noise=("normal", 0.1),
         ),
     }  # fmt: skip
-    monkeypatch.setattr(baselines, "RECIPES", recipes)
+    monkeypatch.setattr(recipes, "RECIPES", tiny)
     monkeypatch.setattr(ptq_table, "QUICK_EPISODES", 2)
     monkeypatch.setattr(ptq_table, "QUICK", (("ppo", "CartPole-v1", 64), ("ddpg", "Pendulum-v1", 64)))
 
@@ -126,13 +137,13 @@ def test_sentences_of_trained_bits(monkeypatch):
     (said,) = qat.sentences("PPO", group)
     assert said == "PPO: 101.0 in float32; within 5 % of it: PTQ down to 8 bits, QAT down to 4 bits."
     assert "in 1 of 1 cells" in qat.against({"PPO": group})[0]
-    monkeypatch.setattr(baselines, "RECIPES", RECIPES)
-    monkeypatch.setattr(baselines, "can_play", lambda env: True)
-    assert baselines.left_out() == []
+    monkeypatch.setattr(recipes, "RECIPES", RECIPES)
+    monkeypatch.setattr(recipes, "can_play", lambda env: True)
+    assert recipes.left_out() == []
     full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
     assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 6 + 9 * 4)
-    monkeypatch.setattr(baselines, "can_play", lambda env: env not in baselines.MUJOCO)
-    assert "Reacher-v5 are left out" in baselines.left_out()[0]
+    monkeypatch.setattr(recipes, "can_play", lambda env: env not in recipes.MUJOCO)
+    assert "Reacher-v5 are left out" in recipes.left_out()[0]
     assert len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 5 + 9 * 4)
 
 
