@@ -16,6 +16,7 @@ BENCHES = {
     "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
     "gemm": "emulated matrix products beside float32 ones of the same shape",
     "quantize": "ns an element beside a copy",
+    "qat": "quantization-aware training beside plain training",
     "inference": "engines and precisions beside PyTorch: latency, memory, loading of weights",
 }
 

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shoal.bench.timing import interleaved
+from shoal.bench.timing import interleaved, torch_threads
 from shoal.numerics import emulate, matmul, parse_mac
 
 THREADS = 2
@@ -35,7 +34,7 @@ def run(
     """A row for each product (size × size × size, a convolution, a batch of small ones), and one for the first call."""
     rows: list[dict[str, Any]] = []
     if "products" in parts:
-        with _threads(THREADS):
+        with torch_threads(THREADS):
             rows += _products(seconds, size)
     if "first call" in parts:
         rows.append(_first_call())
@@ -112,14 +111,3 @@ def _row(
         "ratio": None if float32 is None else reached / float32,
         "threads": THREADS,
     }
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads for torch, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,18 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from shoal.bench.networks import NETWORKS, bench_policy
-from shoal.bench.timing import blocks
+from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Engine, runs_in_numba
@@ -41,7 +39,7 @@ LOADS = 3
 
 def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[dict[str, Any]]:
     """A row for each network, batch, engine and precision; `seconds` for each network and batch."""
-    with _one_thread():
+    with torch_threads(1):
         return [row for name in networks for row in _rows(name, seconds, memory)]
 
 
@@ -124,13 +122,3 @@ def _memory(network: str, policy: Policy, kinds: list[tuple[str, str]]) -> dict[
             for batch, megabytes in json.loads(ran.stdout).items():
                 held[engine, precision, int(batch)] = megabytes
     return held
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,7 +2,10 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
 
 
 def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
@@ -42,3 +45,14 @@ def blocks(
                     break
         rounds += 1
     return times
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for torch's operations."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

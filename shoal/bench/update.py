@@ -40,15 +40,15 @@ def run(
     return rows
 
 
-def filled_training(agents: int, algorithm: Algorithm = "maddpg", transitions: int = 25_600) -> Training:
-    """Predator-prey with the papers' settings and a ring that holds the warm-up, ready to update."""
-    config = TrainConfig(
-        env="predator-prey",
-        agents=agents,
-        algorithm=algorithm,
-        capacity=transitions,
-        episodes=10**6,
-    )
+def filled_training(
+    agents: int,
+    algorithm: Algorithm = "maddpg",
+    transitions: int = 25_600,
+    env: str = "predator-prey",
+    **settings: Any,
+) -> Training:
+    """A training with the papers' settings and a ring that holds the warm-up, ready to update."""
+    config = TrainConfig(env=env, agents=agents, algorithm=algorithm, capacity=transitions, episodes=10**6, **settings)
     training = Training(config)
     while len(training.ring) < transitions:
         training.step()

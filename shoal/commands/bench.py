@@ -19,14 +19,27 @@ def bench(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class BenchCommand:
         name: Annotated[
-            Literal["env", "update", "replay", "phases", "checkpoint", "train", "gemm", "quantize", "inference", "all"],
+            Literal[
+                "env",
+                "update",
+                "replay",
+                "phases",
+                "checkpoint",
+                "train",
+                "gemm",
+                "quantize",
+                "qat",
+                "inference",
+                "all",
+            ],
             tyro.conf.Positional,
             tyro.conf.arg(metavar="BENCH"),
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
         phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
         reference's and its ceiling; gemm: emulated products beside float32 ones; quantize: rounding beside a copy;
-        inference: engines of exported policies beside PyTorch; all: each of them."""
+        qat: quantization-aware training beside plain; inference: engines of exported policies beside PyTorch; all: each
+        of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
         json: bool = False

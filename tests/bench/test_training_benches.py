@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.bench import checkpoint, phases, train
+from shoal.bench import checkpoint, phases, qat, train
 
 
 def test_train_beside_the_reference(monkeypatch):
@@ -27,3 +27,22 @@ def test_checkpoint(monkeypatch, tmp_path):
     (row,) = checkpoint.run((1,), seconds=0.05)
     assert row["ratio"] == pytest.approx(row["checkpoint_ms"] / row["training_ms"])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("part", "stages"), [(2, ["observing", "quantized"]), ("ppo", ["quantized"])])
+def test_qat_beside_plain_training(monkeypatch, part, stages):
+    tasks = {"ppo": ("CartPole-v1", 32, {"n_steps": 16, "batch_size": 16})}
+    monkeypatch.setattr(qat, "TASKS", tasks)
+    rows = qat.run((part,), seconds=0.01, transitions=1_100)
+    assert [row["stage"] for row in rows] == stages
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["qat_ms"] / row["plain_ms"])
+
+
+def test_stages_of_qat():
+    """What is timed really observes, and quantizes."""
+    observing, quantized = (qat.team(2, 1_100, stage) for stage in qat.DELAYS)
+    for training in (observing, quantized):
+        training.update()
+    assert not observing.qat.on and quantized.qat.on
+    assert all(layer.seen for layer in observing.qat.layers.values())

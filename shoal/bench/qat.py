@@ -1,0 +1,64 @@
+"""`shoal bench qat`: what quantization-aware training costs, beside plain training in the same run, one thread.
+
+Teams: one update of all trainers, while ranges are only observed and once numbers are quantized (MADDPG, cooperative
+navigation). Models of Stable-Baselines3: a whole `learn` with the callback, rollouts included.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from shoal.bench.timing import interleaved, torch_threads
+from shoal.bench.update import filled_training
+from shoal.errors import UserError
+from shoal.training.loop import Training
+
+BITS = 8
+DELAYS = {"observing": 1.0, "quantized": 0.0}
+TASKS = {
+    "ppo": ("CartPole-v1", 512, {"n_steps": 512, "batch_size": 64}),
+    "ddpg": ("Pendulum-v1", 200, {"learning_starts": 0, "batch_size": 256}),
+}
+"""Environment, steps of one `learn`, and settings; two layers of 64."""
+
+
+def run(
+    parts: tuple[int | str, ...] = (3, 12, "ppo", "ddpg"), seconds: float = 6.0, transitions: int = 2_000
+) -> list[dict[str, Any]]:
+    """Rows of each team, by its agents, and of each algorithm of Stable-Baselines3."""
+    with torch_threads(1):
+        return [row for part in parts for row in _rows(part, seconds, transitions)]
+
+
+def _rows(part: int | str, seconds: float, transitions: int) -> list[dict[str, Any]]:
+    sides: list[Callable[[], object]]
+    if isinstance(part, int):
+        what, one, stages = f"maddpg, {part} agents", "update", list(DELAYS)
+        sides = [team(part, transitions, stage).update for stage in (None, *stages)]
+    else:
+        what, one, stages = f"{part}, {TASKS[part][0]}", f"learn of {TASKS[part][1]} steps", ["quantized"]
+        sides = [_learn(part, quantized) for quantized in (False, True)]
+    plain, *times = interleaved(sides, seconds, least=3)
+    return [
+        {"what": what, "one": one, "stage": stage, "plain_ms": 1e3 * plain, "qat_ms": 1e3 * time, "ratio": time / plain}
+        for stage, time in zip(stages, times, strict=True)
+    ]
+
+
+def team(agents: int, transitions: int, stage: str | None) -> Training:
+    """Ready to update at a stage of quantization-aware training; None: plain."""
+    qat: dict[str, Any] = {} if stage is None else {"qat_bits": BITS, "quant_delay": DELAYS[stage]}
+    return filled_training(agents, transitions=transitions, env="cooperative-navigation", **qat)
+
+
+def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:
+    try:
+        import stable_baselines3
+    except ImportError:
+        raise UserError("Stable-Baselines3 is needed beside our teams; pip install 'shoal[sb3]'.") from None
+    from shoal.quantization.callback import QatCallback
+
+    env, steps, settings = TASKS[algorithm]
+    layers = {"net_arch": [64, 64]}
+    model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", env, policy_kwargs=layers, seed=0, **settings)
+    return partial(model.learn, steps, callback=QatCallback(BITS, delay=0.0) if quantized else None)
