@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -192,3 +192,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise UserError(f"'{path}' does not hold a JSON object.")
     return held
+
+
+def ended(found: Mapping[str, Any]) -> int:
+    """The exit code of what was measured: Ctrl-C is told though everything up to it was kept."""
+    return 130 if any(sentence.startswith("Interrupted") for sentence in found.get("failed", ())) else 0

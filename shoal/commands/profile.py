@@ -1,11 +1,9 @@
 """`shoal profile`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.arguments import numbers, parse, words
-from shoal.console import output_folder, print_files, print_json, print_rows, progress_bar, put, write_json
+from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, put, write_json
 from shoal.errors import UserError
 
 
@@ -75,8 +73,3 @@ def profile(argv: list[str]) -> int:
     put("\n".join(remarks(found)))
     print_files(folder, pictures)
     return ended(found)
-
-
-def ended(found: Mapping[str, Any]) -> int:
-    """The exit code of what was measured: Ctrl-C is told though everything up to it was kept."""
-    return 130 if any(sentence.startswith("Interrupted") for sentence in found.get("failed", ())) else 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoal.arguments import parse, words
-from shoal.console import output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
+from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
 from shoal.errors import UserError, check_choice, check_range
 
 if TYPE_CHECKING:
@@ -86,12 +86,14 @@ def quantize(argv: list[str]) -> int:
     pictures = [draw_widths(found, folder / "quantize.png"), draw_weights(found, folder / "weights.png")]
     if command.json:
         print_json(found | {"pictures": [str(path) for path in pictures]})
-        return 0
+        return ended(found)
     print_rows(
         f"{command.policy} in {subject.env}, {command.episodes:,} episodes each", list(map(shown_row, found["rows"]))
     )
     print_files(folder, pictures)
-    return 0
+    for sentence in found["failed"]:
+        say(sentence)
+    return ended(found)
 
 
 def precision_of(word: str, option: str, style: Any, symmetric: bool, per_tensor: bool) -> "Precision":

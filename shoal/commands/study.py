@@ -6,8 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 from shoal.arguments import parse
-from shoal.commands.profile import ended
-from shoal.console import output_folder, print_files, print_json, print_rows, progress_bar, put, read_json, write_json
+from shoal.console import (
+    ended,
+    output_folder,
+    print_files,
+    print_json,
+    print_rows,
+    progress_bar,
+    put,
+    read_json,
+    write_json,
+)
 from shoal.errors import UserError, check_range
 
 

@@ -6,7 +6,7 @@ Shape letters: E copies, B rows, N agents, O observation, A action, U outputs.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -111,6 +111,8 @@ class Found:
     ranges: str
     rows: list[Row]
     layers: list[dict[str, Any]]
+    failed: list[str]
+    """Why rows are missing, a sentence each."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -147,30 +149,25 @@ class Sweep:
 
 
 def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> Found:
-    """The policy in full precision, as it was trained if that was with quantization, and in every narrow precision."""
+    """The policy in full precision, as it was trained if that was with quantization, and in every narrow precision.
+
+    Ctrl-C ends the table early: the rows before it are kept.
+    """
     check_range("--episodes", wanted.episodes, 1, 10**7)
     check_network(subject)
     tell = advance or (lambda amount, doing: None)
     seen = _States()
     full = _played(subject, subject.network, wanted, tell, "float32", seen)
     states = seen.array()
-    ranges = calibrate(subject.network, lambda network: subject.head(network, states))
     head = _head(subject, subject.network, states)
     rows = [_row(subject, "float32", 32, "none", full, full[0], head, head, model_bytes(subject.network, Plan()))]
-    if subject.trained is not None and subject.trained_bits is not None:
-        bits = subject.trained_bits
-        stored = Plan(Scheme(bits, per_channel=True), networks=subject.trained_networks)
-        name, size = f"{bits} bits", model_bytes(subject.network, stored)
-        played = _played(subject, subject.trained, wanted, tell, f"{name} (trained)")
-        other = _head(subject, subject.trained, states)
-        rows.append(_row(subject, name, bits, "trained", played, full[0], head, other, size))
-    for precision, what in wanted.narrow:
-        assert precision.scheme is not None
-        plan = wanted.plan(precision.scheme, what)
-        network = quantized(subject.network, plan, _calibrated(ranges, plan))
-        played = _played(subject, network, wanted, tell, f"{precision.name}, {what}")
-        other, size = _head(subject, network, states), model_bytes(subject.network, plan)
-        rows.append(_row(subject, precision.name, precision.bits, what, played, full[0], head, other, size))
+    failed = []
+    try:
+        for row in _narrow_rows(subject, wanted, tell, full[0], states, head):
+            rows.append(row)
+    except KeyboardInterrupt:
+        count = plays(subject, wanted) // wanted.episodes
+        failed.append(f"Interrupted: {len(rows)} of {count} rows are finished.")
     return Found(
         subject.name,
         subject.env,
@@ -180,7 +177,33 @@ def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None]
         "dynamic" if wanted.dynamic else "calibrated",
         rows,
         weight_histograms(subject.network, subject.layer_names),
+        failed,
     )
+
+
+def _narrow_rows(
+    subject: Subject,
+    wanted: Sweep,
+    tell: Callable[[float, str], None],
+    full: float,
+    states: NDArray[np.float32],
+    head: Tensor,
+) -> Iterator[Row]:
+    if subject.trained is not None and subject.trained_bits is not None:
+        bits = subject.trained_bits
+        stored = Plan(Scheme(bits, per_channel=True), networks=subject.trained_networks)
+        name, size = f"{bits} bits", model_bytes(subject.network, stored)
+        played = _played(subject, subject.trained, wanted, tell, f"{name} (trained)")
+        other = _head(subject, subject.trained, states)
+        yield _row(subject, name, bits, "trained", played, full, head, other, size)
+    ranges = calibrate(subject.network, lambda network: subject.head(network, states))
+    for precision, what in wanted.narrow:
+        assert precision.scheme is not None
+        plan = wanted.plan(precision.scheme, what)
+        network = quantized(subject.network, plan, _calibrated(ranges, plan))
+        played = _played(subject, network, wanted, tell, f"{precision.name}, {what}")
+        other, size = _head(subject, network, states), model_bytes(subject.network, plan)
+        yield _row(subject, precision.name, precision.bits, what, played, full, head, other, size)
 
 
 def plays(subject: Subject, wanted: Sweep) -> int:

@@ -14,7 +14,9 @@ from shoal.envs.base import EnvSpec
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model
+from shoal.training import widths
 from shoal.training.evaluation import load_team
+from shoal.training.play import play
 from shoal.training.subjects import (
     ModelSubject,
     TeamSubject,
@@ -74,6 +76,27 @@ def test_a_zip(capsys, model, tmp_path):
     assert all(sum(layer["counts"]) == np.prod(layer["shape"]) for layer in found["layers"])
     assert json.loads((tmp_path / "out" / "quantize.json").read_text())["rows"] == found["rows"]
     assert all((tmp_path / "out" / name).stat().st_size > 5_000 for name in ("quantize.png", "weights.png"))
+
+
+@pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])
+def test_ctrl_c_keeps_the_rows_that_are_finished(capsys, monkeypatch, model, tmp_path, finished, rows):
+    left = [finished]
+
+    def stopped(*given):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return play(*given)
+
+    monkeypatch.setattr(widths, "play", stopped)
+    words = (model, "--env", "CartPole-v1", "--bits", "8,4,2", "--what", "both", "--episodes", 2, "--out", tmp_path)
+    code, out, said = ask(capsys, *words)
+    assert code == 130
+    assert f"{rows} of 4 rows are finished" in said if rows else not (tmp_path / "quantize.json").exists()
+    if rows:
+        kept = json.loads((tmp_path / "quantize.json").read_text())["rows"]
+        assert [row["precision"] for row in kept] == ["float32", "8 bits"][:rows]
+        assert "float32" in out and (tmp_path / "quantize.png").exists()
 
 
 def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
