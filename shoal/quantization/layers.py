@@ -62,11 +62,16 @@ class Layer:
 
 
 def find_layers(module: nn.Module) -> list[Layer]:
-    """All layers of a module that can be quantized, in the order of its parts; shared ones once."""
-    layers: list[Layer] = []
+    """All layers of a module that can be quantized, in the order of its parts; one that is used twice is there once."""
+    layers: dict[int, Layer] = {}
     for name, part in module.named_modules():
-        layers += _layers_of(f"{name}." if name else "", part)
-    return list({id(layer.weight): layer for layer in reversed(layers)}.values())[::-1]
+        for layer in _layers_of(f"{name}." if name else "", part):
+            if (other := layers.setdefault(id(layer.weight), layer)) is not layer:
+                raise UserError(
+                    f"Layers '{other.name}' and '{layer.name}' share one weight tensor: give each its own, "
+                    "or use one layer twice."
+                )
+    return list(layers.values())
 
 
 def check_weights(module: nn.Module) -> None:

@@ -32,6 +32,10 @@ def test_layers_of_all_kinds_are_found_in_order():
     ]  # fmt: skip
     shared = nn.Linear(2, 2)
     assert len(find_layers(nn.Sequential(shared, nn.ReLU(), shared))) == 1
+    tied = nn.Sequential(shared, nn.Linear(2, 2))
+    tied[1].weight = shared.weight
+    with pytest.raises(UserError, match="'0' and '1' share one weight"):
+        find_layers(tied)
 
 
 def test_weights_and_inputs_as_anyone_would_write_it():
