@@ -24,7 +24,7 @@ BENCHES = {
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
     """What a bench is measured in: the numbers of agents asked for, or its own parts.
 
-    A bench that has to do with no agents refuses to be given some, unless others run beside it.
+    A bench that takes no numbers of agents refuses to be given some, unless others run beside it.
     """
     if any(not 1 <= n <= 1024 for n in agents):
         raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
@@ -32,7 +32,7 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
     if first.name == "agents":
         return agents or tuple(first.default)
     if agents and alone:
-        raise UserError(f"--agents is {agents}, but bench {name} has to do with no agents; leave it out.")
+        raise UserError(f"--agents is {agents}, but bench {name} takes no numbers of agents; leave it out.")
     return tuple(first.default)
 
 

@@ -1,6 +1,7 @@
 """`shoal evaluate policy.onnx`: an exported policy's returns, played by ONNX Runtime alone; imports no torch."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 def is_policy_file(argv: list[str]) -> bool:
     """Whether these words ask for a policy's file rather than a run."""
-    return any(word.lower().endswith(".onnx") for word in argv if not word.startswith("-"))
+    named = any(word.lower().endswith(".onnx") for word in argv if not word.startswith("-"))
+    return named or (bool(argv) and os.path.isfile(argv[0]))
 
 
 def evaluate(argv: list[str]) -> int:

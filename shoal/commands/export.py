@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from shoal.arguments import parse
+from shoal.commands.quantize import run_or_zip, subject_of
 from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
 
@@ -74,14 +75,15 @@ def export(argv: list[str]) -> int:
 
     if command.precision == "int8" and command.bits == 8 and not has_vnni():
         say("Products of 8-bit weights saturate on processors without VNNI, as this one: 7 bits are safe everywhere.")
+    source_path = run_or_zip(command.policy)
     with progress_bar("shoal export", 2) as advance:
-        if Path(command.policy).is_file():
+        if source_path.is_file():
             jobs, source = [model_job(command.policy, command.env, command.normaliser, command.trust, command.sample,
                                       path, command.seed)], "played"  # fmt: skip
         else:
             if command.env or command.normaliser or command.trust:
                 raise UserError("--env, --normaliser and --trust are for zips; a run knows its own world.")
-            jobs, source = run_jobs(Path(command.policy), path, command.each, command.sample, command.seed)
+            jobs, source = run_jobs(source_path, path, command.each, command.sample, command.seed)
         if command.precision == "int8" and not all(job.policy.linear_only for job in jobs):
             say("Convolutions that scale every state by itself are slower than float32's; static-int8 is faster.")
         advance(1, "checking")
@@ -174,7 +176,6 @@ def team_jobs(
 
 def model_job(zip_name: str, env: str, normaliser: str, trust: bool, sample: bool, path: Path, seed: int) -> Job:
     """The file for a Stable-Baselines3 model, checked with states that it meets in its environment."""
-    from shoal.commands.quantize import subject_of
     from shoal.inference import Head
     from shoal.training.subjects import ModelSubject
 

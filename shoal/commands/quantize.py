@@ -1,5 +1,6 @@
 """`shoal quantize`."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,19 +117,24 @@ def precision_of(word: str, option: str, style: Any, symmetric: bool, per_tensor
     return Precision(scheme.label, scheme)
 
 
+def run_or_zip(policy: str) -> Path:
+    """The path of a run folder or a zip, if there is anything."""
+    if not os.path.exists(policy):  # which is also False for names that no file could have
+        raise UserError(f"There is no run folder and no zip '{policy}'.")
+    return Path(policy)
+
+
 def subject_of(policy: str, env: str, normaliser: str, trust: bool) -> "TeamSubject | ModelSubject":
     """The run or the zip of this name, with its environment; whatever is wrong with them is found here."""
     from shoal.quantization.normaliser import read_normaliser
     from shoal.quantization.stable_baselines import read_zip
     from shoal.training.subjects import model_subject, team_subject
 
-    path = Path(policy)
+    path = run_or_zip(policy)
     if path.is_dir():
         if normaliser or trust:
             raise UserError(f"{'--normaliser' if normaliser else '--trust'} is for zips, but '{policy}' is a run.")
         return team_subject(path, env, say)
-    if not path.exists():
-        raise UserError(f"There is no run folder and no zip '{policy}'.")
     model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
     for note in model.notes:
         say(note)

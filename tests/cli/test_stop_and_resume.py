@@ -75,11 +75,20 @@ def test_what_was_asked_for_and_is_so_is_taken(shoal, finished_run):
     assert shoal("train", f"--resume={finished_run}", "--batch", "32", "--hidden", "8", "--quiet")[0] == 0
 
 
-@pytest.mark.parametrize("command", ["train --out", "train --resume", "evaluate", "watch"])
-def test_a_name_that_is_too_long(shoal, tmp_path, monkeypatch, command):
+LONG, NOTHING = "File name too long", "There is no run folder and no zip"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        *((command, LONG) for command in ("train --out", "train --resume", "evaluate", "watch")),
+        *((command, NOTHING) for command in ("quantize", "export")),
+    ],
+)
+def test_a_name_that_is_too_long(shoal, tmp_path, monkeypatch, command, sentence):
     monkeypatch.chdir(tmp_path)
     code, out, err = shoal(*command.split(), 300 * "a")
-    assert code == 2 and out == "" and "File name too long" in one_sentence(err)
+    assert code == 2 and out == "" and sentence in one_sentence(err)
     assert os.listdir(tmp_path) == []
 
 
