@@ -20,22 +20,30 @@ from shoal.quantization.qat import Qat
 
 KEY = "shoal_qat"
 """The model's attribute, and so the name in its zip."""
+CRITICS = {"critic", "critic_target", "value_net", "vf_features_extractor"}
+"""The parts of policies that judge and do not act."""
 
 
 class QatCallback(BaseCallback):
-    """Trains all linear and convolutional layers of a model's policy, critics and targets included, for few bits."""
+    """Trains all linear and convolutional layers of a model's policy, targets included, for few bits."""
 
-    def __init__(self, bits: int = 8, delay: float = 0.5) -> None:
-        """`delay`: share of the steps after which numbers are quantized; ranges are observed from the start."""
+    def __init__(self, bits: int = 8, delay: float = 0.5, critics: bool = True) -> None:
+        """`delay`: share of the steps after which numbers are quantized; ranges are observed from the start.
+
+        `critics`: whether they are quantized, too, as in the paper.
+        """
         super().__init__()
-        self.bits, self.delay = bits, delay
+        self.bits, self.delay, self.critics = bits, delay, critics
         self.qat: Qat | None = None
 
     def _on_training_start(self) -> None:
         if self.qat is None:  # a second `learn` goes on with what the first has seen
-            self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay)
+            self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay, wanted=self._wanted)
             self._go_on()
         self.keep()
+
+    def _wanted(self, name: str) -> bool:
+        return self.critics or CRITICS.isdisjoint(name.split("."))
 
     def _on_step(self) -> bool:
         assert self.qat is not None

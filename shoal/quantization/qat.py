@@ -160,15 +160,25 @@ class Qat:
     """Quantization-aware training of some networks, by name; `target_…` ones use the ranges of their online ones."""
 
     def __init__(
-        self, networks: Mapping[str, nn.Module], bits: int, delay: float = 0.5, only: int | None = None
+        self,
+        networks: Mapping[str, nn.Module],
+        bits: int,
+        delay: float = 0.5,
+        only: int | None = None,
+        wanted: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`only`: the one network of every stack that is quantized, that is the one agent; None: all."""
+        """`only`: the one network of every stack that is quantized, that is the one agent; None: all.
+
+        `wanted`: says of a layer's full name whether it is quantized.
+        """
         check_range("quant_delay", delay, 0, 1)
         self.bits, self.delay = bits, delay
         self.on = torch.tensor([float(delay == 0)])
         self.layers: dict[str, FakeLayer] = {}
         self._undo: list[Callable[[], None]] = []
         for name, layer in all_layers(networks):
+            if not wanted(name):
+                continue
             if (online := online_name(name)) not in self.layers:
                 self.layers[online] = FakeLayer(layer, bits, self.on, only)
             self._attach(layer, self.layers[online])

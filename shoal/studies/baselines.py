@@ -32,22 +32,40 @@ def missing_packages() -> str | None:
 
 
 def trained_subject(
-    algorithm: str, env: str, seed: int, steps: int, folder: Path, qat_bits: int | None = None
+    algorithm: str,
+    env: str,
+    seed: int,
+    steps: int,
+    folder: Path,
+    qat_bits: int | None = None,
+    critics: bool = True,
 ) -> ModelSubject:
-    """The model of a recipe; trained if its zip is not in the folder, with quantization in mind if there are bits."""
+    """The model of a recipe; trained if its zip is not in the folder, for few bits if they are given.
+
+    `critics`: whether they are trained for these bits, too.
+    """
     recipe = recipes.RECIPES[algorithm, env]
     digest = sha256(json.dumps([recipes.digest_of(algorithm, env), steps, seed, qat_bits]).encode())[:10]
     place = folder / "models"
     place.mkdir(parents=True, exist_ok=True)
-    zipped = place / f"{algorithm}-{env}-{digest}.zip"
+    zipped = place / f"{algorithm}-{env}-{digest}{'' if critics else '-actors'}.zip"
     statistics = zipped.with_suffix(".npz")
     if not zipped.exists() or (recipe.normalise and not statistics.exists()):
-        _train(algorithm, env, recipe, seed, steps, zipped, qat_bits)
+        _train(algorithm, env, recipe, seed, steps, zipped, qat_bits, critics)
     normaliser = read_normaliser(statistics) if recipe.normalise else None
     return model_subject(read_zip(zipped, normaliser=normaliser), env)
 
 
-def _train(algorithm: str, env: str, recipe: Recipe, seed: int, steps: int, zipped: Path, qat_bits: int | None) -> None:
+def _train(
+    algorithm: str,
+    env: str,
+    recipe: Recipe,
+    seed: int,
+    steps: int,
+    zipped: Path,
+    qat_bits: int | None,
+    critics: bool,
+) -> None:
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -62,7 +80,7 @@ def _train(algorithm: str, env: str, recipe: Recipe, seed: int, steps: int, zipp
     if qat_bits is not None:
         from shoal.quantization.callback import QatCallback
 
-        qat = QatCallback(qat_bits)
+        qat = QatCallback(qat_bits, critics=critics)
 
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=zipped.parent) as best:
 

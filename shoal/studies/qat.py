@@ -1,7 +1,8 @@
 """Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and is mostly above post-training.
 
-And what the paper does not have: teams of MADDPG and MASAC, all agents in few bits or one agent alone. Both kinds of
-quantization are the same one here: weights symmetric with one scale an output, the layers' inputs with a zero point.
+And what the paper does not have: critics left in full precision, as nobody plays them; and teams of MADDPG and MASAC,
+all agents in few bits or one agent alone. Both kinds of quantization are the same one here: weights symmetric with one
+scale an output, the layers' inputs with a zero point.
 """
 
 import tempfile
@@ -41,6 +42,10 @@ TEAM_SECONDS = {("maddpg", 3): 20, ("masac", 3): 25, ("maddpg", 12): 35, ("masac
 TEAM_PLAYED = 500
 """Episodes that a team plays in each width."""
 SEEDS = 3
+WHOLE: dict[str, dict[str, Any]] = {"": {}}
+MODEL_PARTS = {**WHOLE, " actors": {"critics": False}}
+TEAM_PARTS = {**MODEL_PARTS, " one agent": {"only": 0}}
+"""What of a model or a team is trained for few bits: the end of a cell's name, and its settings."""
 NEAR = 0.05
 """A return is as good as the full one if it is at most this part of |full| below it."""
 SLOWER = 2.0
@@ -48,7 +53,10 @@ SLOWER = 2.0
 
 
 def cells(quick: bool) -> list[Cell]:
-    """Trainings in full precision, quantized afterwards, and trainings for each width; the first seed first."""
+    """Trainings in full precision, quantized afterwards, and trainings for each width.
+
+    The first seed first, but last of all what nobody else has asked for: critics in full precision.
+    """
     found: list[Cell] = []
     for seed in range(1 if quick else SEEDS):
         for bits in (None, 4) if quick else (None, *BITS):
@@ -61,16 +69,17 @@ def cells(quick: bool) -> list[Cell]:
                 recipe = recipes.RECIPES[algorithm, env]
                 settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
-                found.append(Cell(f"{algorithm} {env} seed {seed} {how}", settings, seconds))
+                for part, own in (MODEL_PARTS if bits else WHOLE).items():
+                    found.append(Cell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
             for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
                 learning = (QUICK_WORLDS if quick else WORLDS)[agents]
                 seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
-                for only in (None,) if bits is None else (None, 0):
-                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": only, **widths}
-                    settings |= {"seed": seed, "episodes": TEAM_PLAYED}
-                    whose = "" if only is None else " one agent"
-                    found.append(Cell(f"{algorithm} {agents} agents seed {seed} {how}{whose}", settings, seconds))
-    return found
+                settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": None, **widths}
+                settings |= {"seed": seed, "episodes": TEAM_PLAYED}
+                for part, own in (TEAM_PARTS if bits else WHOLE).items():
+                    name = f"{algorithm} {agents} agents seed {seed} {how}{part}"
+                    found.append(Cell(name, settings | own, seconds))
+    return sorted(found, key=lambda cell: not cell.settings.get("critics", True))
 
 
 def length(quick: bool, options: Options) -> float:
@@ -98,7 +107,8 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
             subject: Subject = _team(settings, run)
             return {"rows": list(_rows(subject, settings))}
     algorithm, env, bits = settings["algorithm"], settings["env"], settings["bits"]
-    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder, bits)
+    critics = settings.get("critics", True)
+    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder, bits, critics)
     return {"rows": list(_rows(subject, settings))}
 
 
@@ -107,8 +117,8 @@ def _team(settings: dict[str, Any], run: str) -> Subject:
 
     config = TrainConfig(
         **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], seed=settings["seed"],
-        qat_bits=settings["bits"], qat_agent=settings["only"], threads=1, out=run,
-        tensorboard=False, checkpoint_every=0, evaluate_episodes=0,
+        qat_bits=settings["bits"], qat_agent=settings["only"], qat_critics=settings.get("critics", True),
+        threads=1, out=run, tensorboard=False, checkpoint_every=0, evaluate_episodes=0,
     )  # fmt: skip
     if train(config).signal is not None:
         raise KeyboardInterrupt
@@ -124,8 +134,7 @@ def _rows(subject: Subject, settings: dict[str, Any]) -> Iterable[dict[str, Any]
         trained = next((row for row in found.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
-        how = "QAT" if settings.get("only") is None else "QAT, one agent"
-        yield {**common, "how": how, "bits": bits, "return": trained.return_mean}
+        yield {**common, "how": _how(settings), "bits": bits, "return": trained.return_mean}
         return
     precisions = tuple(Precision(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
     for how, networks in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
@@ -134,6 +143,12 @@ def _rows(subject: Subject, settings: dict[str, Any]) -> Iterable[dict[str, Any]
             yield {**common, "how": "float32", "bits": 32, "return": found.rows[0].return_mean}
         for row in found.rows[1:]:
             yield {**common, "how": how, "bits": row.bits, "return": row.return_mean}
+
+
+def _how(settings: dict[str, Any]) -> str:
+    if settings.get("only") is not None:
+        return "QAT, one agent"
+    return "QAT" if settings.get("critics", True) else "QAT, actors"
 
 
 def study(found: dict[str, Any]) -> Study:
@@ -175,7 +190,8 @@ def study(found: dict[str, Any]) -> Study:
     return Study("qat", title, tables, [*findings, *found["failed"]], "panels", {**found, "panels": panels})
 
 
-HOWS = ("PTQ", "QAT", "PTQ, one agent", "QAT, one agent")
+HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
+AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
 Group = dict[tuple[str, int], list[float]]
 """Returns of all seeds by kind and bits."""
 
@@ -210,22 +226,19 @@ def sentences(name: str, group: Group) -> Iterable[str]:
 
 
 def against(groups: dict[str, Group]) -> list[str]:
-    """How often training for few bits beats rounding to them afterwards."""
+    """How often one kind of quantization is as good as another or better."""
     said = []
-    for one in ("", ", one agent"):
+    for one, other in AGAINST:
         pairs = [
-            (_mean(values), _mean(group.get((f"PTQ{one}", bits))))
+            (_mean(values), _mean(group.get((other, bits))))
             for group in groups.values()
             for (how, bits), values in group.items()
-            if how == f"QAT{one}"
+            if how == one
         ]
-        both = [(trained, after) for trained, after in pairs if trained is not None and after is not None]
+        both = [(first, second) for first, second in pairs if first is not None and second is not None]
         if both:
-            above = sum(trained >= after for trained, after in both)
-            whose = " of one agent" if one else ""
-            said.append(
-                f"Quantization-aware training{whose} is at or above post-training in {above} of {len(both)} cells."
-            )
+            above = sum(first >= second for first, second in both)
+            said.append(f"{one} is at or above {other} in {above} of {len(both)} cells.")
     return said
 
 

@@ -339,5 +339,29 @@ def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm
         assert not any("target" in name for name in callback.qat.layers)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env", "played"),
+    [
+        ("ppo", "CartPole-v1", {"mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"}),
+        ("ddpg", "Pendulum-v1", {"actor.mu.0", "actor.mu.2", "actor.mu.4"}),
+        ("dqn", "CartPole-v1", {"q_net.q_net.0", "q_net.q_net.2", "q_net.q_net.4"}),
+    ],
+)
+def test_critics_may_stay_in_full_precision(tmp_path, algorithm, env, played):
+    from shoal.quantization.callback import QatCallback
+
+    short = {"n_steps": 16, "batch_size": 16, "n_epochs": 1} if algorithm == "ppo" else {"learning_starts": 8}
+    theirs = make(algorithm, env, **short)
+    callback = QatCallback(bits=4, delay=0.0, critics=False)
+    theirs.learn(32, callback=callback)
+    assert {name.removeprefix("policy.") for name in callback.qat.layers} == played
+    ours = read_zip(saved(theirs, tmp_path / "actors.zip"))
+    assert ours.trained_bits == 4 and set(ours.trained_ranges) == played
+    everything = QatCallback(bits=4, delay=0.0)
+    make(algorithm, env, **short).learn(16, callback=everything)
+    more = {name.removeprefix("policy.") for name in everything.qat.layers} - played
+    assert bool(more) == (algorithm != "dqn")  # which has no critic beside what it plays
+
+
 def ranges_of(qat):
     return {name.removeprefix("policy."): (float(layer.low), float(layer.high)) for name, layer in qat.layers.items()}

@@ -127,6 +127,7 @@ def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
     study = ran("qat", tmp_path, tmp_path)
     rows = {(row["algorithm"], row["how"], row["bits"]) for row in study.data["rows"]}
     ours = {("maddpg", f"{how}{one}", 4) for how in ("PTQ", "QAT") for one in ("", ", one agent")}
+    ours |= {(algorithm, "QAT, actors", 4) for algorithm in ("ppo", "maddpg")}
     assert ours | {("ppo", "PTQ", 2), ("ppo", "QAT", 4), ("maddpg", "float32", 32)} <= rows
     assert "5 or 6 bits" in study.findings[0] and any("one agent is at or above" in said for said in study.findings)
 
@@ -141,10 +142,10 @@ def test_sentences_of_trained_bits(monkeypatch):
     monkeypatch.setattr(recipes, "can_play", lambda env: True)
     assert recipes.left_out() == []
     full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
-    assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 6 + 9 * 4)
+    assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 6 + 13 * 4)
     monkeypatch.setattr(recipes, "can_play", lambda env: env not in recipes.MUJOCO)
     assert "Reacher-v5 are left out" in recipes.left_out()[0]
-    assert len({cell.name for cell in qat.cells(False)}) == 3 * (5 * 5 + 9 * 4)
+    assert len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 5 + 13 * 4)
 
 
 def test_policies_on_a_small_device(tmp_path, monkeypatch):
