@@ -76,8 +76,8 @@ class PrecisionConfig:
     """Quantization-aware training: share of the episodes after which numbers are quantized; ranges are observed
     from the start."""
     qat_critics: bool = True
-    """Quantization-aware training: critics as well, as the paper has it; nobody plays them, so few bits there only
-    cost returns."""
+    """Quantization-aware training: critics as well, as the paper has it; nobody plays them, and --no-qat-critics
+    mostly gives better returns."""
     qat_agent: int | None = None
     """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
 
