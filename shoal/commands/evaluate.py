@@ -26,8 +26,8 @@ def evaluate(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class EvaluateCommand:
-        run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-        """Run folder."""
+        run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-FILE")]
+        """Run folder, or a file of `shoal export`, whose options `shoal evaluate policy.onnx --help` lists."""
         episodes: int = 200
         """Episodes that each team plays."""
         seed: int = 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from shoal.algorithms.config import option
 from shoal.arguments import parse
 from shoal.console import print_json, print_rows, progress_bar
 from shoal.errors import UserError, check_range
@@ -62,6 +63,8 @@ def evaluate(argv: list[str]) -> int:
     policy = PolicyFile(Path(command.policy), command.threads, command.seed)
     named = {name: getattr(command, name) for name in ("env", "agents", "episode_length", "env_options")}
     said = {name: value for name, value in named.items() if value not in (None, "")}
+    if policy.facts.get("image") and (idle := sorted(said.keys() - {"env"})):
+        raise UserError(f"{option(idle[0])} has no effect on an environment of images; leave it out.")
     config = world_of(policy.facts, said)
     copies = min(command.episodes, 8 if policy.facts.get("image") else 100)
     results = {}

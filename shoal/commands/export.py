@@ -38,11 +38,12 @@ def export(argv: list[str]) -> int:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
         """Run folder, or a zip that Stable-Baselines3 saved (A2C, PPO, DQN, DDPG)."""
         precision: Literal["float32", "float16", "int8", "static-int8", "packed"] = "float32"
-        """float16: weights only; int8: every state by its own scale; static-int8: scales from the run's states;
+        """float16: weights only; int8: every state by its own scale; static-int8: scales from states of the policy's;
         packed: weights of few bits, for storage."""
         bits: int | None = None
-        """Bits of the weights: 2 to 7 if packed (None: 4), 2 to 8 in int8 (None: 7, or 8 where this processor has VNNI:
-        without it products of 8 bits saturate, so say 7 for a file that goes to another machine)."""
+        """Bits of the weights: 2 to 7 if packed (None: as trained for, else 4), 2 to 8 in int8 and static-int8 (None:
+        7, or 8 where this processor has VNNI: without it products of 8 bits saturate, so say 7 for a file that goes to
+        another machine)."""
         out: str = "policy.onnx"
         """File to write; with --each the agents' names are put before its ending."""
         each: bool = False
@@ -78,6 +79,8 @@ def export(argv: list[str]) -> int:
     source_path = run_or_zip(command.policy)
     with progress_bar("shoal export", 2) as advance:
         if source_path.is_file():
+            if command.each:
+                raise UserError("--each is for runs of teams; the model of a zip is one agent.")
             jobs, source = [model_job(command.policy, command.env, command.normaliser, command.trust, command.sample,
                                       path, command.seed)], "played"  # fmt: skip
         else:
@@ -154,10 +157,10 @@ def team_jobs(
     team: "Team", config: "TrainConfig", path: Path, states: "Array", each: bool = False, sample: bool = False
 ) -> list[Job]:
     """The team in one file, or one an agent."""
-    from shoal.quantization.export import each_agent, team_outputs
+    from shoal.quantization.export import each_agent, raw_states, team_outputs
 
     policy, only = team_policy(team, config, each, sample)
-    outputs = team_outputs(team, states)
+    outputs, states = team_outputs(team, states), raw_states(policy, states)
     if not each:
         return [Job(policy, path, states, outputs)]
     names = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
@@ -177,6 +180,7 @@ def team_jobs(
 def model_job(zip_name: str, env: str, normaliser: str, trust: bool, sample: bool, path: Path, seed: int) -> Job:
     """The file for a Stable-Baselines3 model, checked with states that it meets in its environment."""
     from shoal.inference import Head
+    from shoal.quantization.export import raw_states
     from shoal.training.subjects import ModelSubject
 
     subject = subject_of(zip_name, env, normaliser, trust)
@@ -189,7 +193,7 @@ def model_job(zip_name: str, env: str, normaliser: str, trust: bool, sample: boo
             raise UserError("Only the choices of A2C and PPO can be drawn by their probabilities; leave --sample out.")
         policy = replace(policy, head=Head("categorical"))
     states = model_states(subject, seed)
-    return Job(policy, path, states, subject.outputs(states))
+    return Job(policy, path, raw_states(policy, states), subject.outputs(states))
 
 
 def model_states(subject: "ModelSubject", seed: int) -> "Array":

@@ -48,7 +48,9 @@ def study(argv: list[str]) -> int:
         env: str = ""
         """ptq-table: the environment of that model, e.g. ALE/Breakout-v5."""
         normaliser: str = ""
-        """ptq-table: the observation normaliser of that model, as .npz or .safetensors."""
+        """ptq-table: the observation normaliser of that model, as .npz or .safetensors; as .pkl only with --trust."""
+        trust: bool = False
+        """ptq-table: let Stable-Baselines3 load that model itself and run the code that is in it."""
         out: str = "studies"
         """Folder for the picture, the JSON file and the finished cells."""
         json: bool = False
@@ -66,7 +68,7 @@ def study(argv: list[str]) -> int:
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
     check_range("--budget", command.budget, 0, 10**6)
-    options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser)
+    options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust)
     length = study_length(command.name, command.quick, options)
     if command.data:
         held = read_json(Path(command.data))

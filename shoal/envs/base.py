@@ -36,6 +36,8 @@ class EnvSpec:
     """How many leading agents the reported return is of (predators); 0 means all. The rest is the other side."""
     episode_length: int | None = None
     """Steps after which a copy is truncated; None where only the world itself ends episodes."""
+    whole_numbers: bool = False
+    """Every observation is one whole number from 0, below the same limit for all agents, shown one-hot."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
 

@@ -255,6 +255,8 @@ def _spec(
         low, high = (np.zeros((len(names), max(sizes)), np.float32) for _ in range(2))
         for i, space in enumerate(action_spaces):
             low[i, : sizes[i]], high[i, : sizes[i]] = space.low, space.high  # type: ignore[attr-defined]
+    whole = all(isinstance(space, Discrete) and space.start == 0 for space in observation_spaces)
     return EnvSpec(
-        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length
-    )
+        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length,
+        whole_numbers=whole and len(set(observation_sizes)) == 1,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ two are laid over each other, up to 30 idle frames at the start, and the button 
 games, for the game's own score.
 """
 
+import importlib.util
 from collections import deque
 from typing import Any
 
@@ -121,10 +122,11 @@ def small(frame: Frame) -> Frame:
 
 
 def _made(identifier: str) -> gymnasium.Env:
-    if not identifier.startswith("ALE/"):
-        return gymnasium.make(identifier, disable_env_checker=True)
-    import ale_py
+    if identifier.startswith("ALE/") or importlib.util.find_spec("ale_py") is not None:
+        import ale_py
 
-    gymnasium.register_envs(ale_py)
+        gymnasium.register_envs(ale_py)
+    if not str(gymnasium.spec(identifier).entry_point).startswith("ale_py."):
+        return gymnasium.make(identifier, disable_env_checker=True)
     options: dict[str, Any] = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}
     return Atari(gymnasium.make(identifier, disable_env_checker=True, **options))

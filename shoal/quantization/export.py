@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.algorithms.team import Team
-from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice, check_range
 from shoal.files import write_whole
 from shoal.inference.audit import audit
@@ -32,12 +31,12 @@ TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, 
 """Largest mean error of an action; of packed weights 2 / 2^bits."""
 
 
-def from_team(team: Team, spec: EnvSpec | None = None, sample: bool = False, one_agent: bool = False) -> Policy:
+def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Policy:
     """The policies that a team plays with; `sample` draws choices instead of taking the most likely.
 
     What was trained for few bits is frozen to them: in all agents, even if `one_agent` alone was trained so.
     """
-    actors, spec = team.rollout_actors, spec or team.spec
+    actors, spec = team.rollout_actors, team.spec
     frozen = frozen_layers(actors, one_agent)
     layers = []
     for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
@@ -51,7 +50,14 @@ def from_team(team: Team, spec: EnvSpec | None = None, sample: bool = False, one
             raise UserError("Only choices can be drawn by an exported policy; boxes are played without noise.")
         kind = "gaussian" if actors.kind == "gaussian" else "box"
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
-    return Policy(tuple(layers), head, spec.observation_sizes, spec.action_sizes, spec.agent_names)
+    one_hot = spec.observation_size if spec.whole_numbers else 0
+    seen = (1,) * spec.agents if one_hot else spec.observation_sizes
+    return Policy(tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot)
+
+
+def raw_states(policy: Policy, states: Array) -> Array:
+    """A world's states (B, N, O) as the policy's file takes them: whole numbers as such, not one-hot."""
+    return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
 
 @torch.inference_mode()
@@ -102,7 +108,7 @@ def make_form(policy: Policy, precision: Precision, bits: int | None, single: bo
     if bits is not None:
         check_range("--bits", bits, 2, 8)
     if precision == "static-int8" and trained:
-        if bits is not None and bits < trained:
+        if bits not in (None, trained):
             raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")
         bits = trained
         check_range("The policy's bits", bits, 2, 8)

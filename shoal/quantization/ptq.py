@@ -10,7 +10,7 @@ float32. The original is not touched.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from shoal.quantization.layers import Layer, check_weights, find_layers
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 """min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
+Edge = Scheme | Literal["full"] | None
+"""The scheme of a layer at an edge; full: in full precision."""
 Tap = Callable[[Layer, Tensor], Tensor]
 """Sees what a layer is given, and says what it is given instead."""
 
@@ -34,9 +36,9 @@ class Plan:
     """None: full precision."""
     activations: Scheme | None = None
     """The layers' inputs; None: full precision."""
-    first: Scheme | None = None
+    first: Edge = None
     """Another scheme for whatever is quantized in the first layer; None: the same as everywhere."""
-    last: Scheme | None = None
+    last: Edge = None
     """The same of the last layer."""
     dynamic: bool = False
     """Take the range of activations from each row as it comes, instead of from calibration."""
@@ -45,15 +47,20 @@ class Plan:
 
     def weight_scheme(self, number: int, layers: int) -> Scheme | None:
         """How the weights of this layer are quantized."""
-        return self.weights and (self._edge(number, layers) or self.weights)
+        edge = self._edge(number, layers)
+        if self.weights is None or edge is None:
+            return self.weights
+        return None if edge == "full" else edge
 
     def input_scheme(self, number: int, layers: int) -> Scheme | None:
         """How the input of this layer is quantized: at an edge in another width, but otherwise as everywhere."""
         if self.activations is None or (edge := self._edge(number, layers)) is None:
             return self.activations
+        if edge == "full":
+            return None
         return replace(edge, symmetric=self.activations.symmetric, per_channel=self.activations.per_channel)
 
-    def _edge(self, number: int, layers: int) -> Scheme | None:
+    def _edge(self, number: int, layers: int) -> Edge:
         if number == 0 and self.first is not None:
             return self.first
         return self.last if number == layers - 1 else None
@@ -81,7 +88,9 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
             schemes[id(layer.weight)] = scheme
 
     def tap(layer: Layer, x: Tensor) -> Tensor:
-        scheme = schemes[id(layer.weight)]
+        scheme = schemes.get(id(layer.weight))
+        if scheme is None:
+            return x
         if plan.dynamic or scheme.format is not None:
             return _chosen(masks, layer, simulate(x, scheme, layer.row_axes(x)), x)
         assert ranges is not None

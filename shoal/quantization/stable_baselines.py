@@ -91,8 +91,9 @@ class Model:
             )
 
 
-def read_zip(path: Path, trust: bool = False, normaliser: Normaliser | None = None) -> Model:
+def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | None = None) -> Model:
     """The policy in a zip: from its tensors alone, or with `trust` through Stable-Baselines3's own loader."""
+    path = Path(path)
     data, tensors = read_parts(path)
     algorithm = algorithm_of(path, data, tensors)
     check_spaces(path, data)
@@ -108,20 +109,30 @@ def read_zip(path: Path, trust: bool = False, normaliser: Normaliser | None = No
     return model
 
 
-def to_policy(model: Model, low: Array | None, high: Array | None, image: tuple[int, int, int] | None = None) -> Policy:
-    """The model described without torch, for engines and export; `low` and `high` (1, A) are the ends of its box."""
+def to_policy(
+    model: Model,
+    low: Array | None,
+    high: Array | None,
+    image: tuple[int, int, int] | None = None,
+    one_hot: bool = False,
+) -> Policy:
+    """The model described without torch, for engines and export; `low` and `high` (1, A) are the ends of its box.
+
+    `one_hot`: what its network sees so is one whole number, and the policy takes that.
+    """
     size = int(np.prod(image)) if image else model.inputs
     assert size is not None
     head = Head("argmax") if model.discrete else Head("box", model.squash, low, high)
     return Policy(
         _described(model),
         head,
-        (size,),
+        (1 if one_hot else size,),
         (model.actions,),
         ("agent",),
         model.normaliser,
         image,
         model.scale_image,
+        size if one_hot else 0,
         metadata={"algorithm": model.algorithm, "source": model.path},
     ).check()
 

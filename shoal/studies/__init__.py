@@ -52,8 +52,8 @@ def _told(name: str, options: Options | None) -> tuple[Options, ...]:
         raise UserError(f"--model is for the study ptq-table, but the study is {name}.")
     if options.model and not options.env:
         raise UserError("--env is missing: which environment the model plays is not in its zip.")
-    if not options.model and (options.env or options.normaliser):
-        raise UserError("--env and --normaliser are for a --model.")
+    if not options.model and (options.env or options.normaliser or options.trust):
+        raise UserError("--env, --normaliser and --trust are for a --model.")
     return (options,) if name in OF_CELLS else ()
 
 

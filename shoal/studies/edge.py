@@ -71,6 +71,8 @@ def length(quick: bool, options: Options) -> float:
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     """Train and export all policies, then play them on the device, one at a time."""
+    if not Path("/proc/self/statm").exists():
+        raise UserError("The study edge limits a process's address space, which it can do and read off on Linux only.")
     done = Cells("edge", quick, options, advance)
     trained = list(done.run(cells(quick), work).values())
     calls = 300 if quick else 2_000

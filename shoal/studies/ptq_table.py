@@ -51,11 +51,14 @@ def cells(quick: bool, options: Options) -> list[Cell]:
     episodes = QUICK_EPISODES if quick else EPISODES
     if options.model:
         path = Path(options.model)
-        try:
-            checksum = disk.sha256(path.read_bytes())
-        except OSError as error:
-            raise UserError(f"--model '{path}' cannot be read: {error.strerror or error}.") from None
-        named = {"model": str(path), "env": options.env, "normaliser": options.normaliser, "sha256": checksum}
+        named: dict[str, Any] = {
+            "model": str(path),
+            "env": options.env,
+            "normaliser": options.normaliser,
+            "trust": options.trust,
+        }
+        files = {name: named[name] for name in ("model", "normaliser") if named[name]}
+        named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
         few = episodes if not quick else 2
         return [Cell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
     if quick:
@@ -68,6 +71,13 @@ def cells(quick: bool, options: Options) -> list[Cell]:
         Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds)
         for (algorithm, env), recipe in playable
     ]
+
+
+def _checksum(option: str, path: Path) -> str:
+    try:
+        return disk.sha256(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{option} '{path}' cannot be read: {error.strerror or error}.") from None
 
 
 def length(quick: bool, options: Options) -> float:
@@ -92,8 +102,8 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """One model in every precision."""
     subject: Subject
     if "model" in settings:
-        normaliser = read_normaliser(Path(settings["normaliser"])) if settings["normaliser"] else None
-        model = read_zip(Path(settings["model"]), normaliser=normaliser)
+        trust, named = settings["trust"], settings["normaliser"]
+        model = read_zip(settings["model"], trust, read_normaliser(Path(named), trust) if named else None)
         subject, algorithm = model_subject(model, settings["env"]), model.algorithm
     else:
         algorithm = settings["algorithm"]

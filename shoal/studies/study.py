@@ -24,6 +24,8 @@ class Options:
     """The environment of that model."""
     normaliser: str = ""
     """Its observation normaliser."""
+    trust: bool = False
+    """Let its own library load it and run the code that is in it."""
 
 
 @dataclass(frozen=True)

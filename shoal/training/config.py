@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.algorithms.config import LearnConfig, as_declared
+from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range
 
 
@@ -107,11 +107,12 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
                 raise UserError("--qat-bits is the engine's only; the reference implementation is full precision.")
+        check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.qat_agent is not None:
             check_range("--qat-agent", self.qat_agent, 0)
-            if self.qat_bits is None:
-                raise UserError("--qat-agent is for quantization-aware training, but --qat-bits is not given.")
-        check_range("--quant-delay", self.quant_delay, 0, 1)
+        for name in ("qat_agent", "quant_delay", "qat_critics"):
+            if self.qat_bits is None and getattr(self, name) != getattr(PrecisionConfig, name):
+                raise UserError(f"{option(name)} is for quantization-aware training, but --qat-bits is not given.")
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(
                 f"--sampler {self.sampler} is the reference implementation's only; the engine has neighbor."

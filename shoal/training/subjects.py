@@ -159,7 +159,7 @@ class ModelSubject:
     def policy(self) -> Policy:
         """The model as engines and exports take it, with what it was trained to be rounded to."""
         low, high = self.spec.action_low, self.spec.action_high
-        return to_policy(self.model, low, high, self.image)
+        return to_policy(self.model, low, high, self.image, self.spec.whole_numbers)
 
     @torch.inference_mode()
     def outputs(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.quantization.affine import Scheme
 from shoal.quantization.layers import check_weights, find_layers
-from shoal.quantization.ptq import Plan, Ranges, calibrate, model_bytes, quantized
+from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.training.play import play
 
 What = Literal["weights", "activations", "both"]
@@ -141,7 +141,7 @@ class Sweep:
 
     def plan(self, scheme: Scheme, what: What) -> Plan:
         """What is quantized in a row; activations have one scale a tensor, and a zero point in the standard style."""
-        edge = self.edges.scheme if self.edges else None
+        edge: Edge = (self.edges.scheme or "full") if self.edges else None
         inputs = dataclasses.replace(scheme, symmetric=False, per_channel=False)
         weights, activations = what != "activations", what != "weights"
         kinds = scheme if weights else None, inputs if activations else None

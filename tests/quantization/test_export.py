@@ -80,7 +80,7 @@ def test_a_teams_policy_acts_as_the_team(algorithm, spec):
     config = replace(SMALL, algorithm=algorithm)
     team = make_team(spec, config, 3, torch.device("cpu"))
     x = states_for(spec)
-    policy = from_team(team, spec).check()
+    policy = from_team(team).check()
     assert np.allclose(policy.to_world(policy.reference(x)), team.to_world(team.act(x, explore=False)), atol=1e-5)
     assert np.allclose(policy.outputs(x), team_outputs(team, x), atol=1e-5)
     assert policy.parameters == team.actors.weight_count
@@ -358,6 +358,8 @@ def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path):
     assert np.abs(PolicyFile(tmp_path / "p.onnx").act(states) - outputs).max() < np.ptp(outputs) / 15
     with pytest.raises(UserError, match="was trained for 4"):
         make_form(policy, "static-int8", 3)
+    with pytest.raises(UserError, match="was trained for 4"):
+        make_form(policy, "static-int8", 8)
     assert make_form(policy, "packed", None).bits == 4
     for precision in ("float32", "packed"):
         export_policy(boxes, tmp_path / "p.onnx", precision, states, outputs, tolerance=1e-5)
@@ -426,6 +428,33 @@ def test_a_stable_baselines_model_plays_as_in_its_own_library(tmp_path, shoal, a
     assert code == 0 and json.loads(out)["env"] == f"gym:{env}", err
 
 
+@pytest.mark.parametrize("precision", ["float32", "int8", "static-int8"])
+def test_whole_numbers_go_in_as_they_are(tmp_path, shoal, precision):
+    model, path = make("ppo", "FrozenLake-v1"), tmp_path / "policy.onnx"
+    zip_path = saved(model, tmp_path / "model.zip")
+    code, _, err = shoal("export", zip_path, "--env", "FrozenLake-v1", "--precision", precision, "--out", path)
+    assert code == 0, err
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (squares,) = session.run(["action"], {"observation": np.arange(16, dtype=np.float32)[:, None]})
+    theirs = [int(model.predict(np.array(square), deterministic=True)[0]) for square in range(16)]
+    assert (squares == theirs).mean() >= (1 if precision == "float32" else 0.8)
+    code, out, err = shoal("evaluate", path, "--episodes", 20, "--json")
+    assert code == 0 and 0 <= json.loads(out)["return_mean"] <= 1, err
+
+
+def test_whole_numbers_of_a_run(tmp_path, shoal):
+    run, path = tmp_path / "run", tmp_path / "policy.onnx"
+    words = ["--episodes", 20, "--warmup", 50, "--batch", 16, "--hidden", 8, "--evaluate-episodes", 0, "--copies", 2]
+    assert shoal("train", "--env", "gym:FrozenLake-v1", *words, "--out", run, "--quiet")[0] == 0
+    code, _, err = shoal("export", run, "--out", path)
+    assert code == 0, err
+    file, (team, _) = PolicyFile(path), load_team(run, print)
+    squares = np.arange(16, dtype=np.float32)[:, None, None]
+    one_hot = (squares == np.arange(16)).astype(np.float32)
+    assert (file.act(squares)[:, 0] == team.act(one_hot, explore=False)[:, 0].argmax(-1)).all()
+    assert (file.play(one_hot) == team.to_world(team.act(one_hot, explore=False))).all()
+
+
 def test_a_model_of_images(tmp_path, shoal):
     gymnasium.register("ShoalExportPictures-v0", Pictures)
     try:
@@ -442,6 +471,8 @@ def test_a_model_of_images(tmp_path, shoal):
         assert (ours == theirs).mean() > 0.8
         code, out, err = shoal("evaluate", path, "--episodes", 3, "--json")
         assert code == 0 and 0 <= json.loads(out)["return_mean"] <= 4, err
+        code, _, err = shoal("evaluate", path, "--episode-length", 3)
+        assert code == 2 and "--episode-length has no effect" in err
         code, out, err = shoal("export", zip_path, "--precision", "int8", *words)
         assert code == 0 and json.loads(out)["files"][0]["int8_share"] == 1.0 and "static-int8 is faster" in err
     finally:
@@ -457,6 +488,7 @@ def test_wrong_zips_and_options(tmp_path, run, shoal):
         ((zip_path, "--env", "Pendulum-v1", "--out", path), "does not fit"),
         ((run, "--env", "CartPole-v1", "--out", path), "are for zips"),
         ((dqn_path, "--env", "CartPole-v1", "--sample", "--out", path), "A2C and PPO"),
+        ((zip_path, "--env", "CartPole-v1", "--each", "--out", path), "is one agent"),
     ):
         code, _, err = shoal("export", *words)
         assert code == 2 and said in err and not path.exists()

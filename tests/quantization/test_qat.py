@@ -281,6 +281,8 @@ def test_off_is_off(tmp_path):
     [
         ({"qat_bits": 1}, "--qat-bits is 1, but must be from 2 to 8"),
         ({"qat_agent": 0}, "--qat-bits is not given"),
+        ({"quant_delay": 0.3}, "--quant-delay is for quantization-aware training"),
+        ({"qat_critics": False}, "--qat-critics is for quantization-aware training"),
         ({"qat_bits": 9}, "--qat-bits is 9"),
         ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
         ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits is the engine's only"),

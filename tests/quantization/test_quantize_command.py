@@ -136,6 +136,19 @@ def test_every_row_starts_where_the_others_do(run):
     assert found.rows[3].bytes == found.rows[0].bytes > found.rows[2].bytes
 
 
+def test_edges_in_full_precision(capsys, model, tmp_path):
+    words = (model, "--env", "CartPole-v1", "--bits", "4", "--what", "both", "--episodes", 2, "--out", tmp_path)
+    rows = {}
+    for edges in ("", "8", "32"):
+        code, out, _ = ask(capsys, *words, *(("--edge-bits", edges) if edges else ()), "--json")
+        assert code == 0
+        rows[edges] = json.loads(out)["rows"][1]
+    weights, biases, inner = 4 * 12 + 12 * 8 + 8 * 2, 12 + 8 + 2, 12 * 8
+    assert rows["32"]["bytes"] == 4 * (weights - inner) + inner // 2 + 4 * 8 + 4 * biases  # a scale an inner output
+    assert rows[""]["bytes"] < rows["8"]["bytes"] < rows["32"]["bytes"]
+    assert rows["32"]["kl"] < rows[""]["kl"]
+
+
 def test_pictures_are_played(capsys, tmp_path):
     gymnasium.register("Pictures-v0", Pictures, kwargs={"length": 3})
     path = saved(make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}), tmp_path / "images.zip")
@@ -161,9 +174,10 @@ class Large(Pictures):
 def test_an_atari_game_is_played_from_a_zip(capsys, tmp_path):
     from shoal.envs.pixels import make_pixels
 
-    env, shape = make_pixels("ALE/Pong-v5", 4)
-    assert shape == (4, 84, 84) and env.reset().shape == (1, 1, 4 * 84 * 84)
-    env.close()
+    for name in ("ALE/Pong-v5", "PongNoFrameskip-v4"):
+        env, shape = make_pixels(name, 4)
+        assert shape == (4, 84, 84) and env.reset().shape == (1, 1, 4 * 84 * 84)
+        env.close()
     theirs = make("a2c", Frames(), "CnnPolicy", policy_kwargs={})
     path = saved(theirs, tmp_path / "pong.zip")
     from shoal.quantization.stable_baselines import read_zip

@@ -105,6 +105,8 @@ def test_what_is_said_in_the_wrong_place(tmp_path):
         ("weight-bits", {"model": "a.zip", "env": "CartPole-v1"}, "--model is for the study ptq-table"),
         ("ptq-table", {"model": "a.zip"}, "--env is missing"),
         ("ptq-table", {"env": "CartPole-v1"}, "are for a --model"),
+        ("ptq-table", {"trust": True}, "are for a --model"),
+        ("ptq-table", {"model": __file__, "env": "Pong", "normaliser": "a.npz"}, "--normaliser 'a.npz' cannot be read"),
         ("ptq-table", {"model": str(tmp_path / "a.zip"), "env": "CartPole-v1"}, "cannot be read"),
     ):
         with pytest.raises(UserError, match=sentence):
