@@ -50,7 +50,7 @@ def _rows(network: str, seconds: float, memory: bool) -> list[dict[str, Any]]:
     held = _memory(network, policy, [("torch", "float32"), *kinds]) if memory else {}
     rows = []
     for batch in BATCHES:
-        engines: list[Engine] = [TorchEngine(policy, batch)]
+        engines: list[Engine] = [TorchEngine(policy)]
         engines += [make_engine(policy, name, precision, 1, batch) for name, precision in kinds]  # type: ignore[arg-type]
         engines.append(make_engine(policy, "auto", "auto", 1, batch))
         observation = np.random.default_rng(1).standard_normal((batch, 1, policy.observation_size), np.float32)

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import Draws
-from shoal.inference.policy import Actions, Array
+from shoal.inference.policy import FORMAT, Actions, Array
 from shoal.inference.runtime import new_session, reason, session_options
 
-FORMAT = 1
 NEEDED = {
     "agents": list,
     "observation_sizes": list,

@@ -24,15 +24,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from shoal.inference.codes import fields, layer_codes, pack, safe_bits
-from shoal.inference.policy import LEAK, Activation, Conv2d, Layer, Linear, Policy
+from shoal.inference.policy import FORMAT, LEAK, Activation, Conv2d, Layer, Linear, Policy
 
 Precision = Literal["float32", "float16", "int8", "static-int8", "packed"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
 APART = 2**15  # weights of one agent's layer from which agents are worth a product each: only those are packed once
-FORMAT = 1
-"""Of the metadata under the key "shoal"."""
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -22,6 +22,8 @@ Actions = NDArray[Any]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
 LEAK = 0.01
+FORMAT = 1
+"""Of what an exported file says about itself."""
 MASKED = np.float32(-1e9)  # added to the logits of choices that an agent does not have
 
 Floating = TypeVar("Floating", bound=np.floating[Any])

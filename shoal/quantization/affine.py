@@ -96,7 +96,6 @@ class Codes:
     codes: Tensor
     scale: Tensor
     zero: Tensor
-    scheme: Scheme
 
     def values(self) -> Tensor:
         """The real numbers, each rounded once."""
@@ -144,7 +143,7 @@ def codes(x: Tensor, scheme: Scheme, keep: Sequence[int] = ()) -> Codes:
     check_finite("The tensor", x)
     scale, zero = scale_of(*value_range(x, keep), scheme)
     scale = _nonzero(scale)
-    return Codes(_rounded(x, scale, zero, scheme).to(scheme.code_type), scale, zero, scheme)
+    return Codes(_rounded(x, scale, zero, scheme).to(scheme.code_type), scale, zero)
 
 
 def simulate(

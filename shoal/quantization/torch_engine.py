@@ -64,8 +64,8 @@ class TorchEngine:
 
     name, precision = "torch", "float32"
 
-    def __init__(self, policy: Policy, batch: int = 1) -> None:
-        """`batch` is taken for likeness with the others."""
+    def __init__(self, policy: Policy) -> None:
+        """For batches of any size."""
         self.network = network(policy.played())
         self._draws = Draws()
         self._take(policy.played())
