@@ -49,6 +49,7 @@ def draw_panels(title: str, panels: Sequence[Mapping[str, Any]], path: Path) -> 
             axes.set_yscale("log")
         axes.set_title(panel["title"], loc="left", fontsize=9, color=INK)
         axes.set_ylabel(panel["y"], fontsize=8, color=FAINT_INK)
+        axes.set_xlabel(panel.get("x", ""), fontsize=8, color=FAINT_INK)
         axes.grid(color="#E8EBF0", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

@@ -173,6 +173,7 @@ def study(found: dict[str, Any]) -> Study:
             {
                 "title": name,
                 "y": "return of an episode",
+                "x": "bits",
                 "ticks": list(map(str, widths)),
                 "level": _mean(full),
                 "series": [

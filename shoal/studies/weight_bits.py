@@ -73,6 +73,7 @@ def study(found: dict[str, Any]) -> Study:
         {
             "title": row["cell"],
             "y": "return of an episode",
+            "x": "bits",
             "ticks": [str(line["bits"]) for line in row["lines"]],
             "level": row["lines"][0]["return_mean"],
             "series": [
