@@ -5,7 +5,6 @@ have for an environment is taken from its nearest relative, and said so. `steps`
 than a study can, it is cut.
 """
 
-import dataclasses
 import importlib.util
 import json
 from dataclasses import dataclass, field
@@ -263,7 +262,7 @@ def left_out() -> list[str]:
 
 
 def digest_of(algorithm: str, env: str) -> str:
-    """Changes with whatever decides how a recipe's model is trained."""
-    decides = dataclasses.asdict(RECIPES[algorithm, env]) | {"seconds": 0, "steps": 0}
-    del decides["seed"]  # which, as the steps, are told apart from it
+    """Changes with whatever decides how a recipe's model is trained, but its steps and seed, which are told apart."""
+    recipe = RECIPES[algorithm, env]
+    decides = recipe.settings, recipe.envs, recipe.normalise, recipe.noise
     return sha256(json.dumps([decides, CHOSEN, CHOSEN_BY]).encode())[:10]
