@@ -46,7 +46,7 @@ def one_sentence(box: str, command: str) -> str:
     similar = ("Perhaps you meant", "Arguments similar to")
     hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
     hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
-    sentence = " ".join(gist).rstrip(".") or "The arguments cannot be understood"
+    sentence = " ".join(gist).rstrip(". ") or "The arguments cannot be understood"
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."

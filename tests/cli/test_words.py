@@ -18,7 +18,7 @@ from tests.cli.helpers import one_sentence
         ("train --tau", "--tau needs a value"),
         ("train --jsno", "Unrecognized options: --jsno; perhaps you meant --json"),
         ("train --agnets 3 --foo", "Unrecognized options: --agnets, 3, --foo; perhaps you meant --agents"),
-        ("evaluate", "RUN is missing (Run folder)"),
+        ("evaluate", "RUN-OR-FILE is missing (Run folder, or a file of `shoal export`"),
         ("bench ENV", "'ENV' is not one of 'env', "),
     ],
 )
