@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.inference.policy import Actions, Array, Policy
+from shoal.inference.policy import Actions, Array, Conv2d, Layer, Policy
 
 EngineName = Literal["auto", "numba", "onnx"]
 EnginePrecision = Literal["auto", "float32", "float16", "int8"]
@@ -81,18 +81,23 @@ def refuse_grids(policy: Policy, engine: str) -> None:
         raise UserError(f"The {engine} engine has no grids for inputs of layers, but the policy has; use onnx.")
 
 
-def same_shapes(old: Policy, new: Policy) -> None:
-    """Raise a `UserError` unless the new policy's weights can take the old one's place."""
-    fits = len(old.layers) == len(new.layers) and all(
-        type(a) is type(b) and a.weight.shape == b.weight.shape and a.activation == b.activation
-        for a, b in zip(old.layers, new.layers, strict=True)
-    )
+def fitting(old: Policy, new: Policy) -> Policy:
+    """The new policy as it is played, once its weights are found to fit in the old one's place; else a `UserError`."""
+    new = new.check().played()
     frames = [
-        (policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image)
+        (
+            [(layer.weight.shape, layer.activation, _geometry(layer)) for layer in policy.layers],
+            (policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image),
+        )
         for policy in (old, new)
     ]
-    if not fits or frames[0] != frames[1]:
+    if frames[0] != frames[1]:
         raise UserError("The new weights are of a policy with other layers; make a new engine for it.")
+    return new
+
+
+def _geometry(layer: Layer) -> tuple[tuple[int, int], ...]:
+    return (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ()
 
 
 def same_frame(old: Policy, new: Policy) -> bool:

@@ -188,6 +188,10 @@ def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     elif form.precision == "int8" and by_rows:
         arrays["sums"] = codes.sum(1, dtype=np.int32)  # (N, U)
     if form.precision == "static-int8":
+        if isinstance(layer, Conv2d):  # ONNX Runtime rounds its bias to multiples of both scales: make them finer
+            finer, bits = 2 ** (8 - bits), 8
+            codes, scale = codes * np.int8(finer), scale / np.float32(finer)
+            arrays |= {"weight": codes, "scale": scale}
         unsigned = bits == 8 and safe_bits() < 8  # products of such codes are added in 32 bits
         if unsigned:
             arrays["weight"] = (codes.astype(np.int16) + 128).astype(np.uint8)
@@ -250,11 +254,11 @@ def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) 
     positive = bool(policy.one_hot) or (policy.scale_image and policy.normaliser is None)
     image = policy.image is not None
     for k, layer in enumerate(policy.layers):
-        x = _on_grid(graph, layer, x, agent)
+        x = _on_grid(graph, layer, form, x, agent)
         if isinstance(layer, Linear) and image:
             x, image = graph("Flatten", x, axis=1), False
             if form.precision == "static-int8":  # once more, which changes nothing: both neighbours run in 8 bits
-                x = _on_grid(graph, layer, x, agent)
+                x = _on_grid(graph, layer, form, x, agent)
         x = _layer(graph, layer, form, x, k, agent, positive)
         x = _activate(graph, x, layer.activation)
         positive = layer.activation in ("relu", "sigmoid")
@@ -347,22 +351,30 @@ def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: 
     return str(graph("Add", graph("Mul", graph("Cast", whole, to=TensorProto.FLOAT), both), bias))
 
 
-def _on_grid(graph: Graph, layer: Layer, x: str, agent: int | None) -> str:
-    """x rounded to the layer's frozen grid, if it has one: (B, …) of one agent, or (N, B, I) where `agent` is None."""
+def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) -> str:
+    """x rounded to the layer's frozen grid, if it has one: (B, …) of one agent, or (N, B, I) where `agent` is None.
+
+    Only where products are to run in 8 bits by codes: ONNX Runtime rounds float32 weights itself between such nodes.
+    """
     frozen = layer.quantized
     if frozen is None or frozen.input is None:
         return x
     grid = frozen.input
-    scale, zero = grid.scale, grid.zero_point  # (N,)
-    if agent is not None:
-        scale, zero = scale[agent], zero[agent]
-    if grid.bits not in (8, 16):  # the type would hold larger codes
-        low, high = -zero * scale, (2**grid.bits - 1 - zero) * scale
-        low, high = (end if agent is not None else end[:, None, None] for end in (low, high))
-        x = graph("Max", graph("Min", x, graph.constant(high)), graph.constant(low))
-    point = graph.constant(scale), graph.constant(zero, np.uint8 if grid.bits <= 8 else np.uint16)
-    axis = {} if agent is not None else {"axis": 0}
-    return str(graph("DequantizeLinear", graph("QuantizeLinear", x, *point, **axis), *point, **axis))
+    scale, zero, highest = grid.scale, grid.zero_point, 2**grid.bits - 1  # (N,)
+    if form.precision == "static-int8":  # which has a chain of layers for every agent
+        point = graph.constant(scale[agent]), graph.constant(zero[agent], np.uint8)
+        codes = graph("QuantizeLinear", x, *point)
+        if grid.bits < 8:  # the type holds larger codes
+            codes = graph("Clip", codes, graph.constant(0, np.uint8), graph.constant(highest, np.uint8))
+            if isinstance(layer, Conv2d):
+                finer = 8 - grid.bits
+                codes = graph("BitShift", codes, graph.constant(finer, np.uint8), direction="LEFT")
+                point = graph.constant(scale[agent] / 2**finer), graph.constant(zero[agent] << finer, np.uint8)
+        return str(graph("DequantizeLinear", codes, *point))
+    own = (slice(None), None, None) if agent is None else agent
+    step, lowest, most = (graph.constant(part[own]) for part in (scale, -zero, highest - zero))
+    steps = graph("Round", graph("Div", x, step))
+    return str(graph("Mul", graph("Max", graph("Min", steps, most), lowest), step))
 
 
 def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) -> str:
@@ -395,7 +407,11 @@ def _activate(graph: Graph, x: str, activation: Activation) -> str:
         return x
     if activation == "leaky-relu":
         return str(graph("LeakyRelu", x, alpha=LEAK))
-    return str(graph({"relu": "Relu", "tanh": "Tanh", "elu": "Elu", "sigmoid": "Sigmoid"}[activation], x))
+    if activation == "elu":  # ONNX Runtime's Elu gives a number another last bit at another place of its array
+        nothing, one = graph.constant(0.0), graph.constant(1.0)
+        below = graph("Sub", graph("Exp", graph("Min", x, nothing)), one)
+        return str(graph("Add", graph("Max", x, nothing), below))
+    return str(graph({"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[activation], x))
 
 
 def _head(graph: Graph, policy: Policy, x: str) -> str:

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_noise, check_observation, refuse_grids, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
 from shoal.inference.policy import ACTIVATIONS, LEAK, Actions, Array, Linear, Policy
 
 # where things stand among the whole numbers
@@ -171,8 +171,7 @@ class NumbaEngine:
     def load(self, policy: Policy) -> None:
         """Copy other weights over the present ones."""
         refuse_grids(policy, self.name)
-        policy = policy.played()
-        same_shapes(self.policy, policy)
+        policy = fitting(self.policy, policy)
         self._numbers[:] = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])
         self.policy = policy

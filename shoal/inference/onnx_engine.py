@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
-from shoal.inference.engine import Draws, check_noise, check_observation, same_frame, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
 from shoal.inference.graph import Arrays, Form, Precision, build, weight_arrays
 from shoal.inference.policy import Actions, Array, Policy
 from shoal.inference.runtime import new_session, session_options
@@ -145,8 +145,7 @@ class OnnxEngine:
 
     def load(self, policy: Policy) -> None:
         """Put other weights into every graph that there is; with another normaliser or box they are built anew."""
-        policy = policy.played()
-        same_shapes(self.policy, policy)
+        policy = fitting(self.policy, policy)
         if same_frame(self.policy, policy):
             for side in self._sides.values():
                 side.load(policy)

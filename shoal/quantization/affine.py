@@ -66,6 +66,18 @@ class Scheme:
         found = parse(self.format)
         return (found.element if isinstance(found, BlockFormat) else found).width
 
+    def shared(self, shape: torch.Size) -> int:
+        """How many exponents the blocks of a tensor have, where the format has blocks."""
+        if self.format is None or self.format in HALVES:
+            return 0
+        from shoal.numerics import BlockFormat, parse
+        from shoal.numerics.blocks import tiles
+
+        if not isinstance(found := parse(self.format), BlockFormat):
+            return 0
+        (groups, rows, columns), (high, wide) = tiles(found, shape)
+        return groups * -(-rows // high) * -(-columns // wide)
+
     @property
     def lowest(self) -> int:
         """The lowest code of the standard style."""
@@ -99,7 +111,7 @@ class Codes:
 
     def values(self) -> Tensor:
         """The real numbers, each rounded once."""
-        return ((self.codes.double() - self.zero) * self.scale.double()).to(self.scale.dtype)
+        return _finite((self.codes.double() - self.zero) * self.scale.double(), self.scale.dtype)
 
 
 def check_finite(what: str, x: Tensor) -> None:
@@ -128,7 +140,7 @@ def scale_of(low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]
         return scale, torch.zeros_like(scale)
     scale = (span / scheme.highest).to(low.dtype)
     zero = torch.round(-wide / _nonzero(scale).double()).clamp(0, scheme.highest)
-    return scale, zero.to(low.dtype)
+    return scale, zero.to(torch.promote_types(low.dtype, torch.float32))  # which holds every code
 
 
 def symmetric_scale(most: Tensor, scheme: Scheme) -> Tensor:
@@ -154,20 +166,21 @@ def simulate(
         return _in_format(x, scheme.format)
     scale, zero = scale_of(*(value_range(x, keep) if ranges is None else ranges), scheme)
     divisor = _nonzero(scale)
-    values = ((_rounded(x, divisor, zero, scheme) - zero) * divisor.double()).to(x.dtype)
-    return torch.where(scale > 0, values, x)
+    values = (_rounded(x, divisor, zero, scheme) - zero) * divisor.double()
+    return torch.where(scale > 0, _finite(values, x.dtype), x)
 
 
 def stored_bytes(numbers: int, scales: int, scheme: Scheme | None) -> int:
     """Bytes of this many numbers with this many scales, the codes packed bit by bit; None: float32.
 
-    A scale takes 4 bytes and the code of zero as many as a code. The paper's style counts n bits, as the paper does.
+    A scale takes 4 bytes, the exponent that a block of a format shares takes 1, and the code of zero as many as a code.
+    The paper's style counts n bits, as the paper does.
     """
     if scheme is None:
         return 4 * numbers
     packed = (numbers * scheme.width + 7) // 8
     if scheme.format is not None:
-        return packed
+        return packed + scales
     zeros = 0 if scheme.symmetric or scheme.style == "paper" else scales * (1 if scheme.bits <= 8 else 2)
     return packed + 4 * scales + zeros
 
@@ -178,6 +191,12 @@ def _rounded(x: Tensor, scale: Tensor, zero: Tensor, scheme: Scheme) -> Tensor:
     if scheme.style == "paper":
         return rounded
     return (rounded + zero).clamp(scheme.lowest, scheme.highest)
+
+
+def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of this type; where the outermost codes stand for more than its largest number, that."""
+    most = torch.finfo(dtype).max
+    return values.clamp(-most, most).to(dtype)
 
 
 def _nonzero(scale: Tensor) -> Tensor:

@@ -71,13 +71,15 @@ class QatCallback(BaseCallback):
             for name, layer in self.qat.layers.items()
             if layer.seen
         }
-        setattr(self.model, KEY, {"bits": self.bits, "on": bool(self.qat.on), "ranges": ranges})
+        call = self.model.start_time  # of `learn`: one without this callback leaves what is kept here behind
+        setattr(self.model, KEY, {"bits": self.bits, "on": bool(self.qat.on), "learn": call, "ranges": ranges})
 
     def _go_on(self) -> None:
-        """Take over the ranges of a loaded model that was trained like this before."""
+        """Take over the ranges of a loaded model that was trained like this before, quantized again if it was."""
         before = getattr(self.model, KEY, None)
         if not before or before["bits"] != self.bits or self.qat is None:
             return
+        self.qat.on.fill_(before["on"])
         for name, (low, high) in before["ranges"].items():
             if (layer := self.qat.layers.get(f"policy.{name}")) is not None:
                 layer.set_range(low, high)

@@ -43,7 +43,9 @@ class Layer:
         return self.channels if per_channel else self.networks
 
     def scales(self, scheme: Scheme) -> int:
-        """How many scales the weights have."""
+        """How many scales the weights have, or exponents that blocks share."""
+        if scheme.format is not None:
+            return scheme.shared(self.weight.shape)
         count = 1
         for axis in self.kept(scheme):
             count *= self.weight.shape[axis]

@@ -319,6 +319,7 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if not found.get("on"):
             return {}
+        stale = found["learn"] != plain(data, "start_time")
         bits, ranges = int(found["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in found["ranges"].items()}
         if bits not in range(LEAST_BITS, MOST_BITS + 1) or not all(
             -inf < a <= 0 <= b < inf for a, b in ranges.values()
@@ -328,6 +329,11 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"The quantization that the model in '{path}' was trained with cannot be read: 'shoal_qat' is damaged."
         ) from None
+    if stale:
+        raise UserError(
+            f"The model in '{path}' was trained for {bits} bits and then again without QatCallback, so its ranges are "
+            "not those of its weights: train it with the callback, or `del model.shoal_qat` before it is saved."
+        )
     return {"trained_bits": bits, "trained_ranges": ranges}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.inference.engine import Draws, check_noise, check_observation, refuse_grids, same_shapes
+from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
 from shoal.inference.policy import Actions, Activation, Array, Conv2d, Linear, Policy
 
 MODULES: dict[Activation, type[nn.Module]] = {
@@ -107,8 +107,7 @@ class TorchEngine:
 
     def load(self, policy: Policy) -> None:
         """Copy other weights over the present ones."""
-        policy = policy.played()
-        same_shapes(self.policy, policy)
+        policy = fitting(self.policy, policy)
         fill(self.network, policy)
         self._take(policy)
 

@@ -70,12 +70,12 @@ def image_policy(seed=0, activation="relu"):
     return Policy(layers, Head("argmax"), (512,), (5,), ("agent",), image=(2, 16, 16), scale_image=True).check()
 
 
-def few_bits(policy, x):
-    """The policy with weights and inputs of layers frozen to 4 bits, as training for few bits leaves it."""
+def few_bits(policy, x, bits=4):
+    """The policy with weights and inputs of layers frozen to so many bits, as training for few bits leaves it."""
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(x), strict=True):
-        grid = range_grid(seen.reshape(len(seen), -1), 4)
-        layers.append(replace(layer, quantized=Quantized(4, layer_codes(layer, 4)[1], grid)))
+        grid = range_grid(seen.reshape(len(seen), -1), bits)
+        layers.append(replace(layer, quantized=Quantized(bits, layer_codes(layer, bits)[1], grid)))
     return replace(policy, layers=tuple(layers))
 
 

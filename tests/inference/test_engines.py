@@ -12,6 +12,7 @@ from shoal.inference.codes import safe_bits
 from shoal.inference.engine import KINDS, fastest
 from shoal.inference.graph import Form, build
 from shoal.inference.onnx_engine import OnnxEngine, template
+from shoal.inference.policy import ACTIVATIONS
 from shoal.quantization.torch_engine import TorchEngine
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
@@ -47,6 +48,16 @@ def test_engines_act_as_the_reference(shape, name, precision, batch):
         assert (actions == expected).mean() > (0.999 if precision == "float32" else 0.97)
     else:
         assert np.abs(actions - expected).max() < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_int8_alone_and_in_a_batch_whatever_the_width(activation):
+    """ONNX Runtime computes the last few numbers of an array in another way than the rest."""
+    for seed in range(8):
+        policy = random_policy(seed, 1, (3 + seed, 5), (3,), (3,), "box", "clip", activation)
+        x, engine = observations(policy, 64, seed), make_engine(policy, "onnx", "int8")
+        together = engine.act(x).copy()
+        assert np.array_equal(np.concatenate([engine.act(x[b : b + 1]).copy() for b in range(64)]), together)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -121,6 +132,36 @@ def test_another_frame_in_a_running_engine(name, precision, batch):
     engine = make_engine(random_policy(agents=2, action=(4, 2)), name, precision, batch=batch)
     with pytest.raises(UserError, match="make a new engine"):
         engine.load(random_policy(agents=2, action=(4, 3)))
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize(("name", "precision"), KINDS)
+def test_damaged_weights_leave_a_running_engine_as_it_was(name, precision, batch):
+    policy = random_policy(head="box")
+    x, first = observations(policy, 8), policy.layers[0]
+    engine = make_engine(policy, name, precision, batch=batch)
+    before = engine.act(x).copy()
+    weight = first.weight.copy()
+    weight[0, 2, 3] = np.nan
+    for damaged, reason in ((replace(first, weight=weight), "NaN"), (replace(first, bias=first.bias[:, :1]), "biases")):
+        with pytest.raises(UserError, match=reason):
+            engine.load(replace(policy, layers=(damaged, *policy.layers[1:])))
+        assert np.array_equal(engine.act(x), before)
+
+
+def test_weights_up_to_the_largest_numbers_are_finite():
+    policy = random_policy()
+    huge = replace(policy.layers[0], weight=np.full_like(policy.layers[0].weight, 3e38))
+    make_engine(replace(policy, layers=(huge, *policy.layers[1:])), "numba")
+
+
+def test_other_strides_take_a_new_engine():
+    policy = image_policy()
+    a, b, *rest = policy.layers
+    other = replace(policy, layers=(replace(a, stride=(1, 1)), replace(b, stride=(2, 2)), *rest))
+    for running in (make_engine(policy, "onnx"), TorchEngine(policy)):
+        with pytest.raises(UserError, match="make a new engine"):
+            running.load(other)
 
 
 @pytest.mark.parametrize("batch", [1, 8])

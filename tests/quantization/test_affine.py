@@ -154,4 +154,31 @@ def test_bytes():
     assert stored_bytes(10, 3, Scheme(3)) == 4 + 12  # 30 bits are 4 bytes
     assert stored_bytes(10, 2, Scheme(4, symmetric=False)) == 5 + 8 + 2
     assert stored_bytes(10, 2, Scheme(12, symmetric=False)) == 15 + 8 + 4
-    assert stored_bytes(10, 2, Scheme(format="bf16")) == 20
+    assert stored_bytes(10, 0, Scheme(format="bf16")) == 20
+
+
+@pytest.mark.parametrize(
+    ("format", "shared"),
+    [("fp16", 0), ("E4M3", 0), ("Q1.3/tensor", 1), ("Q1.3/row", 6), ("Q1.3/2", 18), ("Q1.3/2x2", 12)],
+)
+def test_exponents_that_blocks_share_are_counted(format, shared):
+    scheme = Scheme(format=format)
+    assert scheme.shared(torch.Size((2, 3, 5))) == shared
+    assert stored_bytes(30, shared, scheme) == (30 * scheme.width + 7) // 8 + shared
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_zero_stays_zero_in_half_precision(dtype, bits):
+    x = torch.tensor([-1.0, -0.5, 0.0], dtype=dtype)
+    back = simulate(x, Scheme(bits, symmetric=False))
+    assert back[-1] == 0 and torch.allclose(back, x, atol=0.02)
+
+
+@pytest.mark.parametrize("scheme", [Scheme(8), Scheme(8, symmetric=False), Scheme(4, style="paper")], ids=str)
+def test_the_largest_numbers_come_back_finite(scheme):
+    x = torch.tensor([3.4e38, -3.4e38, 1e38])
+    back = simulate(x, scheme)
+    assert torch.isfinite(back).all() and torch.allclose(back, x, rtol=0.3)
+    if scheme.style == "standard":
+        assert torch.equal(codes(x, scheme).values(), back)
