@@ -5,6 +5,7 @@ two are laid over each other, up to 30 idle frames at the start, and the button 
 games, for the game's own score.
 """
 
+import importlib
 import importlib.util
 from collections import deque
 from typing import Any
@@ -126,6 +127,9 @@ def _made(identifier: str) -> gymnasium.Env:
         import ale_py
 
         gymnasium.register_envs(ale_py)
+    module, _, identifier = identifier.rpartition(":")
+    if module:
+        importlib.import_module(module)  # which registers it, as gymnasium.make takes it
     if not str(gymnasium.spec(identifier).entry_point).startswith("ale_py."):
         return gymnasium.make(identifier, disable_env_checker=True)
     options: dict[str, Any] = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}

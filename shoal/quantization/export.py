@@ -29,6 +29,11 @@ from shoal.quantization.qat import frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; of packed weights 2 / 2^bits."""
+FEW = 32
+"""States that are also computed in plain numpy, and played alone."""
+OTHER_SUMS, OTHER_CODES = 1e-4, 0.05
+"""Mean errors of outputs, as parts of the largest: of sums in another order; and where those lead to other codes."""
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Policy:
@@ -139,6 +144,7 @@ def checked(
     """
     policy = policy.check().played()
     refuse_dead_layers(policy)
+    refuse_other_network(policy, path, states, outputs)
     form = make_form(policy, precision, bits, single)
     if precision == "static-int8":
         policy = calibrated(policy, states, form.bits)
@@ -185,6 +191,20 @@ def refuse_dead_layers(policy: Policy) -> None:
                     f"Layer {k} of '{policy.agent_names[agent]}' has only zero weights: the policy would do the same "
                     "whatever it sees; train it first."
                 )
+
+
+def refuse_other_network(policy: Policy, path: Path, states: Array, outputs: NDArray[Any]) -> None:
+    """The layers one after the other must give the original's outputs: it may do more than they say."""
+    if not np.isfinite(outputs).all():
+        raise UserError("The original policy gives NaN or infinity for a state that it meets: it cannot be exported.")
+    expected = outputs[:FEW, :, : policy.action_size]
+    found = policy.outputs(states[:FEW], np.float32)
+    wrong = np.abs(found - expected).mean() / max(float(np.abs(expected).max()), TINY)
+    if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
+        raise UserError(
+            f"'{path}' was not written: the policy's layers one after the other give other outputs than PyTorch, so "
+            "something happens between them (a function, a branch) that no exported file knows."
+        )
 
 
 def refuse_too_large(policy: Policy) -> None:
@@ -239,8 +259,6 @@ def _positions(policy: Policy) -> tuple[int, ...]:
 
 def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: NDArray[Any]) -> dict[str, Any]:
     """Errors of the file's actions for the states beside those of the original's outputs (B, N, U)."""
-    if not np.isfinite(outputs).all():
-        raise UserError("The original policy gives NaN or infinity for a state that it meets: it cannot be exported.")
     session = new_session(model)
     noise = Draws(0).uniform((len(states), policy.agents, policy.action_size))
 
@@ -255,7 +273,7 @@ def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: N
         action = np.asarray(session.run(["action"], feed)[0])
         return action[:, None] if one else action
 
-    few = min(16, len(states))
+    few = min(FEW, len(states))
     alone = np.concatenate([run(slice(b, b + 1)) for b in range(few)])
     if form.alone:
         actions = np.concatenate([run(slice(b, b + 1)) for b in range(len(states))])

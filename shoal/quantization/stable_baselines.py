@@ -59,16 +59,22 @@ class Model:
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
     notes: tuple[str, ...] = ()
     """What a person should know about it."""
+    seen: tuple[int, ...] | None = None
+    """(I,) or (C, height, width), where the model's own code says it; None: as its first layer has it."""
 
     @property
     def inputs(self) -> int | None:
         """Numbers of an observation; None of an image, whose size only the environment knows."""
+        if self.seen is not None:
+            return self.seen[0] if len(self.seen) == 1 else None
         first = find_layers(self.network)[0].weight
         return None if first.dim() == 4 else first.shape[1]
 
     @property
     def channels(self) -> int | None:
         """C of an image."""
+        if self.seen is not None:
+            return self.seen[0] if len(self.seen) == 3 else None
         first = find_layers(self.network)[0].weight
         return first.shape[1] if first.dim() == 4 else None
 
@@ -81,6 +87,17 @@ class Model:
     def discrete(self) -> bool:
         """Whether actions are choices."""
         return self.squash == "none"
+
+    def check_deviations(self) -> None:
+        """Refuse deviations that are not those of the actions."""
+        if self.log_std is None:
+            return
+        check_finite(f"'log_std' in '{self.path}'", self.log_std)
+        if self.log_std.shape != (self.actions,):
+            raise UserError(
+                f"'log_std' in '{self.path}' has the shape {tuple(self.log_std.shape)}, but its model's actions have "
+                f"({self.actions},): it is damaged."
+            )
 
     def check_normaliser(self) -> None:
         """Refuse a normaliser of observations of another size."""
@@ -97,8 +114,14 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
     data, tensors = read_parts(path)
     algorithm = algorithm_of(path, data, tensors)
     check_spaces(path, data)
-    model = _load_trusted(path, algorithm, data) if trust else _built(path, algorithm, data, tensors)
+    if trust:
+        from shoal.quantization.trusted import load_trusted
+
+        model = load_trusted(path, algorithm)
+    else:
+        model = _built(path, algorithm, data, tensors)
     check_weights(model.network)
+    model.check_deviations()
     notes: tuple[str, ...] = ()
     if normaliser is None and (beside := path.parent / "vecnormalize.pkl").exists():
         notes = (
@@ -124,7 +147,7 @@ def to_policy(
     assert size is not None
     head = Head("argmax") if model.discrete else Head("box", model.squash, low, high)
     return Policy(
-        _described(model),
+        _described(model, image or (size,)),
         head,
         (1 if one_hot else size,),
         (model.actions,),
@@ -196,8 +219,8 @@ def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -
     short = name.removeprefix("torch.nn.modules.activation.")
     if short not in ACTIVATIONS:
         raise UserError(
-            f"The model in '{path}' has the activation function {name}, which cannot be known from tensors; "
-            f"known are {', '.join(ACTIVATIONS)}."
+            f"The model in '{path}' has the activation function {name}, but only {', '.join(ACTIVATIONS)} are known "
+            "without running the zip's code; --trust runs it."
         )
     return ACTIVATIONS[short][0]
 
@@ -256,60 +279,6 @@ def _check_widths(path: Path, names: list[str], tensors: Mapping[str, Tensor]) -
             )
 
 
-# With trust -----------------------------------------------------------------------------------------------------------
-
-
-def _load_trusted(path: Path, algorithm: Algorithm, data: Mapping[str, Any]) -> Model:
-    """The same through Stable-Baselines3, which unpickles and runs what is in the zip."""
-    try:
-        import stable_baselines3
-    except ImportError:
-        raise UserError("--trust needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
-    try:
-        policy = getattr(stable_baselines3, algorithm.upper()).load(path, device="cpu").policy
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
-        raise UserError(f"Stable-Baselines3 cannot load '{path}': {reason}.") from error
-    if algorithm == "dqn":
-        parts = {"q_net.features_extractor": policy.q_net.features_extractor, "q_net.q_net": policy.q_net.q_net}
-    elif algorithm == "ddpg":
-        means = policy.actor.mu[:-1]  # without the last Tanh: it is the squash
-        parts = {"actor.features_extractor": policy.actor.features_extractor, "actor.mu": means}
-    else:
-        latent = getattr(policy.mlp_extractor, "policy_net", None)  # perhaps without a layer
-        latent = _Latent(policy.mlp_extractor) if latent is None else latent
-        parts = {"features_extractor": policy.pi_features_extractor, "mlp_extractor.policy_net": latent}
-        parts["action_net"] = policy.action_net
-    network = nn.Sequential(*parts.values()).eval()
-    keys = list(parts)
-    names = tuple(
-        ".".join([keys[int(layer.name.partition(".")[0])], *layer.name.split(".")[1:]])
-        for layer in find_layers(network)
-    )
-    log_std = getattr(policy, "log_std", None)
-    squash: Literal["tanh", "clip", "none"] = "none" if log_std is None else "clip"
-    if algorithm == "ddpg" or (log_std is not None and policy.squash_output):
-        squash = "tanh"
-    return Model(
-        str(path), algorithm, network, names,
-        log_std=None if log_std is None or data.get("use_sde") else log_std.detach(),
-        squash=squash, scale_image=len(policy.observation_space.shape) == 3 and policy.normalize_images,
-    )  # fmt: skip
-
-
-class _Latent(nn.Module):
-    """A custom extractor's way to the actor."""
-
-    def __init__(self, extractor: nn.Module) -> None:
-        super().__init__()
-        self.extractor = extractor
-
-    def forward(self, features: Tensor) -> Tensor:
-        """What the action layer sees."""
-        extractor: Any = self.extractor
-        return extractor.forward_actor(features)
-
-
 # Trained with quantization --------------------------------------------------------------------------------------------
 
 
@@ -319,7 +288,7 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if not found.get("on"):
             return {}
-        stale = found["learn"] != plain(data, "start_time")
+        stale = found["learn"] != data.get("start_time")
         bits, ranges = int(found["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in found["ranges"].items()}
         if bits not in range(LEAST_BITS, MOST_BITS + 1) or not all(
             -inf < a <= 0 <= b < inf for a, b in ranges.values()
@@ -352,26 +321,55 @@ def trained_network(model: Model) -> nn.Module | None:
     return network
 
 
-def _described(model: Model) -> tuple[Layer, ...]:
-    """The network's layers without torch."""
-    activations = dict(ACTIVATIONS.values())
+def _described(model: Model, shape: tuple[int, ...]) -> tuple[Layer, ...]:
+    """The network's layers without torch, in the order in which they run; `shape` is that of one observation."""
     trained = trained_network(model)
-    frozen = None if trained is None else frozen_layers(trained)
+    frozen = {}
+    if trained is not None:
+        frozen = dict(zip(_parts(model.network), frozen_layers(trained) or (), strict=True))
     layers: list[Layer] = []
-    for part in model.network.modules():
-        quantized = frozen[len(layers)] if frozen and len(layers) < len(frozen) else None
+    for part in _order(model.network, torch.zeros(1, *shape)):
+        quantized = frozen.get(part)
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            weight = part.weight.detach().numpy()
+            bias = np.zeros(len(weight), np.float32) if part.bias is None else part.bias.detach().numpy()
         if isinstance(part, nn.Linear):
-            weight, bias = part.weight.detach().numpy().T[None], part.bias.detach().numpy()[None]
-            layers.append(Linear(np.ascontiguousarray(weight), bias, "none", quantized))
-        elif isinstance(part, nn.Conv2d):
-            assert part.bias is not None and isinstance(part.padding, tuple)
-            weight, bias = part.weight.detach().numpy(), part.bias.detach().numpy()
-            stride, padding = (part.stride[0], part.stride[1]), (part.padding[0], part.padding[1])
+            layers.append(Linear(np.ascontiguousarray(weight.T[None]), bias[None], "none", quantized))
+        elif isinstance(part, nn.Conv2d) and _usual(part):
+            stride, padding = (part.stride[0], part.stride[1]), (int(part.padding[0]), int(part.padding[1]))
             layers.append(Conv2d(weight, bias, stride, padding, "none", quantized))
-        elif type(part) in activations and layers:
-            layers[-1] = replace(layers[-1], activation=activations[type(part)])
-        elif not isinstance(part, nn.Sequential | nn.Flatten) and not list(part.children()):
-            raise UserError(
-                f"The model in '{model.path}' has a part {type(part).__name__} that no exported file knows."
-            )
+        elif layers and (activation := _known(part)) is not None:
+            layers[-1] = replace(layers[-1], activation=activation)
+        elif not isinstance(part, nn.Flatten | nn.Identity | nn.Sequential):
+            raise UserError(f"The model in '{model.path}' has a part {part} that no exported file knows.")
     return tuple(layers)
+
+
+def _parts(network: nn.Module) -> list[nn.Module]:
+    return [layer.module for layer in find_layers(network)]
+
+
+def _order(network: nn.Module, observation: Tensor) -> list[nn.Module]:
+    """The parts that have no parts themselves, as they run."""
+    ran: list[nn.Module] = []
+    leaves = [part for part in network.modules() if not list(part.children())]
+    hooks = [part.register_forward_hook(lambda part, given, gave: ran.append(part)) for part in leaves]
+    with torch.no_grad():
+        network(observation)
+    for hook in hooks:
+        hook.remove()
+    return ran
+
+
+def _usual(part: nn.Conv2d) -> bool:
+    """Whether nothing but kernel, stride and padding with zeros makes up the convolution."""
+    plain = part.padding_mode == "zeros" and not isinstance(part.padding, str)
+    return plain and part.groups == 1 and tuple(part.dilation) == (1, 1)
+
+
+def _known(part: nn.Module) -> Activation | None:
+    """The activation function, if it is one of ours with the usual parameters."""
+    for kind, name in ACTIVATIONS.values():
+        if type(part) is kind and re.sub("(, )?inplace=True", "", part.extra_repr()) == kind().extra_repr():
+            return name
+    return None

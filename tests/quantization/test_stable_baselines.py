@@ -201,7 +201,7 @@ WRONG = {
     "no policy": ({"data": lambda d: {}}, "not named in plain text"),
     "activation": (
         {"data": lambda d: d | {"policy_kwargs": {"activation_fn": "<class 'mine.Wavy'>"}}},
-        r"activation function mine\.Wavy, which cannot be known",
+        r"activation function mine\.Wavy, but only ReLU",
     ),
     "features": (
         {"data": lambda d: d | {"policy_kwargs": {"features_extractor_class": "<class 'mine.Net'>"}}},
@@ -216,6 +216,8 @@ WRONG = {
     "nan": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"] * float("nan")}}, "NaN"),
     "no data": ({"drop": ("data",)}, "holds no 'data'"),
     "no tensor file": ({"drop": ("policy.pth",)}, r"holds no 'policy\.pth'"),
+    "deviations": ({"tensors": lambda t: t | {"log_std": torch.zeros(3)}}, r"log_std.*shape \(3,\).* have \(1,\)"),
+    "deviations nan": ({"tensors": lambda t: t | {"log_std": torch.full((1,), float("nan"))}}, "log_std.*NaN"),
     "qat": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": "x"}}}, "shoal_qat.* is damaged"),
     "qat bits": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": 9, "ranges": {}}}}, "shoal_qat"),
     "qat range": ({"data": lambda d: d | {"shoal_qat": {"on": True, "bits": 4, "ranges": {"action_net": [1, -1]}}}},
@@ -361,6 +363,27 @@ def test_critics_may_stay_in_full_precision(tmp_path, algorithm, env, played):
     make(algorithm, env, **short).learn(16, callback=everything)
     more = {name.removeprefix("policy.") for name in everything.qat.layers} - played
     assert bool(more) == (algorithm != "dqn")  # which has no critic beside what it plays
+
+
+def test_a_second_learn_goes_on_quantized_and_one_without_the_callback_is_seen(tmp_path):
+    from stable_baselines3.common.callbacks import CallbackList, StopTrainingOnMaxEpisodes
+
+    from shoal.quantization.callback import QatCallback
+
+    theirs = make("ddpg", "Pendulum-v1", learning_starts=8)
+    theirs.learn(32, callback=QatCallback(bits=4, delay=0.5))
+    path = saved(theirs, tmp_path / "first.zip")
+    again = type(theirs).load(path, env=gymnasium.make("Pendulum-v1"), device="cpu")
+    stop = StopTrainingOnMaxEpisodes(1)  # after 200 of 1,000 steps: before the delay is over
+    again.learn(1000, callback=CallbackList([QatCallback(bits=4, delay=0.5), stop]))
+    assert read_zip(saved(again, tmp_path / "more.zip")).trained_bits == 4
+    plain = type(theirs).load(path, env=gymnasium.make("Pendulum-v1"), device="cpu")
+    assert read_zip(saved(plain, tmp_path / "same.zip")).trained_bits == 4
+    plain.learn(16)
+    with pytest.raises(UserError, match=r"trained for 4 bits and then again without QatCallback.*del model\.shoal_qat"):
+        read_zip(saved(plain, tmp_path / "stale.zip"))
+    del plain.shoal_qat
+    assert read_zip(saved(plain, tmp_path / "plain.zip")).trained_bits is None
 
 
 def ranges_of(qat):

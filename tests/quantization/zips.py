@@ -34,6 +34,9 @@ class Pictures(gymnasium.Env):
         return self.np_random.integers(0, 256, (36, 36, 1), np.uint8)
 
 
+gymnasium.register("TinyPictures-v0", Pictures)
+
+
 def make(algorithm, env, policy="MlpPolicy", **settings):
     """A model with random weights, large enough that actions differ."""
     kinds = {"a2c": A2C, "ppo": PPO, "dqn": DQN, "ddpg": DDPG}

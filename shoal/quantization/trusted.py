@@ -1,0 +1,138 @@
+"""Policies of Stable-Baselines3 through its own loader, which unpickles and runs what is in the zip.
+
+The network is taken apart into the steps that Stable-Baselines3 itself does one after the other: features, latent
+policy, action. A policy of one's own may do something else, so both are asked for the same observations.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor, nn
+
+from shoal.errors import UserError
+from shoal.quantization.baselines_zip import Algorithm
+from shoal.quantization.layers import find_layers
+from shoal.quantization.stable_baselines import Model
+
+try:
+    import stable_baselines3
+    from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space, preprocess_obs
+    from stable_baselines3.common.torch_layers import MlpExtractor
+except ImportError:
+    raise UserError("--trust needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
+
+OBSERVATIONS = 64
+"""That the policy and its network are compared on."""
+
+
+class Latent(nn.Module):
+    """A custom extractor's way to the actor."""
+
+    def __init__(self, extractor: nn.Module) -> None:
+        super().__init__()
+        self.extractor = extractor
+
+    def forward(self, features: Tensor) -> Tensor:
+        """What the action layer sees."""
+        extractor: Any = self.extractor
+        return extractor.forward_actor(features)
+
+
+def load_trusted(path: Path, algorithm: Algorithm) -> Model:
+    """The model of a zip whose code may run."""
+    try:
+        loaded = getattr(stable_baselines3, algorithm.upper()).load(path, device="cpu")
+        policy = loaded.policy.eval()
+        parts = _parts(policy, algorithm)
+    except Exception as error:  # whatever a stranger's code does
+        raise UserError(f"Stable-Baselines3 cannot load '{path}': {_reason(error)}.") from error
+    network = nn.Sequential(*parts.values()).eval()
+    log_std = getattr(policy, "log_std", None)
+    squash: Literal["tanh", "clip", "none"] = "none" if log_std is None else "clip"
+    if algorithm == "ddpg" or (log_std is not None and policy.squash_output):
+        squash = "tanh"
+    space = policy.observation_space
+    image = is_image_space(space)
+    model = Model(
+        str(path), algorithm, network, _names(network, list(parts)),
+        log_std=None if log_std is None or loaded.use_sde else log_std.detach(), squash=squash,
+        scale_image=image and policy.normalize_images,
+        seen=tuple(space.shape) if image else (get_flattened_obs_dim(space),),
+    )  # fmt: skip
+    try:
+        same = _computes(policy, model)
+    except Exception as error:
+        raise UserError(f"The policy in '{path}' cannot be run: {_reason(error)}.") from error
+    if not same:
+        raise UserError(
+            f"The policy in '{path}' computes its actions in a way of its own: its layers one after the other give "
+            "others, so what is known of them says nothing about it."
+        )
+    return model
+
+
+def _parts(policy: Any, algorithm: Algorithm) -> dict[str, nn.Module]:
+    """What comes after each other between observation and action, by Stable-Baselines3's names."""
+    if algorithm == "dqn":
+        return {"q_net.features_extractor": policy.q_net.features_extractor, "q_net.q_net": policy.q_net.q_net}
+    if algorithm == "ddpg":
+        means = policy.actor.mu[:-1]  # without the last Tanh: it is the squash
+        return {"actor.features_extractor": policy.actor.features_extractor, "actor.mu": means}
+    parts: dict[str, nn.Module] = {"features_extractor": policy.pi_features_extractor}
+    if type(policy.mlp_extractor) is MlpExtractor:
+        parts["mlp_extractor.policy_net"] = policy.mlp_extractor.policy_net  # perhaps without a layer
+    else:
+        parts["mlp_extractor"] = Latent(policy.mlp_extractor)
+    return parts | {"action_net": policy.action_net}
+
+
+def _names(network: nn.Module, keys: list[str]) -> tuple[str, ...]:
+    """What Stable-Baselines3 calls each layer."""
+    names = []
+    for layer in find_layers(network):
+        part, *rest = layer.name.split(".")
+        rest = rest[1:] if keys[int(part)] == "mlp_extractor" else rest  # behind `extractor`
+        names.append(".".join([keys[int(part)], *rest]))
+    return tuple(names)
+
+
+@torch.no_grad()
+def _computes(policy: Any, model: Model) -> bool:
+    """Whether the network gives what the policy gives: its distribution or values, and its most likely action."""
+    space = policy.observation_space
+    observation, _ = policy.obs_to_tensor(_observations(space))
+    found = model.network(preprocess_obs(observation, space, normalize_images=policy.normalize_images))
+    if model.algorithm == "dqn":
+        own = policy.q_net(observation)
+    elif model.algorithm == "ddpg":
+        own = policy.actor(observation)
+    else:
+        given = policy.get_distribution(observation).distribution
+        own = given.logits if model.discrete else given.mean
+    played = policy._predict(observation, deterministic=True)
+    if model.discrete:
+        outputs = found if model.algorithm == "dqn" else found.log_softmax(-1)
+        return _close(outputs, own) and bool((found.argmax(-1) == played.flatten()).float().mean() > 0.95)
+    acted = found.tanh() if model.squash == "tanh" else found
+    return _close(acted if model.algorithm == "ddpg" else found, own) and _close(acted, played)
+
+
+def _observations(space: Any) -> np.ndarray:
+    """Some of a space; not those of its far ends, where networks overflow."""
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        drawn = np.random.default_rng(0).standard_normal((OBSERVATIONS, *space.shape))
+        return drawn.clip(space.low, space.high).astype(space.dtype)
+    space.seed(0)
+    return np.stack([space.sample() for _ in range(OBSERVATIONS)])
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Equal but for the order of float32 sums."""
+    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.std())))
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
