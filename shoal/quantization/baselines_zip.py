@@ -20,6 +20,8 @@ READ = "A2C, PPO, DQN and DDPG can be read"
 SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
 MOST_PACKED = 100
 """No part of an honest zip is this many times as large unpacked; weights hardly become smaller at all."""
+MOST_SHOWN = 16
+"""Times that all tensors in float32 may be as large as they are stored: parts share some, others are of 8 bits."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
     "actor.latent_pi": "SAC",
     "critic.qf1": "TD3",
@@ -35,14 +37,16 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with zipfile.ZipFile(path) as archive:
             if missing := {"data", "policy.pth"} - set(archive.namelist()):
                 raise UserError(f"'{path}' is not a model of Stable-Baselines3: it holds no '{min(missing)}'.")
-            _check_packing(path, [archive.getinfo(name) for name in ("data", "policy.pth")])
+            _check_packing(path, [archive.getinfo(name) for name in ("data", "policy.pth")], path.stat().st_size)
             text, stored = archive.read("data"), archive.read("policy.pth")
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"'{path}' is not a whole zip file ({str(error).rstrip('.')}).") from None
+        raise UserError(
+            f"'{path}' is not a whole zip file ({str(error).rstrip('.') or 'it ends too early'})."
+        ) from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -52,14 +56,12 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return data, _tensors(path, stored)
 
 
-def _check_packing(path: Path, parts: list[zipfile.ZipInfo]) -> None:
-    """Refuse a zip that would unpack to more than any memory holds."""
-    for part in parts:
-        times = part.file_size / max(part.compress_size, 1)
-        if times > MOST_PACKED:
-            raise UserError(
-                f"'{part.filename}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model's."
-            )
+def _check_packing(path: Path, parts: list[zipfile.ZipInfo], size: int, most: float = MOST_PACKED) -> None:
+    """Refuse parts that would unpack to far more than the bytes that they are in, whatever they say of themselves."""
+    times = sum(part.file_size for part in parts) / max(size, 1)
+    if times > most:
+        largest = max(parts, key=lambda part: part.file_size).filename
+        raise UserError(f"'{largest}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model's.")
 
 
 def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
@@ -67,7 +69,7 @@ def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
     damaged = UserError(f"'policy.pth' in '{path}' is damaged.")
     try:
         if zipfile.is_zipfile(io.BytesIO(stored)):
-            _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist())
+            _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist(), len(stored), 1)  # torch packs nothing
         tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -81,8 +83,10 @@ def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
         raise UserError(f"'policy.pth' in '{path}' does not hold a model's tensors.")
     for tensor in tensors.values():
         dense = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_complex()
-        if not dense or tensor.nbytes > len(stored):  # an entry that is shown many times is not stored as often
+        if not dense:
             raise damaged
+    if sum(4 * tensor.numel() for tensor in tensors.values()) > MOST_SHOWN * (len(stored) + 2**20):
+        raise damaged  # entries that are shown many times, but stored once
     return {str(name): tensor.detach().float() for name, tensor in tensors.items()}
 
 

@@ -4,6 +4,7 @@ A safe file (.npz or .safetensors) holds `mean` and `var` (O,), and perhaps `eps
 """
 
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import safetensors.numpy
 
 from shoal.errors import UserError
 from shoal.inference.policy import Normaliser
+from shoal.quantization.baselines_zip import MOST_PACKED
 
 SUFFIXES = (".npz", ".safetensors", ".pkl")
 
@@ -39,13 +41,19 @@ def read_normaliser(path: Path, trust: bool = False) -> Normaliser:
 
 def convert(pickled: str | Path, safe: str | Path) -> Path:
     """Make a safe file (.npz) of a pickled VecNormalize that you trust."""
-    found, safe = read_normaliser(Path(pickled), trust=True), Path(safe)
+    safe = Path(safe)
+    if safe.suffix != ".npz":
+        raise UserError(f"'{safe}' must end in .npz: that is what is written.")
+    found = read_normaliser(Path(pickled), trust=True)
     np.savez(safe, mean=found.mean[0], var=found.var[0], epsilon=found.epsilon, clip=found.clip)
     return safe
 
 
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > MOST_PACKED * path.stat().st_size:
+                raise ValueError("unpacked it would be far larger than any normaliser")
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     if path.suffix == ".safetensors":

@@ -2,6 +2,7 @@
 
 import base64
 import pickle
+import struct
 import zipfile
 
 import gymnasium
@@ -151,15 +152,18 @@ def test_wrong_normalisers(tmp_path):
     np.savez(tmp_path / "clips.npz", mean=np.zeros(3), var=np.ones(3), clip=np.ones(3))
     np.savez(tmp_path / "negative.npz", mean=np.zeros(3), var=np.ones(3), clip=-1)
     np.savez(tmp_path / "still.npz", mean=np.zeros(3), var=np.zeros(3), epsilon=0)
+    np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(10**7), var=np.ones(3))
     np.savez(tmp_path / "objects.npz", mean=np.array([Trap(tmp_path / "sprung")], object), var=np.zeros(1))
     cases = {"junk.npz": "cannot be read", "less.npz": "no 'var'", "bad.npz": "not a normaliser",
              "words.npz": "must be numbers", "clips.npz": "must be numbers", "negative.npz": "clip above",
-             "still.npz": r"var \+ epsilon",
+             "still.npz": r"var \+ epsilon", "bomb.npz": "far larger than any normaliser",
              "objects.npz": "cannot be read", "none.npz": "no file", "x.txt": "must be one of"}  # fmt: skip
     for name, sentence in cases.items():
         with pytest.raises(UserError, match=sentence):
             read_normaliser(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
+    with pytest.raises(UserError, match=r"must end in \.npz"):
+        convert(tmp_path / "any.pkl", tmp_path / "safe.safetensors")
 
 
 # What is never run, and what is refused -------------------------------------------------------------------------------
@@ -231,6 +235,8 @@ WRONG = {
     "number": ({"tensors": renamed("policy_net.2", "policy_net." + "9" * 5000)}, "of a custom class"),
     "complex": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"] * 1j}}, "is damaged"),
     "sparse": ({"tensors": lambda t: t | {"action_net.bias": t["action_net.bias"].to_sparse()}}, "is damaged"),
+    "shown often": ({"tensors": lambda t: t | {f"a{i}": torch.zeros(1, dtype=torch.uint8).expand(10**6)
+                                               for i in range(40)}}, "is damaged"),
     "stretched": ({"tensors": lambda t: t | {"action_net.weight": torch.zeros(1).expand(10**6, 10**6)}}, "is damaged"),
 }  # fmt: skip
 
@@ -257,6 +263,18 @@ def test_a_zip_that_unpacks_to_far_more_is_not_unpacked(tmp_path, zips, inside):
             pack(new, "policy.pth")
     with pytest.raises(UserError, match=r"times as large unpacked: it is not a model's"):
         read_zip(tmp_path / "bomb.zip")
+
+
+def test_a_zip_that_lies_about_its_packing(tmp_path, zips):
+    path = tmp_path / "lie.zip"
+    with zipfile.ZipFile(zips["ppo"][0]) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        new.writestr("policy.pth", old.read("policy.pth"))
+        new.writestr("data", b" " * 10**8)
+    raw = bytearray(path.read_bytes())
+    struct.pack_into("<I", raw, raw.rfind(b"PK\x01\x02") + 20, 10**8)  # the packed size, in the table of contents
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match=r"'data' in .* times as large unpacked"):
+        read_zip(path)
 
 
 def test_damaged_files(tmp_path, zips):

@@ -15,6 +15,7 @@ NETS = {"net_arch": [12, 8]}
 class Pictures(gymnasium.Env):
     """Tiny moving pictures: bytes (36, 36, 1); a reward for the choice that the first pixel asks for."""
 
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = Box(0, 255, (36, 36, 1), np.uint8)
     action_space = Discrete(3)
 
