@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.algorithms.config import option
 from shoal.arguments import parse
-from shoal.console import print_json, print_rows, progress_bar
+from shoal.console import print_json, print_rows, progress_bar, quoted
 from shoal.errors import UserError, check_range
 from shoal.training.config import TrainConfig, WorldConfig
 
@@ -101,6 +101,14 @@ def evaluate(argv: list[str]) -> int:
     return 0
 
 
+def trusting_words(world: Mapping[str, Any]) -> str:
+    """What must be said of a file's world for it to be played, as words of the command line."""
+    env, options = str(world.get("env") or ""), str(world.get("env_options") or "")
+    words = ["--env", env] if ":" in env.removeprefix("gym:") else []
+    words += ["--env-options", options] if options else []
+    return "".join(f" {quoted(word)}" for word in words)
+
+
 def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
     """The settings of the world: what was said, and in the world of the training also what is in the file."""
     held = facts.get("world") or {}
@@ -118,6 +126,11 @@ def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
         )
     if env != held.get("env"):
         held = {}
+    if (options := held.get("env_options")) and "env_options" not in said:
+        raise UserError(
+            "The file was trained with options that go to the environment's code: say that you trust them with "
+            f"--env-options {quoted(str(options))}, or {quoted('{}')} for none."
+        )
     return TrainConfig(**{**held, **said, "env": env}).checked()
 
 

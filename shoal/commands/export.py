@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from shoal.arguments import parse
+from shoal.commands.evaluate_file import trusting_words
 from shoal.commands.quantize import run_or_zip, subject_of
 from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
@@ -98,7 +99,8 @@ def export(argv: list[str]) -> int:
         return 0
     print_exports(exported, source)
     if len(exported) == 1:
-        put(f"play it with: shoal evaluate {quoted(str(path))}")
+        said = trusting_words(jobs[0].policy.metadata["world"])
+        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{said}")
     return 0
 
 

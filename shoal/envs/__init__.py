@@ -2,6 +2,7 @@
 
 import difflib
 import operator
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -151,6 +152,8 @@ def _refuse(name: str, given: dict[str, bool]) -> None:
 def _check_world(name: str) -> None:
     if name not in WORLDS:
         close = difflib.get_close_matches(str(name), WORLDS, n=1)
+        if re.fullmatch(r"[\w/]+-v\d+", str(name)):  # as Gymnasium names its environments
+            close = [f"gym:{name}"]
         guess = f" (perhaps {close[0]} was meant)" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module> and gym:<id>.")

@@ -38,6 +38,8 @@ class EnvSpec:
     """Steps after which a copy is truncated; None where only the world itself ends episodes."""
     whole_numbers: bool = False
     """Every observation is one whole number from 0, below the same limit for all agents, shown one-hot."""
+    from_zero: bool = True
+    """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
 

@@ -259,4 +259,5 @@ def _spec(
     return EnvSpec(
         name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length,
         whole_numbers=whole and len(set(observation_sizes)) == 1,
+        from_zero=not any(getattr(space, "start", 0) for space in action_spaces),
     )  # fmt: skip

@@ -81,7 +81,12 @@ class PolicyFile:
             action = np.asarray(self.session.run(["action"], feed)[0])
         except Exception as error:  # ONNX Runtime has a dozen kinds of its own
             raise UserError(f"'{self.path}' cannot be played: {reason(error)}.") from None
-        return action.reshape((batch, self.agents) if self.discrete else (batch, self.agents, self.action_size))
+        if not self.discrete:
+            return action.reshape(batch, self.agents, self.action_size)
+        action = action.reshape(batch, self.agents)
+        if (action < 0).any() or (action >= np.array(self.facts["action_sizes"])).any():
+            raise UserError(f"'{self.path}' is damaged: it takes a choice that it says it does not have.")
+        return action
 
     def play(self, observation: Array) -> Array:
         """Actions (E, N, A) as Shoal's worlds take them, for their observations (E, N, O)."""

@@ -179,6 +179,11 @@ class ModelSubject:
                 f"--env {self.env} does not fit the model in '{model.path}': it takes {spec.action_size} "
                 f"{kind[spec.discrete]}, the model gives {model.actions} {kind[model.discrete]}."
             )
+        if not spec.from_zero:
+            raise UserError(
+                f"--env {self.env} does not count its choices from 0, as Stable-Baselines3 does without asking: "
+                "the model would play other choices than in its training."
+            )
         if self.image is not None:
             with torch.no_grad():
                 try:

@@ -28,11 +28,13 @@ from shoal.inference.graph import PRECISIONS
 from shoal.quantization import export
 from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong, team_outputs
 from shoal.quantization.qat import Qat
+from shoal.quantization.stable_baselines import read_zip
 from shoal.replay import Ring
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.evaluation import load_team
 from shoal.training.loop import Training
 from shoal.training.snapshot import snapshot
+from shoal.training.subjects import model_subject
 from tests.quantization.zips import Pictures, make, saved
 
 SMALL = TrainConfig(
@@ -458,6 +460,47 @@ def test_whole_numbers_of_a_run(tmp_path, shoal):
     one_hot = (squares == np.arange(16)).astype(np.float32)
     assert (file.act(squares)[:, 0] == team.act(one_hot, explore=False)[:, 0].argmax(-1)).all()
     assert (file.play(one_hot) == team.to_world(team.act(one_hot, explore=False))).all()
+
+
+def test_options_of_a_strangers_file_are_not_taken_unasked(tmp_path, shoal):
+    run, options = tmp_path / "run", '{"is_slippery": false}'
+    words = ["--episodes", 20, "--warmup", 50, "--batch", 16, "--hidden", 8, "--evaluate-episodes", 0, "--copies", 2]
+    words += ["--env", "gym:FrozenLake-v1", "--env-options", options]
+    assert shoal("train", *words, "--out", run, "--quiet")[0] == 0
+    code, out, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx")
+    path = tmp_path / "policy-agent.onnx"
+    assert code == 0 and out.endswith(f"play it with: shoal evaluate {path} --env-options '{options}'\n"), err
+    code, _, err = shoal("evaluate", path, "--episodes", 2)
+    assert code == 2 and f"trust them with --env-options '{options}', or '{{}}' for none" in err
+    for said in (options, "{}"):
+        assert shoal("evaluate", path, "--episodes", 2, "--env-options", said)[0] == 0
+
+
+def test_choices_that_a_file_does_not_have(tmp_path):
+    team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
+    x, path = states_for(choice_spec()), tmp_path / "policy.onnx"
+    export_policy(from_team(team), path, "float32", x, team_outputs(team, x))
+    model = onnx.load(path)
+    (last,) = [node for node in model.graph.node if "action" in node.output]
+    last.output[0] = "before"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(100), "more"))
+    model.graph.node.append(onnx.helper.make_node("Add", ["before", "more"], ["action"]))
+    onnx.save(model, path)
+    with pytest.raises(UserError, match="takes a choice that it says it does not have"):
+        PolicyFile(path).act(x)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 7, 8])
+def test_a_model_of_images_trained_for_few_bits(tmp_path, bits):
+    from shoal.quantization import QatCallback
+
+    model = make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}, learning_starts=8, buffer_size=64)
+    model.learn(40, callback=QatCallback(bits=bits, delay=0.2))
+    subject = model_subject(read_zip(saved(model, tmp_path / "m.zip")), "tests.quantization.zips:TinyPictures-v0")
+    x = np.random.default_rng(0).integers(0, 256, (100, 1, 36 * 36)).astype(np.float32)
+    for precision in ("float32", "static-int8"):
+        found = export_policy(subject.policy(), tmp_path / "p.onnx", precision, x, subject.outputs(x))
+        assert found.int8_share == (1 if precision == "static-int8" else 0) and found.agreement > 0.9
 
 
 def test_a_model_of_images(tmp_path, shoal):

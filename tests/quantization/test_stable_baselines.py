@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from stable_baselines3 import SAC, TD3
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -311,6 +312,19 @@ def test_an_environment_with_other_actions_does_not_fit():
     layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
     with pytest.raises(UserError, match="takes 1 numbers in a box, the model gives 2 choices"):
         model_subject(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
+
+
+class FromOne(gymnasium.Env):
+    """Its choices are 1, 2 and 3."""
+
+    observation_space, action_space = Box(-1, 1, (4,)), Discrete(3, start=1)
+
+
+def test_choices_that_are_not_counted_from_zero(tmp_path):
+    gymnasium.register("FromOne-v0", FromOne)
+    model = read_zip(saved(make("a2c", FromOne()), tmp_path / "m.zip"))
+    with pytest.raises(UserError, match="does not count its choices from 0"):
+        model_subject(model, "FromOne-v0")
 
 
 # Training with quantization -------------------------------------------------------------------------------------------
