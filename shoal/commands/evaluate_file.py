@@ -101,12 +101,11 @@ def evaluate(argv: list[str]) -> int:
     return 0
 
 
-def trusting_words(world: Mapping[str, Any]) -> str:
-    """What must be said of a file's world for it to be played, as words of the command line."""
+def to_be_said(world: Mapping[str, Any]) -> dict[str, str]:
+    """What of a file's world is or reaches somebody's code, so that it is taken only from the command line."""
     env, options = str(world.get("env") or ""), str(world.get("env_options") or "")
-    words = ["--env", env] if ":" in env.removeprefix("gym:") else []
-    words += ["--env-options", options] if options else []
-    return "".join(f" {quoted(word)}" for word in words)
+    found = {"env": env} if ":" in env.removeprefix("gym:") else {}
+    return found | ({"env_options": options} if options else {})
 
 
 def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
@@ -120,16 +119,16 @@ def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
         env = f"gym:{env}"
     if not env:
         raise UserError("The file does not say which world it was trained in; name one with --env.")
-    if "env" not in said and ":" in env.removeprefix("gym:"):
+    if "env" not in said and "env" in to_be_said({"env": env}):
         raise UserError(
             f"The file was trained in '{env}', which is code of somebody's: say that you trust it with --env {env}."
         )
     if env != held.get("env"):
         held = {}
-    if (options := held.get("env_options")) and "env_options" not in said:
+    if "env_options" not in said and (options := to_be_said(held).get("env_options")):
         raise UserError(
             "The file was trained with options that go to the environment's code: say that you trust them with "
-            f"--env-options {quoted(str(options))}, or {quoted('{}')} for none."
+            f"--env-options {quoted(options)}, or {quoted('{}')} for none."
         )
     return TrainConfig(**{**held, **said, "env": env}).checked()
 

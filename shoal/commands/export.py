@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from shoal.algorithms.config import option
 from shoal.arguments import parse
-from shoal.commands.evaluate_file import trusting_words
+from shoal.commands.evaluate_file import to_be_said
 from shoal.commands.quantize import run_or_zip, subject_of
 from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
@@ -99,8 +100,9 @@ def export(argv: list[str]) -> int:
         return 0
     print_exports(exported, source)
     if len(exported) == 1:
-        said = trusting_words(jobs[0].policy.metadata["world"])
-        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{said}")
+        said = to_be_said(jobs[0].policy.metadata["world"])
+        words = "".join(f" {option(name)} {quoted(value)}" for name, value in said.items())
+        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{words}")
     return 0
 
 

@@ -56,10 +56,14 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return data, _tensors(path, stored)
 
 
+def unpacked_times(parts: list[zipfile.ZipInfo], size: int) -> float:
+    """How many times as large parts of a zip are unpacked as the bytes that they are in."""
+    return sum(part.file_size for part in parts) / max(size, 1)
+
+
 def _check_packing(path: Path, parts: list[zipfile.ZipInfo], size: int, most: float = MOST_PACKED) -> None:
     """Refuse parts that would unpack to far more than the bytes that they are in, whatever they say of themselves."""
-    times = sum(part.file_size for part in parts) / max(size, 1)
-    if times > most:
+    if (times := unpacked_times(parts, size)) > most:
         largest = max(parts, key=lambda part: part.file_size).filename
         raise UserError(f"'{largest}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model's.")
 

@@ -79,7 +79,8 @@ class QatCallback(BaseCallback):
         before = getattr(self.model, KEY, None)
         if not before or before["bits"] != self.bits or self.qat is None:
             return
-        self.qat.on.fill_(before["on"])
+        if before["on"]:
+            self.qat.on.fill_(1)
         for name, (low, high) in before["ranges"].items():
             if (layer := self.qat.layers.get(f"policy.{name}")) is not None:
                 layer.set_range(low, high)

@@ -22,7 +22,7 @@ from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
-from shoal.inference.graph import PRECISIONS, Form, Precision, build
+from shoal.inference.graph import PRECISIONS, TINY, Form, Precision, build
 from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy
 from shoal.inference.runtime import new_session
 from shoal.quantization.qat import frozen_layers
@@ -33,7 +33,6 @@ FEW = 32
 """States that are also computed in plain numpy, and played alone."""
 OTHER_SUMS, OTHER_CODES = 1e-4, 0.05
 """Mean errors of outputs, as parts of the largest: of sums in another order; and where those lead to other codes."""
-TINY = float(np.finfo(np.float32).tiny)
 
 
 def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Policy:
@@ -199,7 +198,7 @@ def refuse_other_network(policy: Policy, path: Path, states: Array, outputs: NDA
         raise UserError("The original policy gives NaN or infinity for a state that it meets: it cannot be exported.")
     expected = outputs[:FEW, :, : policy.action_size]
     found = policy.outputs(states[:FEW], np.float32)
-    wrong = np.abs(found - expected).mean() / max(float(np.abs(expected).max()), TINY)
+    wrong = np.abs(found - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
             f"'{path}' was not written: the policy's layers one after the other give other outputs than PyTorch, so "

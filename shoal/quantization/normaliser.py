@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from shoal.errors import UserError
 from shoal.inference.policy import Normaliser
-from shoal.quantization.baselines_zip import MOST_PACKED
+from shoal.quantization.baselines_zip import MOST_PACKED, unpacked_times
 
 SUFFIXES = (".npz", ".safetensors", ".pkl")
 
@@ -52,7 +52,7 @@ def convert(pickled: str | Path, safe: str | Path) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
         with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > MOST_PACKED * path.stat().st_size:
+            if unpacked_times(archive.infolist(), path.stat().st_size) > MOST_PACKED:
                 raise ValueError("unpacked it would be far larger than any normaliser")
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
