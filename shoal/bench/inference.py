@@ -26,7 +26,8 @@ from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Engine, runs_in_numba
-from shoal.inference.graph import Form, build
+from shoal.inference.form import Form
+from shoal.inference.graph import build
 from shoal.quantization.torch_engine import TorchEngine
 
 BATCHES = (1, 64)

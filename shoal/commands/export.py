@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.algorithms.team import Team
-    from shoal.inference.policy import Array, Policy
+    from shoal.inference.layers import Array
+    from shoal.inference.policy import Policy
     from shoal.quantization.export import Exported
     from shoal.training.config import TrainConfig
     from shoal.training.subjects import ModelSubject

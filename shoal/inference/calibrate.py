@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import check_range
 from shoal.inference.codes import layer_codes
-from shoal.inference.policy import Array, Grid, Policy, Quantized
+from shoal.inference.layers import Array, Grid, Quantized
+from shoal.inference.policy import Policy
 
 
 def calibrated(policy: Policy, states: Array, bits: int) -> Policy:

@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import check_range
-from shoal.inference.policy import Conv2d, Layer, Linear
+from shoal.inference.layers import Conv2d, Layer, Linear
 
 Codes = NDArray[np.int8]
 Scales = NDArray[np.float32]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.inference.policy import Actions, Array, Conv2d, Layer, Policy
+from shoal.inference.layers import Array, Conv2d, Layer
+from shoal.inference.policy import Actions, Policy
 
 EngineName = Literal["auto", "numba", "onnx"]
 EnginePrecision = Literal["auto", "float32", "float16", "int8"]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import Draws
-from shoal.inference.policy import FORMAT, Actions, Array
+from shoal.inference.layers import Array
+from shoal.inference.policy import FORMAT, Actions
 from shoal.inference.runtime import new_session, reason, session_options
 
 NEEDED = {

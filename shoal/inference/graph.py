@@ -15,37 +15,19 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from shoal.inference.codes import fields, layer_codes, pack, safe_bits
-from shoal.inference.policy import FORMAT, LEAK, Activation, Conv2d, Layer, Linear, Policy
+from shoal.inference.codes import fields
+from shoal.inference.form import Arrays, Form, apart, key, weight_arrays
+from shoal.inference.layers import LEAK, Activation, Conv2d, Layer, Linear
+from shoal.inference.policy import FORMAT, Policy
 
-Precision = Literal["float32", "float16", "int8", "static-int8", "packed"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
-APART = 2**15  # weights of one agent's layer from which agents are worth a product each: only those are packed once
-
-Arrays = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a policy is written down."""
-
-    precision: Precision = "float32"
-    bits: int = 8
-    """Of the weights' codes, where the precision has some."""
-    alone: bool = False
-    """For one state at a time."""
-    given: bool = False
-    """Weights are inputs of the graph, not part of it (float32 only)."""
 
 
 class Graph:
@@ -133,72 +115,6 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
     }
 
 
-def apart(policy: Policy, form: Form) -> bool:
-    """Whether every agent has products of its own rather than all one."""
-    if policy.agents == 1 or form.precision == "static-int8":
-        return True
-    largest = max(layer.weight[0].size for layer in policy.layers)
-    return form.precision == "int8" and largest >= APART
-
-
-def weight_arrays(policy: Policy, form: Form) -> Arrays:
-    """Every array of the graph that depends on the weights, by name: what a template's are replaced with."""
-    policy = policy.played()
-    agents: list[int | None] = [*range(policy.agents)] if apart(policy, form) else [None]
-    by_rows = not (form.alone and apart(policy, form))
-    arrays: Arrays = {}
-    for k, layer in enumerate(policy.layers):
-        whole = _layer_arrays(layer, form, by_rows)
-        for agent in agents:
-            for name, array in whole.items():
-                arrays[_key(k, name, agent)] = _of_agent(name, array, agent) if isinstance(layer, Linear) else array
-    return arrays
-
-
-def _key(k: int, name: str, agent: int | None) -> str:
-    return f"layer{k}.{name}" if agent is None else f"layer{k}.{name}.{agent}"
-
-
-def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]:
-    """An agent's part of (N, …), or all of it with an axis of rows where there is none."""
-    if name.startswith("packed"):
-        return array
-    if agent is not None:
-        return array[agent]
-    return array if name == "weight" else array[:, None]
-
-
-def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
-    """weight (N, I, U), bias, scale and, where int8 is by rows, sums (N, U); of a convolution without the agents."""
-    if form.precision == "float32":
-        return {"weight": layer.played_weight, "bias": layer.bias}
-    if form.precision == "float16":
-        with np.errstate(over="ignore"):
-            return {"weight": layer.played_weight.astype(np.float16), "bias": layer.bias}
-    bits = form.bits
-    codes, scale = layer_codes(layer, bits)
-    if isinstance(layer, Conv2d):
-        scale = scale[0]
-    arrays: Arrays = {"weight": codes, "bias": layer.bias, "scale": scale}
-    if form.precision == "packed":
-        del arrays["weight"]
-        arrays |= {f"packed{i}": part for i, part in enumerate(pack(codes, bits))}
-    if form.precision == "int8" and isinstance(layer, Conv2d):
-        arrays["sums"] = codes.sum((1, 2, 3), dtype=np.int32)  # (U,)
-    elif form.precision == "int8" and by_rows:
-        arrays["sums"] = codes.sum(1, dtype=np.int32)  # (N, U)
-    if form.precision == "static-int8":
-        if isinstance(layer, Conv2d):  # ONNX Runtime rounds its bias to multiples of both scales: make them finer
-            finer, bits = 2 ** (8 - bits), 8
-            codes, scale = codes * np.int8(finer), scale / np.float32(finer)
-            arrays |= {"weight": codes, "scale": scale}
-        unsigned = bits == 8 and safe_bits() < 8  # products of such codes are added in 32 bits
-        if unsigned:
-            arrays["weight"] = (codes.astype(np.int16) + 128).astype(np.uint8)
-        arrays["zero"] = np.full(scale.shape, 128 if unsigned else 0, arrays["weight"].dtype)
-    return arrays
-
-
 def _value(name: str, kind: int, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
@@ -267,8 +183,8 @@ def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) 
 
 def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | None, positive: bool) -> str:
     """One layer without its activation."""
-    weight, bias, scale = (_key(k, name, agent) for name in ("weight", "bias", "scale"))
-    linear, sums = isinstance(layer, Linear), _key(k, "sums", agent)
+    weight, bias, scale = (key(k, name, agent) for name in ("weight", "bias", "scale"))
+    linear, sums = isinstance(layer, Linear), key(k, "sums", agent)
     if form.precision == "int8":
         if isinstance(layer, Conv2d):
             return _images(graph, layer, x, weight, scale, bias, sums, positive)
@@ -276,7 +192,7 @@ def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | 
             return _fused(graph, x, weight, scale, bias)
         return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, agent is None, positive)
     if form.precision == "static-int8":
-        weight = graph("DequantizeLinear", weight, scale, _key(k, "zero", agent), axis=1 if linear else 0)
+        weight = graph("DequantizeLinear", weight, scale, key(k, "zero", agent), axis=1 if linear else 0)
     elif form.precision == "float16":
         weight = graph("Cast", weight, to=TensorProto.FLOAT)
     elif form.precision == "packed":
@@ -383,7 +299,7 @@ def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) ->
     shape = layer.weight.shape
     for i, width in enumerate(fields(bits)):
         below -= width
-        column = graph("Unsqueeze", _key(k, f"packed{i}", agent), graph.constant([1], np.int64))
+        column = graph("Unsqueeze", key(k, f"packed{i}", agent), graph.constant([1], np.int64))
         shifts = graph.constant(np.arange(0, 8, width), np.uint8)
         part = graph("BitShift", column, shifts, direction="RIGHT")
         part = graph("BitwiseAnd", part, graph.constant(2**width - 1, np.uint8))
@@ -396,7 +312,7 @@ def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) ->
         shape = shape[1:]
     weight = graph("Cast", graph("Reshape", codes, graph.constant(shape, np.int64)), to=TensorProto.FLOAT)
     weight = graph("Sub", weight, graph.constant(2 ** (bits - 1) - 1))
-    scale = _key(k, "scale", agent)
+    scale = key(k, "scale", agent)
     if isinstance(layer, Conv2d):
         scale = graph("Reshape", scale, graph.constant([-1, 1, 1, 1], np.int64))
     return str(graph("Mul", weight, scale))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
-from shoal.inference.policy import ACTIVATIONS, LEAK, Actions, Array, Linear, Policy
+from shoal.inference.layers import ACTIVATIONS, LEAK, Array, Linear
+from shoal.inference.policy import Actions, Policy
 
 # where things stand among the whole numbers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)

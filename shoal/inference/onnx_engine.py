@@ -15,8 +15,10 @@ from onnx import TensorProto
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
-from shoal.inference.graph import Arrays, Form, Precision, build, weight_arrays
-from shoal.inference.policy import Actions, Array, Policy
+from shoal.inference.form import Arrays, Form, Precision, weight_arrays
+from shoal.inference.graph import build
+from shoal.inference.layers import Array
+from shoal.inference.policy import Actions, Policy
 from shoal.inference.runtime import new_session, session_options
 
 

@@ -22,8 +22,10 @@ from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
-from shoal.inference.graph import PRECISIONS, TINY, Form, Precision, build
-from shoal.inference.policy import Array, Conv2d, Head, Linear, Policy
+from shoal.inference.form import PRECISIONS, Form, Precision
+from shoal.inference.graph import TINY, build
+from shoal.inference.layers import Array, Conv2d, Linear
+from shoal.inference.policy import Head, Policy
 from shoal.inference.runtime import new_session
 from shoal.quantization.qat import frozen_layers
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from shoal.errors import UserError, check_range
-from shoal.inference.policy import Grid, Quantized
+from shoal.inference.layers import Grid, Quantized
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import Scheme, scale_of, symmetric_scale, value_range
 from shoal.quantization.layers import Layer, find_layers

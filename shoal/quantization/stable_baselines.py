@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError
-from shoal.inference.policy import Activation, Array, Conv2d, Head, Layer, Linear, Normaliser, Policy
+from shoal.inference.layers import Activation, Array, Conv2d, Layer, Linear
+from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.quantization.affine import check_finite
 from shoal.quantization.baselines_zip import Algorithm, algorithm_of, check_spaces, class_name, plain, read_parts
 from shoal.quantization.layers import check_weights, find_layers

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
-from shoal.inference.policy import Actions, Activation, Array, Conv2d, Linear, Policy
+from shoal.inference.layers import Activation, Array, Conv2d, Linear
+from shoal.inference.policy import Actions, Policy
 
 MODULES: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -19,7 +19,7 @@ import numpy as np
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.graph import Precision
+from shoal.inference.form import Precision
 from shoal.quantization.export import export_policy, from_team, team_outputs
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shoal.inference.codes import layer_codes
-from shoal.inference.policy import Conv2d, _convolve, activate
+from shoal.inference.layers import Conv2d, activate, convolve
 
 
 def int8_outputs(policy, observation, bits):
@@ -35,6 +35,6 @@ def _convolution(layer, x, codes, scales):
     scale = np.maximum((high - low) / f(255), np.finfo(f).tiny)
     zero = np.rint(-low / scale)
     seen = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero).astype(np.int64)
-    whole = _convolve(seen, codes.astype(np.int64), layer.stride, layer.padding)
+    whole = convolve(seen, codes.astype(np.int64), layer.stride, layer.padding)
     scales, bias = scales[:, None, None], layer.bias[:, None, None]
     return activate(whole.astype(f) * (scale * scales) + bias, layer.activation)[None]

@@ -13,7 +13,8 @@ from shoal.inference import Head, Quantized
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated, range_grid
 from shoal.inference.codes import layer_codes, safe_bits
-from shoal.inference.graph import OPSET, PRECISIONS, Form, build
+from shoal.inference.form import PRECISIONS, Form
+from shoal.inference.graph import OPSET, build
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 

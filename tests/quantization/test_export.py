@@ -24,7 +24,7 @@ from shoal.errors import UserError
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.codes import safe_bits
 from shoal.inference.file import PolicyFile
-from shoal.inference.graph import PRECISIONS
+from shoal.inference.form import PRECISIONS
 from shoal.quantization import export
 from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong, team_outputs
 from shoal.quantization.qat import Qat

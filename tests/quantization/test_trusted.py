@@ -233,7 +233,7 @@ class Images(BaseFeaturesExtractor):
     ],
 )
 def test_convolutions_with_unusual_options(tmp_path, options, can):
-    from shoal.inference.policy import Conv2d
+    from shoal.inference.layers import Conv2d
 
     settings = NETS | {"features_extractor_class": Images, "features_extractor_kwargs": options}
     name = "tests.quantization.zips:TinyPictures-v0"

@@ -1,0 +1,186 @@
+"""One layer of all agents' policies without torch: its weights, what they were frozen to, and what it computes.
+
+Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
+Shape letters: B batch rows, N agents, I inputs of a layer, U its units, C channels.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+
+Array = NDArray[np.float32]
+Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
+LEAK = 0.01
+
+Floating = TypeVar("Floating", bound=np.floating[Any])
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Whole numbers 0 to 2^bits - 1 for real ones: real = scale * (code - zero_point), one scale an agent."""
+
+    scale: Array  # (N,)
+    zero_point: NDArray[np.int32]  # (N,)
+    bits: int = 8
+
+    def round(self, x: NDArray[Floating]) -> NDArray[Floating]:
+        """The values of the grid that are nearest to x (N, …), ties to the even code."""
+        shape = (-1,) + (1,) * (x.ndim - 1)
+        scale, zero = self.scale.astype(x.dtype).reshape(shape), self.zero_point.astype(x.dtype).reshape(shape)
+        codes = np.clip(np.rint(x / scale) + zero, 0, 2**self.bits - 1)
+        return (codes - zero) * scale
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """What a layer's numbers were frozen to: by training with quantization, or by calibration.
+
+    Weights are symmetric, weight_scale * code with |code| <= 2^(bits - 1) - 1, one scale a unit.
+    """
+
+    bits: int
+    weight_scale: Array  # (N, U); (1, U) of a convolution
+    input: Grid | None = None
+    """The grid of the layer's input; None: as it comes."""
+
+    def codes(self, weight: NDArray[np.floating[Any]], unit_axis: int) -> NDArray[Any]:
+        """The weights (N, …) as whole numbers; `unit_axis` is that of the units."""
+        most = 2 ** (self.bits - 1) - 1
+        whole = np.int8 if self.bits <= 8 else np.int32
+        return np.clip(np.rint(weight / self._spread(weight, unit_axis)), -most, most).astype(whole)
+
+    def round(self, weight: NDArray[Floating], unit_axis: int) -> NDArray[Floating]:
+        """The weights' nearest values on their grid."""
+        return self.codes(weight, unit_axis).astype(weight.dtype) * self._spread(weight, unit_axis)
+
+    def _spread(self, weight: NDArray[Floating], unit_axis: int) -> NDArray[Floating]:
+        """The scales in the weights' shape and type, to be broadcast."""
+        shape = [len(self.weight_scale), *[1] * (weight.ndim - 1)]
+        shape[unit_axis] = self.weight_scale.shape[1]
+        return self.weight_scale.astype(weight.dtype).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """activation(x W + b) of all agents."""
+
+    weight: Array  # (N, I, U)
+    bias: Array  # (N, U)
+    activation: Activation = "none"
+    quantized: Quantized | None = None
+
+    @property
+    def units(self) -> int:
+        """U."""
+        return self.weight.shape[2]
+
+    @property
+    def played_weight(self) -> Array:
+        """The weights, rounded if they were frozen to a grid."""
+        return self.weight if self.quantized is None else self.quantized.round(self.weight, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2d:
+    """activation(conv(x, W) + b) of one agent's image; the first linear layer behind it sees it flat."""
+
+    weight: Array  # (U, C, Kh, Kw)
+    bias: Array  # (U,)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    activation: Activation = "relu"
+    quantized: Quantized | None = None
+
+    @property
+    def units(self) -> int:
+        """U."""
+        return self.weight.shape[0]
+
+    @property
+    def played_weight(self) -> Array:
+        """The weights, rounded if they were frozen to a grid."""
+        return self.weight if self.quantized is None else self.quantized.round(self.weight, 0)
+
+
+Layer = Linear | Conv2d
+
+
+def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
+    """The activation function, element by element."""
+    if activation == "relu":
+        return np.maximum(x, 0)
+    if activation == "tanh":
+        return np.tanh(x)
+    if activation == "elu":
+        return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+    if activation == "leaky-relu":
+        return np.where(x > 0, x, x * x.dtype.type(LEAK))
+    if activation == "sigmoid":
+        return np.asarray(1 / (1 + np.exp(-x)), x.dtype)
+    return x
+
+
+def run_layer(
+    layer: Layer, x: NDArray[Any], dtype: Any, quantized: bool, image: tuple[int, int, int] | None
+) -> NDArray[Any]:
+    """One layer in plain numpy: (N, B, I) to (N, B, U); images are (N, B, C, height, width)."""
+    weight, bias = layer.weight.astype(dtype), layer.bias.astype(dtype)
+    if isinstance(layer, Conv2d) and x.ndim == 3:
+        assert image is not None
+        x = x.reshape(*x.shape[:2], *image)
+    if quantized and layer.quantized is not None:
+        weight = layer.quantized.round(weight, 2 if isinstance(layer, Linear) else 0)
+        if layer.quantized.input is not None:
+            x = layer.quantized.input.round(x)
+    if isinstance(layer, Conv2d):
+        return activate(convolve(x[0], weight, layer.stride, layer.padding) + bias[:, None, None], layer.activation)[
+            None
+        ]
+    x = x.reshape(*x.shape[:2], -1)
+    return activate(x @ weight + bias[:, None], layer.activation)
+
+
+def convolve(x: NDArray[Any], weight: NDArray[Any], stride: tuple[int, int], padding: tuple[int, int]) -> NDArray[Any]:
+    """(B, C, height, width) through (U, C, Kh, Kw), by windows."""
+    (ph, pw), (sh, sw) = padding, stride
+    x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(2, 3))[:, :, ::sh, ::sw]
+    return np.einsum("bchwij,ucij->buhw", windows, weight, optimize=True)
+
+
+def layer_of_agent(layer: Layer, agent: int) -> Layer:
+    """The layer of one agent alone."""
+    if isinstance(layer, Conv2d):
+        return layer
+    i, quantized = slice(agent, agent + 1), layer.quantized
+    if quantized is not None:
+        grid = quantized.input
+        if grid is not None:
+            grid = replace(grid, scale=grid.scale[i], zero_point=grid.zero_point[i])
+        quantized = replace(quantized, weight_scale=quantized.weight_scale[i], input=grid)
+    return replace(layer, weight=layer.weight[i], bias=layer.bias[i], quantized=quantized)
+
+
+def check_layer(layer: Layer, name: str, agents: int) -> None:
+    """Raise a `UserError` for shapes and numbers that cannot be played."""
+    if isinstance(layer, Linear):
+        n, inputs, units = layer.weight.shape
+        if n != agents or layer.bias.shape != (n, units) or not inputs * units:
+            raise UserError(
+                f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
+                f"but there are {agents} agents."
+            )
+    elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1]:
+        raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")
+    if layer.activation not in ACTIVATIONS:
+        raise UserError(f"{name} of the policy has the activation '{layer.activation}', which is not known.")
+    for what, numbers in (("weights", layer.weight), ("biases", layer.bias)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = numbers.sum()  # quicker to have, and finite only if all are
+        if not np.isfinite(total) and not np.isfinite(numbers).all():
+            raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be played.")
