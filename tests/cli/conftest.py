@@ -25,19 +25,6 @@ def tidy(monkeypatch):
 
 
 @pytest.fixture
-def shoal(capsys):
-    """Run a command in this process: exit code, standard output, standard error."""
-
-    def run(*words):
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
 def process():
     """Run a command line of the shell with `shoal` in it, in a process of its own."""
 
