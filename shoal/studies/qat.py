@@ -159,6 +159,7 @@ def study(found: dict[str, Any]) -> Study:
         "quantization-aware training is generally above post-training quantization."
     ]
     findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
+    findings += losses(groups)
     findings += against(groups)
     table, panels = [], []
     for name, group in groups.items():
@@ -224,6 +225,23 @@ def sentences(name: str, group: Group) -> Iterable[str]:
             kept.append(f"{how} {'at no width' if fewest is None else f'down to {fewest} bits'}")
     if kept:
         yield f"{name}: {full:.1f} in float32; within 5 % of it: {', '.join(kept)}."
+
+
+def losses(groups: dict[str, Group]) -> list[str]:
+    """What rounding afterwards costs on average, of models and of teams, which alone have one agent in few bits."""
+    said = []
+    teams = {name: any(how.endswith("one agent") for how, _ in group) for name, group in groups.items()}
+    for kind, is_team in (("models", False), ("teams", True)):
+        lost: dict[int, list[float]] = {}
+        for name, group in groups.items():
+            full = _mean(group.get(("float32", 32)))
+            for (how, bits), values in group.items():
+                if teams[name] == is_team and how == "PTQ" and full:
+                    lost.setdefault(bits, []).append((full - sum(values) / len(values)) / abs(full))
+        if lost:
+            parts = [f"{np.mean(lost[bits]):.1%} at {bits} bits" for bits in sorted(lost, reverse=True)]
+            said.append(f"PTQ costs {kind} on average {', '.join(parts)}.")
+    return said
 
 
 def against(groups: dict[str, Group]) -> list[str]:

@@ -138,6 +138,12 @@ def test_sentences_of_trained_bits(monkeypatch):
     group = {("float32", 32): [100.0, 102.0], ("PTQ", 8): [99.0], ("PTQ", 4): [50.0], ("QAT", 4): [97.0]}
     group[("PTQ", 2)] = [100.0]
     (said,) = qat.sentences("PPO", group)
+    team = {("float32", 32): [-100.0], ("PTQ", 8): [-101.0], ("PTQ", 4): [-130.0], ("PTQ, one agent", 8): [-500.0]}
+    model = {("float32", 32): [10.0, 30.0], ("PTQ", 8): [15.0]}
+    assert qat.losses({"a": team, "b": model, "c": {("QAT", 4): [1.0]}}) == [
+        "PTQ costs models on average 25.0% at 8 bits.",
+        "PTQ costs teams on average 1.0% at 8 bits, 30.0% at 4 bits.",
+    ]
     assert said == "PPO: 101.0 in float32; within 5 % of it: PTQ down to 8 bits, QAT down to 4 bits."
     assert "in 1 of 1 cells" in qat.against({"PPO": group})[0]
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
