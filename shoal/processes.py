@@ -5,12 +5,15 @@ import stat
 import tempfile
 from pathlib import Path
 
+from shoal.processors import usable_processors
+
 
 def prepare() -> None:
     """Make this process a good neighbour; what the person has set in the environment stands."""
     # Threads that wait for each other spin for a moment and then sleep: on a machine with other work to do, spinning
     # takes the processor from the very thread that is waited for.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    os.environ.setdefault("OMP_NUM_THREADS", str(usable_processors()))  # OpenMP knows nothing of a container's quota
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would tell when it starts and stops,
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

@@ -62,6 +62,8 @@ WRONG = [
     ("train --device cuda:9", "--device 'cuda:9'"),
     ("train --seed -1", "-1"),
     ("train --threads 0", "--threads is 0"),
+    ("train --threads 4097", "--threads is 4097, but this process may use"),
+    ("profile --threads 4097", "--threads is 4097, but this process may use"),
     ("train --log-every 0", "--log-every is 0"),
     ("train --landmarks 0", "landmarks is 0"),
     ("train --env predator-prey --landmarks 3", "landmarks"),

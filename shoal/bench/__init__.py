@@ -14,6 +14,7 @@ BENCHES = {
     "phases": "share of sampling in an update, of acting in training; what neighbour sampling saves",
     "checkpoint": "time of a checkpoint over the training between two of them",
     "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
+    "steady": "steps/s of whole training beside busy neighbours over those on a free machine",
     "gemm": "emulated matrix products beside float32 ones of the same shape",
     "quantize": "ns an element beside a copy",
     "qat": "quantization-aware training beside plain training",

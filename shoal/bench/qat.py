@@ -48,7 +48,7 @@ def _rows(part: int | str, seconds: float, transitions: int) -> list[dict[str, A
 def team(agents: int, transitions: int, stage: str | None) -> Training:
     """Ready to update at a stage of quantization-aware training; None: plain."""
     qat: dict[str, Any] = {} if stage is None else {"qat_bits": BITS, "quant_delay": DELAYS[stage]}
-    return filled_training(agents, transitions=transitions, env="cooperative-navigation", **qat)
+    return filled_training(agents, transitions=transitions, env="cooperative-navigation", threads=1, **qat)
 
 
 def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:

@@ -26,6 +26,7 @@ def bench(argv: list[str]) -> int:
                 "phases",
                 "checkpoint",
                 "train",
+                "steady",
                 "gemm",
                 "quantize",
                 "qat",
@@ -37,9 +38,9 @@ def bench(argv: list[str]) -> int:
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
         phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
-        reference's and its ceiling; gemm: emulated products beside float32 ones; quantize: rounding beside a copy;
-        qat: quantization-aware training beside plain; inference: engines of exported policies beside PyTorch; all: each
-        of them."""
+        reference's and its ceiling; steady: training beside busy neighbours over training alone; gemm: emulated
+        products beside float32 ones; quantize: rounding beside a copy; qat: quantization-aware training beside plain;
+        inference: engines of exported policies beside PyTorch; all: each of them."""
         agents: str = ""
         """Numbers of agents with commas between; none: the bench's own."""
         json: bool = False

@@ -11,6 +11,7 @@ from shoal.algorithms.config import option
 from shoal.arguments import parse
 from shoal.console import print_json, print_rows, progress_bar, quoted
 from shoal.errors import UserError, check_range
+from shoal.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def evaluate(argv: list[str]) -> int:
     command = parse(EvaluateCommand, evaluate, argv)
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
-    check_range("--threads", command.threads, 1, 4096)
+    check_threads(command.threads)
     from shoal.inference.file import PolicyFile
     from shoal.training.play import play, random_act
 

@@ -34,7 +34,7 @@ def profile(argv: list[str]) -> int:
         caches: str = ""
         """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
         threads: int | None = None
-        """Processor threads; None: all."""
+        """Processor threads; None: as `shoal train` chooses them."""
         device: str = "cpu"
         """Where the networks are: cpu, cuda, cuda:1, …; the clock waits for the device at every phase."""
         out: str = "profile"

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+from shoal.processors import usable_processors
+
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -23,7 +25,7 @@ def share_out(work: Callable[..., None], copies: int, threads: int, *arguments: 
         work(0, copies, *arguments)
         return
     if _pool is None:
-        _pool = ThreadPoolExecutor(os.cpu_count(), "shoal-envs")
+        _pool = ThreadPoolExecutor(usable_processors(), "shoal-envs")
     own, *others = pairwise(copies * t // threads for t in range(threads + 1))
     waiting = [_pool.submit(work, *share, *arguments) for share in others]
     try:

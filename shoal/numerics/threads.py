@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+from shoal.processors import usable_processors
+
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -18,7 +20,7 @@ def share_out(work: Callable[[int, int], int], items: int, threads: int) -> int:
     if threads <= 1:
         return work(0, items)
     if _pool is None:
-        _pool = ThreadPoolExecutor(os.cpu_count(), "shoal-numerics")
+        _pool = ThreadPoolExecutor(usable_processors(), "shoal-numerics")
     own, *others = pairwise(items * t // threads for t in range(threads + 1))
     waiting = [_pool.submit(work, *share) for share in others]
     try:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
+from shoal.processors import check_threads
 from shoal.profiling.apart import Ended, apart
 from shoal.profiling.counters import Counters
 from shoal.profiling.footprint import footprint
@@ -16,7 +17,6 @@ from shoal.profiling.rounds import Cell, Timing, measure, update_seconds
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
-from shoal.training.setup import set_threads
 
 ENVS = ("predator-prey", "cooperative-navigation")
 ALGORITHMS = ("maddpg", "masac")
@@ -51,7 +51,7 @@ class Sweep:
     memory: bool = True
     """Measure what each implementation takes."""
     threads: int | None = None
-    """Processor threads; None: all."""
+    """Processor threads; None: as `shoal train` chooses them."""
 
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""
@@ -72,7 +72,7 @@ class Sweep:
         check_range("--ring", self.ring, 1024, 2**32)
         check_range("--seconds", self.seconds, 0.05, 86_400)
         if self.threads is not None:
-            check_range("--threads", self.threads, 1, 4096)
+            check_threads(self.threads)
         if not self.cells():
             raise UserError(f"The engine has no sampler {', '.join(self.sampler)}; profile neighbor instead.")
 
@@ -177,7 +177,8 @@ class Group:
     def of(sweep: Sweep, env: str, agents: int) -> "Group":
         """Find out what fits before anything is measured."""
         cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
-        config = changed(TrainConfig(episodes=10**7), env=env, agents=agents, **sweep.settings).checked()
+        settings = {"env": env, "agents": agents, "threads": sweep.threads} | sweep.settings
+        config = changed(TrainConfig(episodes=10**7), **settings).checked()
         names = sorted({cell.implementation for cell in cells})
         return Group(cells, config, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
 
@@ -185,8 +186,6 @@ class Group:
 def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":
     """Measure the cells of one world and number of agents."""
     cells, config, label = group.cells, group.config, group.label
-    if sweep.threads is not None:
-        set_threads(sweep.threads)
     names = sorted({cell.implementation for cell in cells})
     ring = min(group.ring, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
     subjects = {}

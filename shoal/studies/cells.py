@@ -7,7 +7,6 @@ the same folder. A cell's file holds the settings that it was made with: other s
 import json
 import math
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from shoal.errors import UserError
 from shoal.files import write_whole
+from shoal.processors import usable_processors
 from shoal.studies.study import Advance, Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
@@ -66,7 +66,7 @@ class Cells:
             if cell.name in found:
                 self.advance(cell.seconds, f"{cell.name} (kept)")
         todo = [cell for cell in cells if cell.name not in found]
-        count = min(workers or os.cpu_count() or 1, len(todo))
+        count = min(workers or usable_processors(), len(todo))
         if todo and not self._interrupted:
             with _pool(count) as pool:
                 try:

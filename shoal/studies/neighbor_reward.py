@@ -3,7 +3,6 @@
 import json
 import math
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.processors import usable_processors
 from shoal.studies.study import Advance, Study
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
@@ -72,7 +72,7 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     advance(0.0, f"{len(todo)} runs")
     with (
         tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(usable_processors(), multiprocessing.get_context("spawn")) as pool,
     ):
         waiting = {
             pool.submit(train_one, settings_of(*one), str(Path(folder) / str(number))): one

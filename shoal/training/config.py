@@ -53,7 +53,7 @@ class RunConfig:
     device: str = "cpu"
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
-    """Processor threads; None: all."""
+    """Processor threads; None: by the size of the work, at most what the process may use."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
@@ -102,7 +102,7 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
         check_range("--checkpoint-every", self.checkpoint_every, 0)
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
-            check_range("--threads", self.threads, 1, 4096)
+            check_range("--threads", self.threads, 1)
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":

@@ -19,12 +19,14 @@ from shoal.algorithms import make_team
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.memory import keep_freed_memory
+from shoal.processors import check_threads
 from shoal.quantization.qat import Qat
 from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig, read_config
+from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.parts import Learner, Replay
@@ -36,10 +38,9 @@ from shoal.training.setup import (
     check_update_memory,
     compile_loops,
     make_device,
-    set_threads,
-    slowed_by_others,
     stored_config,
     told_if_long,
+    use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
 
@@ -126,18 +127,10 @@ def train(config: TrainConfig, resume: bool = False, observer: Observer | None =
 def build(config: TrainConfig, observer: Observer) -> "Training":
     """A run in memory that has not begun; whatever is wrong with its settings is found here."""
     if config.threads is not None:
-        set_threads(config.threads)
+        check_threads(config.threads)
     with told_if_long(observer.note, "Compiling the loops for this machine; from the next run on they are there."):
         implementation(config.implementation).compile(config)
-    training = implementation(config.implementation)(config)
-    if config.threads is None and config.device == "cpu":
-        slowed = slowed_by_others(training.env.spec.agents, config.batch, config.hidden[0])
-        if slowed is not None and slowed > 2:
-            observer.note(
-                f"Other programs keep the processors busy: the run's threads wait for each other, and a product takes "
-                f"{slowed:.0f} times as long as with --threads 1."
-            )
-    return training
+    return implementation(config.implementation)(config)
 
 
 def implementation(name: str) -> "type[Training]":
@@ -205,6 +198,7 @@ class Training:
         self.config = config
         keep_freed_memory()
         self.build(make_device(config.device))
+        use_threads(self.config, self.env.spec)
         self.rng = stream(config.seed, "sampling")
         self.clock = PhaseClock()
         self.observation = self.env.reset()  # (E, N, O)
@@ -251,6 +245,7 @@ class Training:
         """Train until the episodes are done or a signal came; either way the last state is saved."""
         self.clock.start()
         every = self.config.checkpoint_every
+        contention = Contention()
         while True:
             while self.owes_update() and interrupt.signal is None:
                 self.update()
@@ -260,6 +255,8 @@ class Training:
                 break
             if self.episodes // self.config.log_every > self.logged // self.config.log_every:
                 self.write_log(log)
+                if (sentence := contention.sentence(torch.get_num_threads())) is not None:
+                    observer.note(sentence)
             if self.episodes >= self.config.episodes:
                 break
             if every and self.episodes // every > self.saved // every:

@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import os
-import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +17,15 @@ from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
 from shoal.memory import check_fits
+from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.evaluation import build_env
+
+PRODUCTS_PER_THREAD = 1_000_000_000
+"""Of an update, for which a thread more pays: with fewer it saves 8 to 15 % on a free machine, but costs up to nine
+tenths of the speed where another program has one of the processors (`shoal bench steady`)."""
 
 
 def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
@@ -33,47 +36,47 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     stored = read_config(folder)
     default = TrainConfig()
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
-    return dataclasses.replace(stored, out=asked.out)
+    return dataclasses.replace(stored, out=asked.out, threads=asked.threads or stored.threads)
 
 
 def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run has."""
+    """Refuse to resume with other settings than the run has; the machine, and so --threads, may be another."""
     for name, value in asked.items():
         kept = getattr(stored, name)
-        if name != "out" and value != kept:
+        if name not in ("out", "threads") and value != kept:
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )
 
 
-def set_threads(threads: int) -> None:
-    """Use this many processor threads in torch and numba alike."""
+def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
+    """Set the number of threads: as configured, or torch's by the size of the work and numba's to all there are.
+
+    Torch's threads wait for each other after every operation, long where another program has their processor; numba's
+    share out whole steps and mini-batches. The default never depends on the current load: it is the same every time.
+    """
     import numba
 
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, os.cpu_count() or 1))
+    if config.threads is not None:
+        check_threads(config.threads)
+    torch.set_num_threads(config.threads or default_threads(config, spec))
+    numba.set_num_threads(min(config.threads or usable_processors(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
 
 
-def slowed_by_others(agents: int, batch: int, hidden: int) -> float | None:
-    """How many times as long a product takes with all threads as with one, if it takes longer at all.
+def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
+    """One thread for every `PRODUCTS_PER_THREAD` of an update, at least one, at most what the process may use."""
+    set_by_user = os.environ.get("OMP_NUM_THREADS", "")
+    most = min(usable_processors(), int(set_by_user)) if set_by_user.isdecimal() else usable_processors()
+    if config.device != "cpu":
+        return max(1, most)
+    return max(1, min(most, update_products(config, spec) // PRODUCTS_PER_THREAD))
 
-    Threads wait for each other after every product; where other programs have the processors, that takes much longer
-    than the product itself.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return None
-    x, weight = torch.ones(agents, batch, hidden), torch.ones(agents, hidden, hidden)
-    seconds: dict[int, list[float]] = {threads: [], 1: []}
-    for _ in range(15):
-        for number, own in seconds.items():
-            torch.set_num_threads(number)
-            start = time.perf_counter()
-            torch.bmm(x, weight)
-            own.append(time.perf_counter() - start)
-    torch.set_num_threads(threads)
-    ratio = statistics.median(seconds[threads]) / statistics.median(seconds[1])
-    return ratio if ratio > 1 else None
+
+def update_products(config: TrainConfig, spec: EnvSpec) -> int:
+    """About how many multiplications an update of all agents has: each weight about six times for each row."""
+    actors, critics = network_weights(config, spec)
+    minibatches = 1 if config.minibatch == "shared" else spec.agents
+    return 6 * config.batch * (minibatches * actors + critics)
 
 
 def make_device(name: str) -> torch.device:
@@ -100,8 +103,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     n, heads = spec.agents, 2 if config.algorithm == "masac" else 1
     joint = n * (spec.observation_size + spec.action_size)
     hidden = sum(config.hidden)
-    actors = n * weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
-    critics = n * heads * weights((joint, *config.hidden, 1))
+    actors, critics = network_weights(config, spec)
     minibatches = 1 if config.minibatch == "shared" else n
     rows = minibatches * config.batch
     seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
@@ -110,6 +112,14 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
         update *= 3  # every layer's input and what it is rounded to are kept for the gradients, too
     act = config.copies * (seen + 5 * n * spec.observation_size)  # the world hands out four steps' views
     return 4 * (8 * (actors + critics) + max(update, act))
+
+
+def network_weights(config: TrainConfig, spec: EnvSpec) -> tuple[int, int]:
+    """Numbers in the actors and in the critics of all agents, targets not counted."""
+    n, heads = spec.agents, 2 if config.algorithm == "masac" else 1
+    joint = n * (spec.observation_size + spec.action_size)
+    actors = n * weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
+    return actors, n * heads * weights((joint, *config.hidden, 1))
 
 
 def weights(layers: tuple[int, ...]) -> int:

@@ -1,11 +1,14 @@
 """Signals save a run, and resuming goes on with it."""
 
+import json
 import os
 import shlex
 import signal
 
 import pytest
+import torch
 
+from shoal import processors
 from shoal.cli import main
 from shoal.training import loop
 from shoal.training.checkpoint import Checkpoints
@@ -69,6 +72,16 @@ def test_resume_and_out_name_the_folder_twice(shoal, finished_run, tmp_path):
 def test_a_default_that_was_asked_for_is_refused(shoal, stopped_run, words):
     code, _, err = shoal("train", "--resume", stopped_run, *words.split())
     assert code == 2 and "a resumed run keeps its settings" in one_sentence(err)
+
+
+def test_a_run_goes_on_with_the_threads_of_another_machine(shoal, stopped, monkeypatch):
+    monkeypatch.setattr(processors, "usable_processors", lambda: 2)
+    code, _, err = shoal("train", "--resume", stopped, "--threads", "3")
+    assert code == 2 and "--threads is 3, but this process may use 2 processors" in one_sentence(err)
+    code, _, err = shoal("train", "--resume", stopped, "--threads", "2", "--quiet")
+    torch.set_num_threads(1)
+    assert code == 0 and "trained with --threads 1, now it has 2" in err
+    assert json.loads((stopped / "config.json").read_text())["threads"] == 2
 
 
 def test_what_was_asked_for_and_is_so_is_taken(shoal, finished_run):

@@ -2,6 +2,7 @@
 
 import time
 
+import numba
 import pytest
 import torch
 
@@ -12,10 +13,11 @@ from shoal.training.config import TrainConfig
 from shoal.training.setup import (
     check_update_memory,
     compile_loops,
+    default_threads,
     make_device,
-    slowed_by_others,
     told_if_long,
     update_bytes,
+    use_threads,
 )
 
 SPEC = make_env("cooperative-navigation", agents=4).spec
@@ -67,17 +69,50 @@ def test_few_products_are_one_threads_work():
         with pytest.raises(ValueError, match="x"), threads_for(1):
             raise ValueError("x")
         assert torch.get_num_threads() == 2
-        assert slowed_by_others(2, 64, 8) is None or slowed_by_others(2, 64, 8) > 1
-        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-def test_one_thread_waits_for_nobody():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert slowed_by_others(2, 64, 8) is None
-    torch.set_num_threads(before)
+@pytest.mark.parametrize(
+    ("usable", "agents", "settings", "threads"),
+    [
+        (2, 3, {}, 1),  # a second one would save little and wait much
+        (2, 12, {}, 2),
+        (1, 12, {}, 1),
+        (64, 3, {}, 1),
+        (64, 3, {"hidden": (2048, 2048)}, 64),
+        (64, 3, {"device": "cuda"}, 64),  # the networks are elsewhere
+    ],
+)
+def test_threads_by_the_size_of_the_work(monkeypatch, usable, agents, settings, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: usable)
+    spec = make_env("predator-prey", agents=agents).spec
+    assert default_threads(TrainConfig(**settings), spec) == threads
+
+
+def test_threads_that_the_person_has_set_in_the_environment(monkeypatch):
+    monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    large = TrainConfig(hidden=(2048, 2048))
+    assert default_threads(large, SPEC) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "nonsense")
+    assert default_threads(large, SPEC) == 8
+
+
+def test_threads_are_set_in_torch_and_numba(monkeypatch):
+    before, before_numba = torch.get_num_threads(), numba.get_num_threads()
+    monkeypatch.setattr("shoal.processors.usable_processors", lambda: 2)
+    try:
+        for threads in (1, 2):
+            use_threads(TrainConfig(threads=threads), SPEC)
+            assert torch.get_num_threads() == threads
+            assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
+        with pytest.raises(UserError, match="--threads is 3, but this process may use 2 processors"):
+            use_threads(TrainConfig(threads=3), SPEC)
+    finally:
+        torch.set_num_threads(before)
+        numba.set_num_threads(before_numba)
 
 
 def test_only_long_waits_are_explained():

@@ -1,0 +1,89 @@
+"""`shoal bench steady`: whole training while other programs use the processors, over the same on a free machine."""
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from shoal.processors import usable_processors
+from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.subjects import Subject, changed
+from shoal.training.config import TrainConfig
+
+RING = 25_600
+TURNS = 3
+NEIGHBOURS = ("none", "same", "other", "all")
+"""none: a free machine; same: one busy process of this login session; other: one of another login session, which the
+scheduler gives as much time as this whole one; all: one for each processor, of another session."""
+
+
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+    """Rows for each number of agents, for one thread and for all; the neighbours come and go in turns."""
+    return [
+        row
+        for n in agents
+        for threads in sorted({1, usable_processors()})
+        for row in _rows(n, threads, seconds, algorithm)
+    ]
+
+
+def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[dict[str, Any]]:
+    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads)
+    subject = Subject(config, (algorithm,), RING)
+    cell = Cell("predator-prey", agents, algorithm, "uniform", "engine")
+    timings = {name: Timing(cell, RING) for name in NEIGHBOURS}
+    one_round(subject, Timing(cell, RING), seconds)  # warms up
+    with contextlib.ExitStack() as stack:
+        busy = {name: stack.enter_context(neighbour(name)) for name in NEIGHBOURS}
+        for _ in range(TURNS):
+            for name, timing in timings.items():
+                _take_turn(subject, timing, busy[name], seconds / TURNS)
+    steps = {name: config.update_every / statistics.median(timing.totals()) for name, timing in timings.items()}
+    return [
+        {
+            "agents": agents,
+            "threads": threads,
+            "neighbour": name,
+            "steps_per_second": per_second,
+            "ratio": per_second / steps["none"],
+        }
+        for name, per_second in steps.items()
+    ]
+
+
+def _take_turn(subject: Subject, timing: Timing, busy: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Rounds of training for some seconds while these processes are awake."""
+    _send(busy, signal.SIGCONT)
+    spent = 0.0
+    try:
+        while spent < seconds:
+            one_round(subject, timing, seconds)
+            spent += timing.totals()[-1]
+    finally:
+        _send(busy, signal.SIGSTOP)
+
+
+@contextlib.contextmanager
+def neighbour(name: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that do nothing but compute, asleep until they are sent SIGCONT."""
+    count = {"none": 0, "all": usable_processors()}.get(name, 1)
+    busy: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            command = [sys.executable, "-S", "-c", "while True: pass"]
+            busy.append(subprocess.Popen(command, start_new_session=name in ("other", "all")))
+        _send(busy, signal.SIGSTOP)
+        yield busy
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def _send(busy: list[subprocess.Popen[bytes]], number: int) -> None:
+    for process in busy:
+        os.kill(process.pid, number)

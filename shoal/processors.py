@@ -1,0 +1,45 @@
+"""How many processors this process may use, which is not what the machine has: `taskset` and containers give fewer."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.control_groups import group_folders, read_number, read_text
+from shoal.errors import UserError, check_range
+
+
+def usable_processors(root: Path = Path("/")) -> int:
+    """Processors of this process's affinity, or fewer where its control group has a smaller quota; at least 1.
+
+    `root` is where /proc and /sys are looked for.
+    """
+    return max(1, min([_affinity(), *_quotas(root)]))
+
+
+def check_threads(threads: int) -> None:
+    """Refuse more threads than there are processors to run them: they would only wait for each other."""
+    check_range("--threads", threads, 1)
+    if threads > (most := usable_processors()):
+        processors = "1 processor" if most == 1 else f"{most} processors"
+        raise UserError(f"--threads is {threads}, but this process may use {processors}; choose at most {most}.")
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """Whole processors' worth of time that each control group allows, rounded up."""
+    for version, folder in group_folders("cpu", root):
+        if version == 2:
+            quota, period = (*map(_positive, read_text(folder / "cpu.max").split()), None, None)[:2]
+        else:
+            quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        if quota and period:  # no quota is `max`, -1 or no file
+            yield -(-quota // period)
+
+
+def _positive(word: str) -> int | None:
+    return int(word) if word.isdecimal() else None

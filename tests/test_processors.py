@@ -1,0 +1,58 @@
+"""Processors are counted as this process may use them."""
+
+import os
+
+import pytest
+
+from shoal import processors
+from shoal.errors import UserError
+from shoal.processors import check_threads, usable_processors
+
+
+@pytest.fixture(autouse=True)
+def eight_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+
+
+def write(root, files):
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def test_the_affinity_counts(tmp_path):
+    assert usable_processors(tmp_path) == 8
+
+
+@pytest.mark.parametrize(
+    ("quota", "usable"),
+    [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1), ("1600000 100000", 8), ("", 8)],
+)
+def test_a_version_2_quota_leaves_fewer(tmp_path, quota, usable):
+    write(tmp_path, {"proc/self/cgroup": "0::/user/run\n", "sys/fs/cgroup/user/run/cpu.max": f"{quota}\n"})
+    assert usable_processors(tmp_path) == usable
+
+
+def test_the_tightest_group_above_counts(tmp_path):
+    write(tmp_path, {"proc/self/cgroup": "0::/user/run\n", "sys/fs/cgroup/user/run/cpu.max": "400000 100000\n"})
+    write(tmp_path, {"sys/fs/cgroup/user/cpu.max": "300000 100000\n"})
+    assert usable_processors(tmp_path) == 3
+
+
+@pytest.mark.parametrize(("quota", "usable"), [("-1", 8), ("250000", 3)])
+def test_a_version_1_quota(tmp_path, quota, usable):
+    write(tmp_path, {"proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n3:cpuset:/\n"})
+    write(
+        tmp_path,
+        {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": f"{quota}\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"},
+    )
+    assert usable_processors(tmp_path) == usable
+
+
+def test_more_threads_than_processors_are_refused(monkeypatch):
+    monkeypatch.setattr(processors, "usable_processors", lambda: 1)
+    check_threads(1)
+    with pytest.raises(UserError, match=r"^--threads is 2, but this process may use 1 processor; choose at most 1\.$"):
+        check_threads(2)
+    with pytest.raises(UserError, match="--threads is 0"):
+        check_threads(0)
