@@ -1,6 +1,9 @@
 # make setup | train | test | lint | bench: each sets up what it needs in .venv.
+# `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
+# Python compiles a module when it is first imported; to compile all of them beforehand takes longer than to train.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup train test lint bench clean
 
@@ -8,8 +11,13 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing Shoal and what it needs into .venv (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "Installing Shoal into .venv (about a minute the first time)"
+	@$(INSTALL) -e .
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	@echo "Adding the tools and environments of the tests to .venv"
+	@$(INSTALL) -e ".[dev]"
 	@touch $@
 
 train: setup
@@ -19,13 +27,13 @@ test: lint
 	@$(BIN)/python -m pytest -n 2 tests/training tests/algorithms
 	@$(BIN)/python -m pytest -n 2 --ignore tests/training --ignore tests/algorithms
 
-lint: setup
+lint: .venv/ready-dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 
-bench: setup
+bench: .venv/ready-dev
 	@$(BIN)/shoal bench all
 
 clean:
