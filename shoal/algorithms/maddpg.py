@@ -37,6 +37,7 @@ class MADDPG(Team):
             "target_actors": self.target_actors,
             "target_critics": self.target_critics,
         }
+        self.targets = {"target_actors": "actors", "target_critics": "critics"}
         self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:

@@ -43,10 +43,12 @@ class MASAC(Team):
         self.critics = self.new_critics(2, generator)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
+        self.targets = {"target_critics": "critics"}
         self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
         if self.tf2:
             self.target_actors = deepcopy(self.actors).requires_grad_(False)
             self.networks["target_actors"] = self.target_actors
+            self.targets["target_actors"] = "actors"
         if config.learn_entropy:
             self.temperature = Temperature(spec.agents, config.entropy).to(device)
             self.networks["temperature"] = self.temperature

@@ -1,6 +1,6 @@
 """What MADDPG and MASAC have in common: the stacked networks of a team, acting, and their state on disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -38,10 +38,9 @@ class Team:
         self.noise: NoiseSource = Noise(stream_seed(seed, "update"), device)
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
+        self.targets: dict[str, str] = {}  # names of target networks, each with that of its online one
         self.descents: dict[str, Descent] = {}
         self.extra: dict[str, Tensor] = {}  # what is kept with the weights beside them: a quantizer's ranges
-        self._minibatch: Minibatch | None = None  # what the last mini-batch was, as tensors on the ring's arrays
-        self._sampled: NDArray[np.float32] | None = None
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
@@ -64,12 +63,7 @@ class Team:
         """The transitions that this update learns from."""
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
         batch = ring.sample(sampler, self.config.batch, rng, minibatches)
-        if self._minibatch is None or batch.joint is not self._sampled:  # the ring fills the same arrays again
-            minibatch = as_tensors(batch, self.spec, self.config.discount, self.device)
-            if self.device.type != "cpu" or not self.spec.fixed_length:
-                return minibatch  # made of copies
-            self._minibatch, self._sampled = minibatch, batch.joint
-        return self._minibatch
+        return as_tensors(batch, self.spec, self.config.discount, self.device)
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
@@ -87,14 +81,12 @@ class Team:
         put_actions(batch.joint, self.actors.sample(head, self.noise), batch.alive)
 
     def move_targets(self) -> None:
-        """Move every network called target_… towards its online one, all in one go."""
+        """Move every target network towards its online one, all in one go."""
         if not self._moving:
-            names = [name for name in self.networks if name.startswith("target_")]
-            online = [name.removeprefix("target_") for name in names]
-            self._moving = (self._parameters(names), self._parameters(online))
+            self._moving = (self._parameters(self.targets), self._parameters(self.targets.values()))
         move_targets(*self._moving, self.config.tau)
 
-    def _parameters(self, names: list[str]) -> list[Tensor]:
+    def _parameters(self, names: Iterable[str]) -> list[Tensor]:
         return [parameter for name in names for parameter in self.networks[name].parameters()]
 
     @property

@@ -111,8 +111,16 @@ class JointCritics(nn.Module):
     def _own_weights(self, first: Tensor) -> Tensor:
         """(C, A, H): the first-layer rows that multiply the critic's own agent's action.
 
-        Seen as (agent of the row, A, agent of the critic, heads, H) these are the diagonal of the two agent axes:
-        with 3 agents, block (1, 1) holds what agent 1's critics make of agent 1's action.
+        Behind the observations, the rows of `first` are the agents' actions and its columns the agents' critics. Of 3
+        agents with 2 choices each, row 2 + 1 is agent 1's second choice, and the blocks that multiply a critic's own
+        agent's action are the diagonal ones:
+
+                       critic of 0   critic of 1   critic of 2
+            action 0     OWN           other         other        2 rows
+            action 1     other         OWN           other        2 rows
+            action 2     other         other         OWN          2 rows
+
+        Seen as (agent of the row, A, agent of the critic, heads, H) they are the diagonal of the two agent axes.
         """
         blocks = first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
         return (

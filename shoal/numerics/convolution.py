@@ -17,8 +17,8 @@ from torch.autograd import Function
 
 from shoal.errors import UserError
 from shoal.numerics.contraction import Roles, check_once, contract
-from shoal.numerics.threads import share_out
 from shoal.numerics.window_kernels import take_windows
+from shoal.threads import share_out
 
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
 

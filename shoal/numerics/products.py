@@ -23,8 +23,8 @@ from shoal.numerics.mac_plan import mac_plan
 from shoal.numerics.plan import FLOAT32, fits
 from shoal.numerics.randomness import Keys, keys
 from shoal.numerics.rounding import check_memory, from_numpy, is_dense, quantize
-from shoal.numerics.threads import share_out
 from shoal.numerics.tiles import Fast, fast, kernel
+from shoal.threads import share_out
 
 Array = TypeVar("Array", bound=Any)
 COLUMN_BLOCK = 8
@@ -224,7 +224,7 @@ class _Work:
             return 0
 
         pieces = row_blocks * -(-panels // column_block)
-        if share_out(work, pieces, min(self.threads, pieces)):
+        if any(share_out(work, pieces, min(self.threads, pieces))):
             return None
         counts[[mac_kernels.SATURATED, mac_kernels.UNDERFLOWED]] += np.sum(totals, axis=0)
         self._again(result, again if chosen.marks else None, bad_rows, bad_columns, counts)

@@ -30,7 +30,7 @@ from shoal.numerics.plan import (
     rounds_in,
 )
 from shoal.numerics.randomness import SPAN, keys
-from shoal.numerics.threads import share_out
+from shoal.threads import share_out
 
 Array = TypeVar("Array", bound=Any)
 
@@ -217,7 +217,7 @@ def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y
             )
         return nans
 
-    return share_out(work, source.size, rules.threads if source.size > ALONE else 1)
+    return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
 
 
 def _round_blocks(x: Tensor, format: BlockFormat, rules: Rules, dtype: torch.dtype, keep_infinities: bool) -> Tensor:
@@ -265,7 +265,7 @@ def _round_blocks_float32(
         return nans if nans >= 0 else impossible
 
     bands = shape[0] * -(-shape[1] // tile[0])
-    return share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1)
+    return sum(share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1))
 
 
 def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
@@ -290,7 +290,7 @@ def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y
             for begin, end, index in _spans(first, last, rules.offset)
         )
 
-    return share_out(work, source.size, rules.threads if source.size > ALONE else 1)
+    return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
 
 
 def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
@@ -410,7 +410,7 @@ def _overlap(x: Tensor, y: Tensor) -> bool:
 def _count_nans(x: Tensor, threads: int) -> int:
     if x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous():
         bits = x.numpy().reshape(-1).view(np.int32)
-        return share_out(lambda first, last: int(kernels.count_nans(bits[first:last])), bits.size, threads)
+        return sum(share_out(lambda first, last: int(kernels.count_nans(bits[first:last])), bits.size, threads))
     return int(x.isnan().sum())
 
 

@@ -36,7 +36,8 @@ def footprint(training: Training) -> Footprint:
     if training.updates == 0:
         training.update()  # what is allocated once is not the update's
     weights, moments = training.team.weights(), training.team.optimizer_state()
-    learned = sum(tensor.nbytes for name, tensor in weights.items() if not name.startswith("target_"))
+    targets = training.team.targets
+    learned = sum(tensor.nbytes for name, tensor in weights.items() if name.partition(".")[0] not in targets)
     networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())) + learned  # and gradients
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

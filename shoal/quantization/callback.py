@@ -22,6 +22,8 @@ KEY = "shoal_qat"
 """The model's attribute, and so the name in its zip."""
 CRITICS = {"critic", "critic_target", "value_net", "vf_features_extractor"}
 """The parts of policies that judge and do not act."""
+TARGETS = {f"policy.{part}_target": f"policy.{part}" for part in ("q_net", "actor", "critic")}
+"""What Stable-Baselines3 calls target networks, each with its online one."""
 
 
 class QatCallback(BaseCallback):
@@ -38,7 +40,7 @@ class QatCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         if self.qat is None:  # a second `learn` goes on with what the first has seen
-            self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay, wanted=self._wanted)
+            self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay, wanted=self._wanted, targets=TARGETS)
             self._go_on()
         self.keep()
 

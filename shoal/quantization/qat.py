@@ -157,7 +157,7 @@ class FakeStack:
 
 
 class Qat:
-    """Quantization-aware training of some networks, by name; `target_…` ones use the ranges of their online ones."""
+    """Quantization-aware training of some networks, by name; targets use the ranges of their online networks."""
 
     def __init__(
         self,
@@ -166,22 +166,24 @@ class Qat:
         delay: float = 0.5,
         only: int | None = None,
         wanted: Callable[[str], bool] = lambda name: True,
+        targets: Mapping[str, str] | None = None,
     ) -> None:
         """`only`: the one network of every stack that is quantized, that is the one agent; None: all.
 
         `wanted`: says of a layer's full name whether it is quantized.
+        `targets`: full names of target networks or parts of networks, each with that of its online one.
         """
         check_range("quant_delay", delay, 0, 1)
         self.bits, self.delay = bits, delay
         self.on = torch.tensor([float(delay == 0)])
         self.layers: dict[str, FakeLayer] = {}
         self._undo: list[Callable[[], None]] = []
-        for name, layer in all_layers(networks):
-            if not wanted(name):
-                continue
-            if (online := online_name(name)) not in self.layers:
-                self.layers[online] = FakeLayer(layer, bits, self.on, only)
-            self._attach(layer, self.layers[online])
+        found = {f"{name}.{layer.name}": layer for name, part in networks.items() for layer in find_layers(part)}
+        online = {name: online_name(name, targets or {}) for name in found if wanted(name)}
+        for name in sorted(online, key=lambda name: online[name] != name):  # online ones first: they are observed
+            if online[name] not in self.layers:
+                self.layers[online[name]] = FakeLayer(found[name], bits, self.on, only)
+            self._attach(found[name], self.layers[online[name]])
 
     def progress(self, done: float) -> None:
         """This share of the training is done."""
@@ -223,15 +225,12 @@ class Qat:
             self._undo.append(lambda: delattr(part, "forward"))
 
 
-def all_layers(networks: Mapping[str, nn.Module]) -> list[tuple[str, Layer]]:
-    """Every layer of all networks with its full name, online networks before their targets."""
-    layers = [(f"{name}.{layer.name}", layer) for name, network in networks.items() for layer in find_layers(network)]
-    return sorted(layers, key=lambda named: online_name(named[0]) != named[0])
-
-
-def online_name(name: str) -> str:
-    """The name of a layer, or of the online one whose target it is: of target_actors.0, or of q_net_target.q_net.0."""
-    return name.removeprefix("target_").replace("_target.", ".")
+def online_name(name: str, targets: Mapping[str, str]) -> str:
+    """The full name of a layer, or of the online one whose target it is."""
+    for target, online in targets.items():
+        if name.startswith(f"{target}."):
+            return online + name.removeprefix(target)
+    return name
 
 
 def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized] | None:

@@ -49,6 +49,9 @@ class ReferenceTeam:
         start([critic for agent in self.agents for critic in agent.critics], generator)
         for agent in self.agents:
             agent.copy_targets()
+        self.targets = {"target_critics": "critics"}
+        if self.agents[0].uses_target_actor:
+            self.targets["target_actors"] = "actors"
         self._actors = actor_stacking(spec, config.hidden)
         self._critics = critic_stacking(spec, config.hidden, kind.critic_count)
 

@@ -34,6 +34,8 @@ class Learner(Protocol):
     device: torch.device
     losses: tuple[str, ...]
     """What `update` returns, by name."""
+    targets: dict[str, str]
+    """Names of target networks, each with that of its online one."""
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""

@@ -11,6 +11,6 @@ def train_quantized(team: Team, config: TrainConfig) -> Qat | None:
         return None
     critics = config.qat_critics and config.qat_agent is None
     networks = {name: network for name, network in team.networks.items() if critics or "critics" not in name}
-    qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent)
+    qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent, targets=team.targets)
     team.extra = {f"qat.{name}": value for name, value in qat.state().items()}
     return qat

@@ -14,6 +14,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics
 from shoal.quantization.affine import Scheme, scale_of, simulate
+from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
 from shoal.training.checkpoint import load_part
@@ -165,9 +166,10 @@ def test_it_is_switched_on_by_progress_and_never_off():
 
 def test_targets_share_their_networks_ranges():
     online, target = actors(), actors()
-    qat = Qat({"target_actors": target, "actors": online}, 4, 0.0)
+    qat = Qat({"slow": target, "actors": online}, 4, 0.0, targets={"slow": "actors"})
     assert list(qat.layers) == ["actors.0", "actors.1", "actors.2"]
-    assert online_name("policy.q_net_target.q_net.0") == "policy.q_net.q_net.0"
+    assert online_name("policy.q_net_target.q_net.0", TARGETS) == "policy.q_net.q_net.0"
+    assert online_name("policy.q_net_targeted.0", TARGETS) == "policy.q_net_targeted.0"
     with torch.no_grad():
         before = target(torch.ones(3, 1, 4))
     online(torch.randn(3, 20, 4))

@@ -1,4 +1,4 @@
-"""Sharing copies out to threads."""
+"""Work shared out to threads."""
 
 import multiprocessing
 
@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 
 from shoal.envs import make_env, particle
-from shoal.envs.threads import share_out
+from shoal.threads import share_out
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_every_copy_is_played_once(threads):
+def test_every_item_is_done_once(threads):
     played = np.zeros(7, int)
     shares = []
 
     def work(first, last, amount):
         played[first:last] += amount
         shares.append(last - first)
+        return last - first
 
-    share_out(work, 7, threads, 5)
+    assert sum(share_out(work, 7, threads, 5)) == 7
     assert (played == 5).all()
     assert len(shares) == threads
     assert max(shares) - min(shares) <= 1
