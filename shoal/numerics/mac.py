@@ -113,13 +113,17 @@ class FloatMultiplier:
         """CFG-2: what lies below becomes 0."""
         return self.product.min_normal
 
-    def __repr__(self) -> str:
-        """E5M2:5, or E4M3*E5M2:5 for two operand formats; switches that are not at their default in brackets."""
+    @property
+    def name(self) -> str:
+        """E5M2:5, or E4M3*E5M2:5 for two operand formats; without the switches."""
         a, b = (_plain(format) for format in self.formats)
         first, brackets = (repr(format).partition("(") for format in (a, b))
         one = f"{first[0]}:{self.cfg}{first[1]}{first[2]}"
-        name = one if a == b else f"{a!r}*{brackets[0]}:{self.cfg}{brackets[1]}{brackets[2]}"
-        return name + _options(_switches(self))
+        return one if a == b else f"{a!r}*{brackets[0]}:{self.cfg}{brackets[1]}{brackets[2]}"
+
+    def __repr__(self) -> str:
+        """The name; switches that are not at their default in brackets."""
+        return self.name + _brackets(_switches(self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,10 +178,15 @@ class FixedMultiplier:
             return self.output
         return a if a == b else FixedFormat(max(f.width - f.fraction for f in (a, b)), max(a.fraction, b.fraction))
 
-    def __repr__(self) -> str:
-        """Q8.8, or Q8.8*Q4.4 for two operand formats; what is not at its default in brackets."""
+    @property
+    def name(self) -> str:
+        """Q8.8, or Q8.8*Q4.4 for two operand formats; without the switches."""
         a, b = self.formats
-        return (repr(a) if a == b else f"{a!r}*{b!r}") + _options(_switches(self))
+        return repr(a) if a == b else f"{a!r}*{b!r}"
+
+    def __repr__(self) -> str:
+        """The name; what is not at its default in brackets."""
+        return self.name + _brackets(_switches(self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,8 +271,7 @@ class MacUnit:
 
     def __repr__(self) -> str:
         """E5M2:5+E6M5; what is not at its default after commas. `parse_mac` reads it."""
-        multiplier = repr(replace(self.multiplier, **_defaults(self.multiplier)))  # type: ignore[arg-type]
-        return f"{multiplier}+{self.accumulator!r}" + "".join(
+        return f"{self.multiplier.name}+{self.accumulator!r}" + "".join(
             f", {name}={value}" for name, value in (_switches(self.multiplier) | _switches(self)).items()
         )
 
@@ -294,7 +302,7 @@ def parse_mac(text: str) -> MacUnit:
 def _order(order: object) -> str:
     """`order` as it is written, `chunked(n)` checked."""
     text = str(order).replace(" ", "")
-    match = re.fullmatch(r"chunked\((\d+)\)", text)
+    match = re.fullmatch(r"chunked\((\d{1,18})\)", text)
     if not match:
         check_choice("order", text, ORDERS[:-1] if text in ORDERS[:-1] else ORDERS)
         if text == "chunked(n)":
@@ -319,14 +327,6 @@ def _switches(value: object) -> dict[str, object]:
     if isinstance(value, MacUnit) and value.fused is not isinstance(value.accumulator, FixedFormat):
         different.pop("fused")
     return different
-
-
-def _defaults(multiplier: FloatMultiplier | FixedMultiplier) -> dict[str, object]:
-    return {field.name: field.default for field in fields(multiplier) if field.name in _switches(multiplier)}
-
-
-def _options(switches: dict[str, object]) -> str:
-    return _brackets(switches)
 
 
 def product_ends(unit: MacUnit) -> tuple[Fraction, Fraction]:

@@ -15,6 +15,7 @@ NAMES = {
 
 _FLOAT = re.compile(r"E(\d+)M(\d+)(?:B(\d+))?(FNUZ|FN|F)?(?::([1-6]))?(\(.*\))?", re.IGNORECASE)
 _FIXED = re.compile(r"Q(\d+)\.(\d+)(\(.*\))?", re.IGNORECASE)
+_WHOLE = re.compile(r"\d{1,18}")  # more digits are no length or number of bits, and some are more than `int` reads
 _FINITE: dict[str, dict[str, Any]] = {
     "F": {"infinities": False, "nans": False},  # finite numbers only
     "FN": {"infinities": False},  # finite numbers and NaN
@@ -68,7 +69,7 @@ def unit_parts(text: str) -> UnitParts:
         name, _, value = (part.strip() for part in word.partition("="))
         if not value or name in options:
             raise UserError(f"'{word.strip()}' in '{text}' is not name=value, once; {UNIT_EXAMPLES}.")
-        options[name] = _WORDS.get(value.lower(), int(value) if value.isdecimal() else value)
+        options[name] = _WORDS.get(value.lower(), int(value) if _WHOLE.fullmatch(value) else value)
     return UnitParts(
         tuple(_scalar(re.sub(r":[^(]*", "", name), text) for name in operands),
         int(cfgs.pop()) if cfgs else None,
@@ -99,7 +100,7 @@ def _parse(text: str) -> Format:
     sides = over.split("x")
     if over in ("tensor", "row"):
         return BlockFormat(element, over)
-    if len(sides) <= 2 and all(side.isdigit() for side in sides):
+    if len(sides) <= 2 and all(map(_WHOLE.fullmatch, sides)):
         return BlockFormat(element, int(over) if len(sides) == 1 else (int(sides[0]), int(sides[1])))
     raise UserError(f"'{text}' shares over '{over}'; tensor, row, a length (32) or a tile (48x48) are possible.")
 

@@ -185,6 +185,8 @@ def test_a_block_scales_its_element() -> None:
         lambda: parse("E5M2(bias)"),
         lambda: parse("E5M2(bits=3)"),
         lambda: parse("E5M2/ten"),
+        lambda: parse("E5M2/²"),  # a digit, but not of a number
+        lambda: parse("E5M2/" + 4400 * "9"),
         lambda: parse(""),
         lambda: parse(8),  # type: ignore[arg-type]
         lambda: FloatFormat(5, 2).decode(256),

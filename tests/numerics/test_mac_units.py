@@ -23,6 +23,7 @@ from tests.numerics.macs import SLIDES_UNITS
         "E5M2:5(bias=16)+Q8.13(sign_extra=True), product_bias=ieee, zero_times_infinity=zero, overflow=wrap",
         "E5M2:5+E5M5(infinities=False), overflow=nan",
         "Q8.8*Q4.4+Q16.12, rounded=False, order=exact",
+        "Q23.9*Q4.11+Q12.2, rounded=False",  # rounded it would be too wide
     ],
 )
 def test_names_are_read_back(name: str) -> None:
@@ -59,7 +60,9 @@ def test_a_name_and_its_unit() -> None:
         "E5M2:a+E6M5", "E5M2:5+E6M5:9", "E5M2:5+E6M5+E6M5", "E5M2:5", "E5M2:4+E6M5, cfg=5", "E5M2+E6M5, cfg=5",
         "E5M2:5+E6M5, fused=maybe", "E5M2:5+E6M5, fused=1", "Q8.8+Q8.8, rounded=no", "E5M2:5+E6M5,",
         "E5M2(infinities=no)+E6M5", "E5M2(bias=)+E6M5", "E0M3+E6M5", "E5M60+E6M5", "E5M2:1+E6M5, output=Q8.8",
+        f"E5M2:5+E6M5, random_bits={4400 * '9'}", f"E5M2:5+E6M5, order=chunked({4400 * '9'})",
     ],
+    ids=lambda name: name[:60],
 )  # fmt: skip
 def test_refused_names(name: str) -> None:
     with pytest.raises(UserError) as refusal:
