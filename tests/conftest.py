@@ -12,6 +12,14 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 
+def pytest_addoption(parser):
+    """Of the soaks in tests/soak, here because pytest asks only this file when it is run from the root."""
+    group = parser.getgroup("soak", "random trials in tests/soak (-m slow), see docs/testing.md")
+    group.addoption("--soak-scale", type=float, default=1.0, help="share of the full number of cases (default 1)")
+    group.addoption("--soak-seed", type=int, default=0, help="seed of all cases (default 0)")
+    group.addoption("--soak-case", type=int, default=None, help="run only the case of this number")
+
+
 @pytest.fixture
 def shoal(capsys):
     """Run a command in this process: exit code, standard output, standard error."""
