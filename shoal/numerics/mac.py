@@ -230,6 +230,9 @@ class MacUnit:
         check_choice("variant", self.variant, VARIANTS)
         check_choice("nan", self.nan, NANS)
         check_rules(self.accumulator, self.rounding, self.overflow, "round", "error")
+        for operand in self.multiplier.formats:
+            if not (isinstance(operand, FloatFormat) and operand.nans):
+                check_rules(operand, "nearest-even", None, "round", self.nan)
         object.__setattr__(self, "order", _order(self.order))
         fixed = isinstance(self.accumulator, FixedFormat)
         if self.fused is not None:

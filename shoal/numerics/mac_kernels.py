@@ -19,7 +19,7 @@ from shoal.numerics.plan import Plan
 from shoal.numerics.randomness import Keys
 from shoal.numerics.shifts import right
 
-HELPERS = "7af69374ac3e8403"
+HELPERS = "2a0da036ba4b5173"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -246,8 +246,10 @@ def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
             counts[NANS] += 1
             return plan.nan_as
         return math.copysign(0.0 if plan.zero_infinity else np.inf, x) * math.copysign(1.0, y)
-    if np.isinf(p) or p == 0:
+    if np.isinf(p):
         return p
+    if p == 0:
+        return p if plan.product_saturates == 0 else 0.0  # fixed-point operands have one zero
     if abs(p) < plan.product_flush_before:
         counts[UNDERFLOWED] += 1
         return math.copysign(0.0, p)
@@ -261,7 +263,7 @@ def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
             return math.copysign(0.0, p) if plan.product_saturates == 0 else 0.0
     if abs(p) > plan.product_max:
         counts[OVERFLOWED] += 1
-        return math.copysign(np.inf, p)
+        return plan.product_beyond_positive if p > 0 else plan.product_beyond_negative
     return p
 
 

@@ -24,13 +24,16 @@ class MacPlan(NamedTuple):
     fused: int
     product_rounded: int
     product_saturates: int
-    """Whether the multiplier's overflow saturates (fixed point) instead of giving infinity."""
+    """Fixed point: the multiplier's overflow saturates instead of giving infinity, and zero has no sign."""
     product_flush_before: float
     """Exact products below this magnitude become zero."""
     product_flush_after: float
     """Rounded ones."""
     product_max: float
-    """Products beyond become infinite."""
+    """Products beyond become one of the two that follow."""
+    product_beyond_positive: float
+    """Infinity, or the largest product where the multiplier rounds inward."""
+    product_beyond_negative: float
     nan_code: int
     zero_infinity: int
     """Without a NaN code, whether 0 × inf is 0."""
@@ -104,6 +107,8 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
         "product_flush_before": 0.0,
         "product_flush_after": 0.0,
         "product_max": math.inf,
+        "product_beyond_positive": math.inf,
+        "product_beyond_negative": -math.inf,
     }
     if not isinstance(multiplier, FloatMultiplier):
         rules |= {"product_rounded": int(multiplier.rounded), "product_saturates": 1}
@@ -118,5 +123,7 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
         rules[when] = multiplier.smallest_normal
         if multiplier.flush == "after-rounding":  # an exponent so wide that it is never at its end
             grid = FloatFormat(11, product.mantissa)
-            rules["product_max"] = product.max
+            beyond = [round_exact(2 * end, product, multiplier.product_rounding) for end in (product.max, product.min)]
+            rules |= {"product_max": product.max}
+            rules |= {"product_beyond_positive": beyond[0], "product_beyond_negative": beyond[1]}
     return make_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules

@@ -41,9 +41,9 @@ class MacStats:
     macs: int
     """Multiplications, each with its addition."""
     saturated: int
-    """Finite results of the multiplier, the converter or the accumulator that were cut to the largest value."""
+    """Finite results of the multiplier, the converter or the accumulator beyond the largest value, which saturate."""
     overflowed: int
-    """Finite results that became infinite or NaN, or wrapped around."""
+    """The same under other rules: they become infinite or NaN, wrap around, or are cut where rounding is inward."""
     underflowed: int
     """Results other than zero that became zero."""
 

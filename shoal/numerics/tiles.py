@@ -78,6 +78,8 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
     if how is None:
         return None
     mode, more, dropped, lowest_field = how
+    if more & VANISH and not fixed and not isinstance(multiplier, FloatMultiplier):
+        return None  # a sum may be -0, and a zero product, which has no sign here but one in float32, makes it +0
     kind |= more | (FIXED if fixed else 0) | (CHUNK if unit.chunk else 0)
     if count or unit.overflow != "saturate":  # what overflows otherwise is found by counting, and done again
         kind |= COUNT

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from shoal.errors import UserError
-from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, matmul, parse
-from shoal.numerics.exact_mac import Events, multiply_exact
+from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, matmul, parse, parse_mac
+from shoal.numerics.exact_mac import Events, dot_exact, multiply_exact
 from tests.numerics.codes import all_products
 from tests.numerics.macs import numbers
-from tests.numerics.numbers import MULTIPLIER_INPUTS, same, scalar
+from tests.numerics.numbers import MULTIPLIER_INPUTS, ROUNDINGS, same, scalar
 
 FORMATS = [FloatFormat(e, m) for e in range(1, 7) for m in range(1, 8 - e)]
 CFGS = range(1, 7)
@@ -116,6 +116,16 @@ def test_the_readings_of_cfg_2(name: str, before: int, grid: int) -> None:
             assert multiply_exact(magnitudes[i], magnitudes[j], multiplier, Events()) == tables[flush][i, j]
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("flush", ["after-rounding", "before-rounding", "subnormal-grid"])
+def test_products_beyond_the_largest_in_cfg_2(flush: str, rounding: str) -> None:
+    """Inward they are cut to the largest value, as everywhere."""
+    multiplier = FloatMultiplier(FloatFormat(4, 4), cfg=2, flush=flush, product_rounding=rounding)
+    for x in (248.0, -248.0):
+        got = matmul(np.array([[x]]), np.array([[14.0]]), MacUnit(multiplier, FloatFormat(8, 15)))
+        assert got == multiply_exact(x, 14.0, multiplier, Events())
+
+
 def test_specials_of_multipliers() -> None:
     nan, inf = math.nan, math.inf
     for cfg in CFGS:
@@ -132,6 +142,16 @@ def test_specials_of_multipliers() -> None:
     assert matmul(a, np.array([[inf], [2.0]], np.float32), "E5M2:5+E6M5") == inf
     assert math.isnan(matmul(a, np.array([[inf], [2.0]], np.float32), "E5M2:3+E6M5")[0, 0])
     assert math.isnan(matmul(a, np.array([[nan], [2.0]], np.float32), "E5M2:3+E6M5")[0, 0])
+
+
+@pytest.mark.parametrize("name", ["Q2.6+E3M2", "Q2.6+E3M2(subnormals=zero)", "Q9.6*Q1.11+E3M3"])
+def test_a_zero_of_fixed_point_operands_has_no_sign(name: str) -> None:
+    """-2^-12 rounds to -0, and the product of 0 and -1, which float32 has as -0, makes +0 of it."""
+    unit = parse_mac(f"{name}, rounded=False")
+    a, b = np.array([[2.0**-6, 0.0]]), np.array([[-(2.0**-6)], [-1.0]])
+    got = matmul(a, b, unit)
+    assert got == 0 and not np.signbit(got) and np.signbit(matmul(a[:, :1], b[:1], unit))
+    assert same(got, np.array([[dot_exact(a[0].tolist(), b[:, 0].tolist(), unit)[0]]])).all()
 
 
 def test_two_operand_formats() -> None:

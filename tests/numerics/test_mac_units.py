@@ -60,6 +60,7 @@ def test_a_name_and_its_unit() -> None:
         "E5M2:a+E6M5", "E5M2:5+E6M5:9", "E5M2:5+E6M5+E6M5", "E5M2:5", "E5M2:4+E6M5, cfg=5", "E5M2+E6M5, cfg=5",
         "E5M2:5+E6M5, fused=maybe", "E5M2:5+E6M5, fused=1", "Q8.8+Q8.8, rounded=no", "E5M2:5+E6M5,",
         "E5M2(infinities=no)+E6M5", "E5M2(bias=)+E6M5", "E0M3+E6M5", "E5M60+E6M5", "E5M2:1+E6M5, output=Q8.8",
+        "Q8.8+E6M5, nan=infinity",
         f"E5M2:5+E6M5, random_bits={4400 * '9'}", f"E5M2:5+E6M5, order=chunked({4400 * '9'})",
     ],
     ids=lambda name: name[:60],
