@@ -1,13 +1,23 @@
 """What the soaks share: numbered cases that can be repeated alone, and what every message to a person must be."""
 
 import collections
+import json
+import os
 import random
+import select
+import signal
+import subprocess
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Any, NamedTuple
 
 import pytest
+
+HOME = Path(__file__).parent.parent.parent
 
 MOST_FAULTS = 25
 """A soak that has found so many stops: the rest would be the same again."""
@@ -71,3 +81,84 @@ class Soak:
 def check_sentence(text: str) -> None:
     """One sentence for a person: one line of text that begins like one and ends with a full stop."""
     assert text.endswith(".") and len(text.splitlines()) == 1 and text.isprintable(), f"not one sentence: {text!r}"
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int | None
+    """None: with an exception (`trace`), not in time, or the process died."""
+    out: str
+    err: str
+    trace: str
+
+
+class Shoal:
+    """`shoal` in a process of its own that is kept for the next command; a new one after it hangs or dies."""
+
+    MOST = 300
+    """Commands of one process, so that nothing adds up."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._count = 0
+
+    def run(self, words: Sequence[object], folder: Path, seconds: float = 60, patience: float | None = None) -> Ended:
+        """Run a command; with `patience`, one that is still at work after so many seconds is sent SIGTERM."""
+        process = self._ready()
+        self._count += 1
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps({"words": list(map(str, words)), "folder": str(folder)}) + "\n")
+        process.stdin.flush()
+        if patience is not None and not self._answers(process, patience):
+            process.send_signal(signal.SIGTERM)
+        if not self._answers(process, seconds):
+            self.close()
+            return Ended(None, "", "", f"no end within {seconds:g} s")
+        line = process.stdout.readline()
+        if not line:
+            code = process.wait()
+            self.close()
+            return Ended(None, "", "", f"the process died with code {code}")
+        return Ended(**json.loads(line))
+
+    def _ready(self) -> "subprocess.Popen[str]":
+        if self._count >= self.MOST:
+            self.close()
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.soak.worker"]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])}
+            self._count, self._process = 0, subprocess.Popen(
+                command, cwd=HOME, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )  # fmt: skip
+        return self._process
+
+    @staticmethod
+    def _answers(process: "subprocess.Popen[str]", seconds: float) -> bool:
+        return bool(select.select([process.stdout], [], [], seconds)[0])
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def check_ended(ended: Ended, asked_to_stop: bool = False) -> None:
+    """No command ends in a traceback; a refusal is one sentence and nothing else."""
+    assert ended.code is not None, ended.trace
+    assert "Traceback" not in ended.err, ended.err
+    allowed = (0, 2, 130, 143) if asked_to_stop else (0, 2)
+    assert ended.code in allowed, f"exit code {ended.code}: {ended.err}"
+    if ended.code == 2:
+        assert ended.err.startswith("shoal: ") and ended.err.endswith("\n"), f"exit code 2 with: {ended.err!r}"
+        check_sentence(ended.err.removeprefix("shoal: ").removesuffix("\n"))
+        assert not ended.out, f"exit code 2, but standard output has: {ended.out!r}"
+
+
+def check_json(text: str) -> dict[str, Any]:
+    """Exactly one JSON object, without the NaN that only Python reads."""
+    held = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert isinstance(held, dict) and len(text.splitlines()) == 1, f"not one JSON object: {text[:300]!r}"
+    return held
