@@ -28,7 +28,7 @@ def main(engine: str, network: str, path: str) -> None:
     """Act for one state, then for a batch, and print what each took."""
     player: Engine | PolicyFile
     if engine == "onnx":
-        player = PolicyFile(Path(path))
+        player = PolicyFile(Path(path), trusted=True)
         size = player.observation_size
     else:
         from shoal.bench.networks import bench_policy

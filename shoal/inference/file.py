@@ -1,7 +1,9 @@
-"""Exported policies on disk: written whole, read with suspicion, played by ONNX Runtime alone."""
+"""Exported policies on disk: written whole, read with suspicion, played by ONNX Runtime."""
 
 import json
 import math
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from shoal.inference.engine import Draws
 from shoal.inference.layers import Array
 from shoal.inference.policy import FORMAT, Actions
 from shoal.inference.runtime import new_session, reason, session_options
+from shoal.memory import human_bytes
 
+MOST_BYTES = 2**31 - 1  # what an ONNX file can hold
 NEEDED = {
     "agents": list,
     "observation_sizes": list,
@@ -30,12 +34,18 @@ class PolicyFile:
 
     name = "onnx"
 
-    def __init__(self, path: Path, threads: int = 1, seed: int = 0) -> None:
-        """Read it; a `UserError` for whatever is not such a file."""
-        try:
-            model = Path(path).read_bytes()
-        except OSError as error:
-            raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    def __init__(self, path: Path, threads: int = 1, seed: int = 0, trusted: bool = False) -> None:
+        """Read it; a `UserError` for whatever is not such a file.
+
+        `trusted`: this very program wrote it, and ONNX Runtime may have it unchecked; that takes less memory.
+        """
+        model = _read(Path(path))
+        if not trusted:
+            from shoal.inference.untrusted import check_graph, parsed
+
+            proto = parsed(path, model)
+            _facts(path, {prop.key: prop.value for prop in proto.metadata_props})  # whose it is, before what is in it
+            check_graph(path, proto, len(model))
         try:
             self.session = new_session(model, session_options(threads))
             props = self.session.get_modelmeta().custom_metadata_map
@@ -61,7 +71,11 @@ class PolicyFile:
         if self.facts["head"] == "categorical":
             expected.add(("noise", "tensor(float)", (*lead, self.action_size)))
         values = [*self.session.get_inputs(), *self.session.get_outputs()]
-        if {(value.name, value.type, tuple(value.shape[1:])) for value in values} != expected:
+        try:
+            found = {(value.name, value.type, tuple(value.shape[1:])) for value in values}
+        except UnicodeDecodeError:  # names that are no text
+            found = set()
+        if found != expected:
             raise UserError(f"'{self.path}' is damaged: its inputs and outputs are not those that it says it has.")
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
@@ -121,6 +135,20 @@ class PolicyFile:
                 f"'{self.path}' is a policy for {kinds[self.discrete]}, but the actions of {spec.name} are "
                 f"{kinds[spec.discrete]}."
             )
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file that is no larger than such files can be."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"'{path}' is not a regular file.")
+            if status.st_size > MOST_BYTES:
+                raise UserError(f"'{path}' has {human_bytes(status.st_size)}, but ONNX files end at 2 GiB.")
+            return file.read()
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
 def _facts(path: Path, props: dict[str, str]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def facts(**changes):
         (facts(image=True), "is damaged"),
         (facts(image=[1, 2, 4]), "is damaged"),
         (facts(one_hot=[1]), "is damaged"),
-        (facts(precision="?").replace(b"?", b"\xff"), "is not an ONNX file or is damaged"),
+        (facts(precision="?").replace(b"?", b"\xff"), "is damaged"),
     ],
 )
 def test_what_is_not_a_policy(tmp_path, content, said):
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_played(tmp_path, capfd):
     path = tmp_path / "policy.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match="cannot be played") as refused:
-        PolicyFile(path).act(np.zeros((1, 1, 6), np.float32))
+        PolicyFile(path, trusted=True).act(np.zeros((1, 1, 6), np.float32))
     assert "\n" not in str(refused.value) and capfd.readouterr() == ("", "")
 
 
@@ -133,6 +133,20 @@ def test_a_file_that_is_not_there(tmp_path):
         PolicyFile(tmp_path / "none.onnx")
     with pytest.raises(UserError, match="Is a directory"):
         PolicyFile(tmp_path)
+    (tmp_path / "endless.onnx").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="is not a regular file"):
+        PolicyFile(tmp_path / "endless.onnx")
+    with (tmp_path / "large.onnx").open("wb") as file:
+        file.truncate(3 * 10**12)  # and empty on the disk
+    with pytest.raises(UserError, match="has 3 TB, but ONNX files end at 2 GiB"):
+        PolicyFile(tmp_path / "large.onnx")
+
+
+def test_names_that_are_no_text(tmp_path):
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(build(random_policy(), Form()).SerializeToString().replace(b"\x05batch", b"\x05\xffatch"))
+    with pytest.raises(UserError, match="its inputs and outputs are not those"):
+        PolicyFile(path)
 
 
 def spec(agents=1, seen=6, acted=4, discrete=True):
