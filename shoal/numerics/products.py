@@ -23,7 +23,7 @@ from shoal.numerics.mac_plan import mac_plan
 from shoal.numerics.plan import FLOAT32, fits
 from shoal.numerics.randomness import Keys, keys
 from shoal.numerics.rounding import check_memory, from_numpy, is_dense, quantize
-from shoal.numerics.tiles import Fast, fast, kernel
+from shoal.numerics.tiles import Fast, fast, tile
 from shoal.threads import share_out
 
 Array = TypeVar("Array", bound=Any)
@@ -210,15 +210,16 @@ class _Work:
         again = np.zeros(result.shape if chosen.marks else (1, 1, 1), bool)
         row_blocks = self.batch * -(-self.rows // (tile_kernels.ROWS * tile_kernels.ROW_BLOCK))
         column_block = panels if row_blocks >= 4 * self.threads else min(panels, COLUMN_BLOCK)
-        multiply, totals = kernel(chosen.kind), []
+        compiled, totals = tile(chosen.kind), []
 
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and tile_kernels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
             own_totals = np.zeros(2, np.int64)
-            multiply(
-                a, b, result, bad_rows, bad_columns, again, own_totals, chosen.floats, chosen.ints, words, chance,
-                (column_block, chunk, int(strict)), (begin, end), np.float32(chosen.scale),
+            tile_kernels.multiply(
+                compiled.address, chosen.kind, a, b, result, bad_rows, bad_columns, again, own_totals,
+                chosen.floats, chosen.ints, words, chance, (column_block, chunk, int(strict)),
+                (begin, end), np.float32(chosen.scale),
             )  # fmt: skip
             totals.append(own_totals)
             return 0

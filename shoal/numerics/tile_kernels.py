@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
 from shoal.numerics.kernels import _word
@@ -211,9 +211,10 @@ def _mix(x: Ints) -> Ints:
     return x ^ (x >> SHIFTS[2])
 
 
+@register_jitable
 def vectors_of(kind: int) -> int:
     """Vectors of a row that are worked on together: as many as registers are free for sums."""
-    return VECTORS if kind // MODE in (NEAREST, NATIVE) else 1
+    return VECTORS if kind // MODE == NEAREST or kind // MODE == NATIVE else 1
 
 
 class _Tile:
@@ -334,9 +335,62 @@ class _Tile:
                 builder.store(total.value, counter, align=4)
 
 
+_POINTERS = (
+    types.float32, types.float32, types.float32, types.float32, types.int32, types.uint32, types.uint32, types.int32,
+)  # fmt: skip
+"""Of what a tile reads and writes: a, b, c, floats, ints, words, keys, counts."""
+_SIGNATURE = types.int64(*map(types.CPointer, _POINTERS), types.int64, types.uint32, types.uint32)
+
+
 @intrinsic
-def _tile(
+def _write_tile(
     _typing: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    floats: Any,
+    ints: Any,
+    words: Any,
+    keys: Any,
+    counts: Any,
+    pairs: Any,
+    last_word: Any,
+    last_shift: Any,
+    kind: Any,
+) -> Any:
+    """One tile: `pairs` times two steps; `kind` is a constant."""
+    if not isinstance(kind, types.IntegerLiteral):
+        return None
+    chosen = kind.literal_value
+    signature = types.int64(a, b, c, floats, ints, words, keys, counts, pairs, last_word, last_shift, kind)
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        _Tile(builder, list(arguments[:8]), chosen).write(*arguments[8:11])
+        return ir.Constant(ir.IntType(64), 0)
+
+    return signature, generate
+
+
+write_tile: Any = _write_tile
+
+
+def make_tile(kind: int) -> Any:
+    """The compiled loop over the steps of a tile, for one kind of unit; `multiply` takes its address."""
+
+    @cfunc(_SIGNATURE, cache=True, error_model="numpy")
+    def tile(
+        a: Any, b: Any, c: Any, floats: Any, ints: Any, words: Any, keys: Any, counts: Any, pairs: Any, word: Any,
+        shift: Any,
+    ) -> Any:  # fmt: skip
+        return write_tile(a, b, c, floats, ints, words, keys, counts, pairs, word, shift, kind)
+
+    return tile
+
+
+@intrinsic
+def _call_tile(
+    _typing: Any,
+    address: Any,
     a: Any,
     b: Any,
     c: Any,
@@ -348,126 +402,121 @@ def _tile(
     starts: Any,
     pairs: Any,
     last: Any,
-    kind: Any,
 ) -> Any:
-    """One tile: a, b and words from `starts` on, `pairs` times two steps; `kind` is a constant."""
-    if not isinstance(kind, types.IntegerLiteral):
-        return None
-    chosen = kind.literal_value
+    """Call the tile at an address with a, b, words, c, keys and counts from `starts` on."""
     arrays = (a, b, c, floats, ints, words, keys, counts)
-    signature = types.int64(*arrays, starts, pairs, last, kind)
+    signature = types.int64(address, *arrays, starts, pairs, last)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        data = [context.make_array(t)(context, builder, v).data for t, v in zip(arrays, arguments[:8], strict=True)]
-        offsets = cgutils.unpack_tuple(builder, arguments[8])
+        data = [context.make_array(t)(context, builder, v).data for t, v in zip(arrays, arguments[1:9], strict=True)]
+        offsets = cgutils.unpack_tuple(builder, arguments[9])
         for place, offset in zip((0, 1, 5, 2, 6, 7), offsets, strict=True):
             data[place] = builder.gep(data[place], [offset])
-        word, shift = (builder.trunc(v, ir.IntType(32)) for v in cgutils.unpack_tuple(builder, arguments[10]))
-        _Tile(builder, data, chosen).write(arguments[9], word, shift)
-        return ir.Constant(ir.IntType(64), 0)
+        word, shift = (builder.trunc(v, ir.IntType(32)) for v in cgutils.unpack_tuple(builder, arguments[11]))
+        values = [*data, arguments[10], word, shift]
+        function = ir.FunctionType(ir.IntType(64), [value.type for value in values])
+        return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), values)
 
     return signature, generate
 
 
-tile_of: Any = _tile
-
-
-def make_kernel(kind: int) -> Any:
-    """The compiled loop over pieces of work for one kind of unit."""
-    native, part_width = kind // MODE == NATIVE, vectors_of(kind) * WIDTH
-
-    @njit(cache=True, nogil=True, error_model="numpy")
-    def multiply(
-        a: NDArray[np.float32],
-        b: NDArray[np.float32],
-        c: NDArray[np.float32],
-        bad_rows: NDArray[np.bool_],
-        bad_columns: NDArray[np.bool_],
-        again: NDArray[np.bool_],
-        totals: NDArray[np.int64],
-        floats: NDArray[np.float32],
-        ints: NDArray[np.int32],
-        words: NDArray[np.uint32],
-        chance: tuple[int, int, int, int],
-        sizes: tuple[int, int, int],
-        share: tuple[int, int],
-        scale: float,
-    ) -> int:
-        """c[n, i, j] of the pieces of work share[0] to share[1].
-
-        a (batch or 1, rows, k); b (batch or 1, column panels, padded k, COLUMNS). Rows that are not finite are noted in
-        `bad_rows`, other outputs that have to be done again in `again`; `totals` are what was counted in the rest:
-        how often sums were beyond the ends, and how often something vanished. `words` are those of the steps; `chance`
-        (before, between, bits, K) makes the outputs' keys. `sizes` are (panels a block of columns, the chunk, even or
-        0, whether what is beyond the ends has to be done again).
-        """
-        column_block, chunk, strict = sizes
-        height, width, column_panels, depth = c.shape[1], c.shape[2], b.shape[1], b.shape[2]
-        row_panels = -(-height // ROWS)
-        steps = depth if chunk == 0 else chunk
-        packed = np.empty((ROW_BLOCK, depth, ROWS), np.float32)
-        own_a = packed.reshape(-1)
-        tile = np.empty(ROWS * COLUMNS, np.float32)
-        keys = np.zeros(ROWS * COLUMNS, np.uint32)
-        counts = np.zeros(3 * ROWS * COLUMNS, np.int32)
-        before, between = np.uint32(chance[0]), np.uint32(chance[1])
-        row_blocks, column_blocks = -(-row_panels // ROW_BLOCK), -(-column_panels // column_block)
-        for item in range(share[0], share[1]):
-            n, rest = item // (row_blocks * column_blocks), item % (row_blocks * column_blocks)
-            first_row, first_panel = rest // column_blocks * ROW_BLOCK * ROWS, rest % column_blocks * column_block
-            last_row = min(height, first_row + ROW_BLOCK * ROWS)
-            source, other = n if a.shape[0] > 1 else 0, n if b.shape[0] > 1 else 0
-            own_b = b[other].reshape(-1)
-            pack_rows(a[source, first_row:last_row], scale, packed, bad_rows[source, first_row:last_row])
-            for panel in range(first_panel, min(column_panels, first_panel + column_block)):
-                left = panel * COLUMNS
-                for top in range(first_row, last_row, ROWS):
-                    if chance[2] > 0:
-                        for i in range(ROWS):
-                            first = (n * height + top + i) * width + left
-                            for j in range(COLUMNS):
-                                keys[i * COLUMNS + j] = _word(np.uint32(first + j), before, between)
-                    if chunk:
-                        tile[:] = np.float32(0)
-                    for k in range(0, depth, steps):
-                        start_a, start_b = (top - first_row) * depth + k * ROWS, (panel * depth + k) * COLUMNS
-                        final = words[depth // 2 + k // steps] if chunk else np.uint32(0)
-                        shift = 0
-                        if chunk and chance[2] > 0:
-                            shift = (16 if (chance[3] + k // steps) & 1 else 32) - chance[2]
-                        for part in range(0, COLUMNS, part_width):
-                            starts = (start_a, start_b + part, k // 2, part, part, part)
-                            tile_of(
-                                own_a, own_b, tile, floats, ints, words, keys, counts, starts,
-                                (min(depth, k + steps) - k) // 2, (np.int64(final), np.int64(shift)), kind,
-                            )  # fmt: skip
-                    for i in range(min(ROWS, height - top)):
-                        for j in range(min(COLUMNS, width - left)):
-                            c[n, top + i, left + j] = tile[i * COLUMNS + j] / np.float32(scale)
-                    if native:
-                        for i in range(min(ROWS, height - top)):
-                            for j in range(min(COLUMNS, width - left)):
-                                again[n, top + i, left + j] = not abs(tile[i * COLUMNS + j]) < np.float32(np.inf)
-                    if kind & (COUNT | ROUND):
-                        for i in range(min(ROWS, height - top)):
-                            for j in range(min(COLUMNS, width - left)):
-                                at = i * COLUMNS + j
-                                beyond, vanished = counts[at], counts[at + ROWS * COLUMNS]
-                                wrong = counts[at + 2 * ROWS * COLUMNS] > 0 or (strict and beyond > 0)
-                                if native:
-                                    wrong |= again[n, top + i, left + j]
-                                again[n, top + i, left + j] = wrong
-                                if not (wrong or bad_rows[source, top + i] or bad_columns[other, left + j]):
-                                    totals[0] += beyond
-                                    totals[1] += vanished
-                        counts[:] = 0
-        return 0
-
-    return multiply
+call_tile: Any = _call_tile
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_rows(a: NDArray[np.float32], scale: float, packed: NDArray[np.float32], bad: NDArray[np.bool_]) -> int:
+def multiply(
+    address: int,
+    kind: int,
+    a: NDArray[np.float32],
+    b: NDArray[np.float32],
+    c: NDArray[np.float32],
+    bad_rows: NDArray[np.bool_],
+    bad_columns: NDArray[np.bool_],
+    again: NDArray[np.bool_],
+    totals: NDArray[np.int64],
+    floats: NDArray[np.float32],
+    ints: NDArray[np.int32],
+    words: NDArray[np.uint32],
+    chance: tuple[int, int, int, int],
+    sizes: tuple[int, int, int],
+    share: tuple[int, int],
+    scale: np.float32,
+) -> int:
+    """c[n, i, j] of the pieces of work share[0] to share[1], by the tile of a kind at an address (`make_tile`).
+
+    One loop for all kinds, compiled once: only tiles, which take a tenth of its time to compile, are made per kind.
+    a (batch or 1, rows, k); b (batch or 1, column panels, padded k, COLUMNS). Rows that are not finite are noted in
+    `bad_rows`, other outputs that have to be done again in `again`; `totals` are what was counted in the rest:
+    how often sums were beyond the ends, and how often something vanished. `words` are those of the steps; `chance`
+    (before, between, bits, K) makes the outputs' keys. `sizes` are (panels a block of columns, the chunk, even or
+    0, whether what is beyond the ends has to be done again).
+    """
+    column_block, chunk, strict = sizes
+    native, part_width = kind // MODE == NATIVE, vectors_of(kind) * WIDTH
+    height, width, column_panels, depth = c.shape[1], c.shape[2], b.shape[1], b.shape[2]
+    row_panels = -(-height // ROWS)
+    steps = depth if chunk == 0 else chunk
+    packed = np.empty((ROW_BLOCK, depth, ROWS), np.float32)
+    own_a = packed.reshape(-1)
+    tile = np.empty(ROWS * COLUMNS, np.float32)
+    keys = np.zeros(ROWS * COLUMNS, np.uint32)
+    counts = np.zeros(3 * ROWS * COLUMNS, np.int32)
+    before, between = np.uint32(chance[0]), np.uint32(chance[1])
+    row_blocks, column_blocks = -(-row_panels // ROW_BLOCK), -(-column_panels // column_block)
+    for item in range(share[0], share[1]):
+        n, rest = item // (row_blocks * column_blocks), item % (row_blocks * column_blocks)
+        first_row, first_panel = rest // column_blocks * ROW_BLOCK * ROWS, rest % column_blocks * column_block
+        last_row = min(height, first_row + ROW_BLOCK * ROWS)
+        source, other = n if a.shape[0] > 1 else 0, n if b.shape[0] > 1 else 0
+        own_b = b[other].reshape(-1)
+        pack_rows(a[source, first_row:last_row], scale, packed, bad_rows[source, first_row:last_row])
+        for panel in range(first_panel, min(column_panels, first_panel + column_block)):
+            left = panel * COLUMNS
+            for top in range(first_row, last_row, ROWS):
+                if chance[2] > 0:
+                    for i in range(ROWS):
+                        first = (n * height + top + i) * width + left
+                        for j in range(COLUMNS):
+                            keys[i * COLUMNS + j] = _word(np.uint32(first + j), before, between)
+                if chunk:
+                    tile[:] = np.float32(0)
+                for k in range(0, depth, steps):
+                    start_a, start_b = (top - first_row) * depth + k * ROWS, (panel * depth + k) * COLUMNS
+                    final = words[depth // 2 + k // steps] if chunk else np.uint32(0)
+                    shift = 0
+                    if chunk and chance[2] > 0:
+                        shift = (16 if (chance[3] + k // steps) & 1 else 32) - chance[2]
+                    for part in range(0, COLUMNS, part_width):
+                        starts = (start_a, start_b + part, k // 2, part, part, part)
+                        call_tile(
+                            address, own_a, own_b, tile, floats, ints, words, keys, counts, starts,
+                            (min(depth, k + steps) - k) // 2, (np.int64(final), np.int64(shift)),
+                        )  # fmt: skip
+                for i in range(min(ROWS, height - top)):
+                    for j in range(min(COLUMNS, width - left)):
+                        c[n, top + i, left + j] = tile[i * COLUMNS + j] / np.float32(scale)
+                if native:
+                    for i in range(min(ROWS, height - top)):
+                        for j in range(min(COLUMNS, width - left)):
+                            again[n, top + i, left + j] = not abs(tile[i * COLUMNS + j]) < np.float32(np.inf)
+                if kind & (COUNT | ROUND):
+                    for i in range(min(ROWS, height - top)):
+                        for j in range(min(COLUMNS, width - left)):
+                            at = i * COLUMNS + j
+                            beyond, vanished = counts[at], counts[at + ROWS * COLUMNS]
+                            wrong = counts[at + 2 * ROWS * COLUMNS] > 0 or (strict and beyond > 0)
+                            if native:
+                                wrong |= again[n, top + i, left + j]
+                            again[n, top + i, left + j] = wrong
+                            if not (wrong or bad_rows[source, top + i] or bad_columns[other, left + j]):
+                                totals[0] += beyond
+                                totals[1] += vanished
+                    counts[:] = 0
+    return 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pack_rows(a: NDArray[np.float32], scale: np.float32, packed: NDArray[np.float32], bad: NDArray[np.bool_]) -> int:
     """a (rows, k) as panels of ROWS rows, each k after k; padded with -0, so that padding adds -0: nothing.
 
     Rows with a number that is not finite are noted and left out.

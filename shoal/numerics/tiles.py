@@ -28,7 +28,7 @@ from shoal.numerics.tile_kernels import (
     VANISH,
     FloatParameters,
     IntParameters,
-    make_kernel,
+    make_tile,
 )
 
 SINGLE = FloatFormat(8, 23)
@@ -51,9 +51,9 @@ class Fast(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def kernel(kind: int) -> Any:
-    """The compiled loop of a kind."""
-    return make_kernel(kind)
+def tile(kind: int) -> Any:
+    """The compiled tile of a kind."""
+    return make_tile(kind)
 
 
 @lru_cache(maxsize=256)
