@@ -75,10 +75,6 @@ def export(argv: list[str]) -> int:
     if command.bits is not None:
         check_range("--bits", command.bits, 2, 8)
     path = output_file("--out", command.out, ".onnx")
-    from shoal.inference.codes import has_vnni
-
-    if command.precision == "int8" and command.bits == 8 and not has_vnni():
-        say("Products of 8-bit weights saturate on processors without VNNI, as this one: 7 bits are safe everywhere.")
     source_path = run_or_zip(command.policy)
     with progress_bar("shoal export", 2) as advance:
         if source_path.is_file():
@@ -90,11 +86,11 @@ def export(argv: list[str]) -> int:
             if command.env or command.normaliser or command.trust:
                 raise UserError("--env, --normaliser and --trust are for zips; a run knows its own world.")
             jobs, source = run_jobs(source_path, path, command.each, command.sample, command.seed)
-        if command.precision == "int8" and not all(job.policy.linear_only for job in jobs):
-            say("Convolutions that scale every state by itself are slower than float32's; static-int8 is faster.")
         advance(1, "checking")
         form = command.precision, command.bits, command.single, command.tolerance
         exported = write(jobs, *form, {"exported_from": command.policy, "states_from": source})
+    if command.precision == "int8":
+        say_int8(jobs, command.bits)
     if command.json:
         files = [dataclasses.asdict(one) | {"states_from": source} for one in exported]
         print_json({"policy": command.policy, "files": files})
@@ -105,6 +101,16 @@ def export(argv: list[str]) -> int:
         words = "".join(f" {option(name)} {quoted(value)}" for name, value in said.items())
         put(f"play it with: shoal evaluate {quoted(exported[0].path)}{words}")
     return 0
+
+
+def say_int8(jobs: list["Job"], bits: int | None) -> None:
+    """What may be better than what was asked for; told once nothing can be refused any more."""
+    from shoal.inference.codes import has_vnni
+
+    if bits == 8 and not has_vnni():
+        say("Products of 8-bit weights saturate on processors without VNNI, as this one: 7 bits are safe everywhere.")
+    if not all(job.policy.linear_only for job in jobs):
+        say("Convolutions that scale every state by itself are slower than float32's; static-int8 is faster.")
 
 
 class Job(NamedTuple):
