@@ -153,7 +153,7 @@ class _Work:
             return None
         _, step = product_ends(self.unit)
         significant = sums.width - 1 if isinstance(sums, FixedFormat) else sums.mantissa + 1
-        if step < Fraction(2) ** sums.lsb_exponent:
+        if step < Fraction(sums.min_positive):  # also where a gap is below the smallest value
             return None
         smallest = Fraction(multiplier.formats[0].min_positive) * Fraction(multiplier.formats[1].min_positive)
         if smallest < Fraction(plan.product_flush_before):

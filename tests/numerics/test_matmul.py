@@ -234,6 +234,12 @@ def test_exact_shortcuts() -> None:
         got, stats = matmul(a, b, unit, stats=True)
         assert (got == a @ b).all() and not np.signbit(got[got == 0]).any() and stats.saturated == 0
     assert_as_defined(a[:3, :9], b[:9, :3], parse_mac("Q4.4+Q16.8, rounded=False, order=exact"))
+    small = np.full((1, 1), 0.125, np.float32)  # whose square is a multiple of the steps below, but no value
+    for name in (
+        "Q3.4+E4M11(bias=5, subnormals=zero), rounded=False",
+        "Q3.4+E4M6(bias=5, subnormals=normal), rounded=False",
+    ):
+        assert_as_defined(small, small, parse_mac(name))
     seven = np.full((1, 1), 7.0, np.float32)
     for name, largest in (
         ("Q4.0+Q4.4, rounded=False", 7.9375),
