@@ -16,6 +16,7 @@ from shoal.inference.engine import Draws
 from shoal.inference.layers import Array
 from shoal.inference.policy import FORMAT, Actions
 from shoal.inference.runtime import new_session, reason, session_options
+from shoal.inference.seal import intact
 from shoal.memory import human_bytes
 
 MOST_BYTES = 2**31 - 1  # what an ONNX file can hold
@@ -40,6 +41,8 @@ class PolicyFile:
         `trusted`: this very program wrote it, and ONNX Runtime may have it unchecked; that takes less memory.
         """
         model = _read(Path(path))
+        if not intact(model):
+            raise UserError(f"'{path}' is not as `shoal export` wrote it (wrong checksum); export the policy again.")
         if not trusted:
             from shoal.inference.untrusted import check_graph, parsed
 

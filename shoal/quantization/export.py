@@ -27,6 +27,7 @@ from shoal.inference.graph import TINY, build
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.policy import Head, Policy
 from shoal.inference.runtime import new_session
+from shoal.inference.seal import sealed
 from shoal.quantization.qat import frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
@@ -242,7 +243,7 @@ def _with_facts(model: Any, facts: Mapping[str, Any]) -> bytes:
     for prop in model.metadata_props:
         if prop.key == "shoal":
             prop.value = json.dumps(json.loads(prop.value) | dict(facts))
-    return bytes(model.SerializeToString())
+    return sealed(model.SerializeToString())
 
 
 def _positions(policy: Policy) -> tuple[int, ...]:

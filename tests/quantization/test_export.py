@@ -240,6 +240,23 @@ def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_damaged_file_is_not_played(tmp_path):
+    """A flipped bit in a weight, zeros at the end, half the file: each is found, and nothing else is refused."""
+    team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
+    x, path = states_for(choice_spec()), tmp_path / "policy.onnx"
+    export_policy(from_team(team), path, "float32", x, team_outputs(team, x))
+    whole = path.read_bytes()
+    onnx.checker.check_model(onnx.load(path))
+    weights = next(tensor.raw_data for tensor in onnx.load(path).graph.initializer if len(tensor.raw_data) > 64)
+    at = whole.index(weights)
+    for damaged in (whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], whole + b"\0", whole[:-1], whole * 2):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="wrong checksum"):
+            PolicyFile(path)
+    path.write_bytes(whole)
+    assert PolicyFile(path).nbytes == len(whole)
+
+
 def test_choices_that_a_file_does_not_have(tmp_path):
     team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
     x, path = states_for(choice_spec()), tmp_path / "policy.onnx"
@@ -249,6 +266,7 @@ def test_choices_that_a_file_does_not_have(tmp_path):
     last.output[0] = "before"
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(100), "more"))
     model.graph.node.append(onnx.helper.make_node("Add", ["before", "more"], ["action"]))
+    model.metadata_props.pop()  # the seal
     onnx.save(model, path)
     with pytest.raises(UserError, match="takes a choice that it says it does not have"):
         PolicyFile(path).act(x)
