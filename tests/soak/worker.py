@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from typing import Any, BinaryIO
 
-MEMORY = 10 * 2**30
+MEMORY = 6 * 2**30
 """Bytes of address space: what asks for more is refused by the system instead of taking it from others."""
 
 
@@ -49,6 +49,7 @@ def emptied(file: BinaryIO) -> str:
     """What was written since the last time."""
     text = os.pread(file.fileno(), 2**24, 0).decode(errors="replace")
     os.ftruncate(file.fileno(), 0)
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
     return text
 
 
@@ -56,7 +57,7 @@ def serve() -> None:
     """Answer until nobody asks any more."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    with tempfile.TemporaryFile("ab+") as out, tempfile.TemporaryFile("ab+") as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
