@@ -1,6 +1,7 @@
 """What the soaks share: numbered cases that can be repeated alone, and what every message to a person must be."""
 
 import collections
+import hashlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import pytest
+from safetensors.numpy import load_file
 
 HOME = Path(__file__).parent.parent.parent
 
@@ -162,3 +164,17 @@ def check_json(text: str) -> dict[str, Any]:
     held = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert isinstance(held, dict) and len(text.splitlines()) == 1, f"not one JSON object: {text[:300]!r}"
     return held
+
+
+def digest(run: Path) -> str:
+    """Of the weights of the newest checkpoint."""
+    newest = sorted((run / "checkpoints").glob("[0-9]*"))[-1]
+    weights = load_file(newest / "weights.safetensors")
+    parts = (name.encode() + weights[name].tobytes() for name in sorted(weights))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def returns(run: Path) -> dict[str, Any]:
+    """The returns in the result of a finished run."""
+    result = json.loads((run / "result.json").read_text())
+    return {name: value for name, value in result.items() if name.startswith("return_")}

@@ -1,7 +1,5 @@
 """Damaged runs and policies: the bits of the undamaged one or a sentence, never silently other weights."""
 
-import hashlib
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -10,9 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from safetensors.numpy import load_file
 
-from tests.soak.harness import Ended, Shoal, check_ended, check_json
+from tests.soak.harness import Ended, Shoal, check_ended, check_json, digest, returns
 
 FULL = 1_000
 SECONDS = 120
@@ -115,20 +112,6 @@ def damage(subject: Path, path: Path, rng: Random) -> str:
 
 
 # ---- what is true ----------------------------------------------------------------------------------------------------
-
-
-def digest(run: Path) -> str:
-    """Of the weights of the newest checkpoint."""
-    newest = sorted((run / "checkpoints").glob("[0-9]*"))[-1]
-    weights = load_file(newest / "weights.safetensors")
-    parts = (name.encode() + weights[name].tobytes() for name in sorted(weights))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def returns(run: Path) -> dict[str, Any]:
-    """The returns in the result of a finished run."""
-    result = json.loads((run / "result.json").read_text())
-    return {name: value for name, value in result.items() if name.startswith("return_")}
 
 
 class Truth:
