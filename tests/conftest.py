@@ -20,6 +20,14 @@ def pytest_addoption(parser):
     group.addoption("--soak-case", type=int, default=None, help="run only the case of this number")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Whatever the test before, or the start of numba's threads, has set: two workers with two threads would wait."""
+    from shoal.training.setup import set_torch_threads
+
+    set_torch_threads(1)
+
+
 @pytest.fixture
 def shoal(capsys):
     """Run a command in this process: exit code, standard output, standard error."""

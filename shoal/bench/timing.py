@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from shoal.training.setup import set_torch_threads
+
 
 def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
     """Median seconds of one call of each side; all are called in turn until `seconds` have passed."""
@@ -51,7 +53,7 @@ def blocks(
 def torch_threads(count: int) -> Iterator[None]:
     """So many threads for torch's operations."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    set_torch_threads(count)
     try:
         yield
     finally:

@@ -151,6 +151,6 @@ def _pool(workers: int) -> Executor:
 def _prepare() -> None:
     """A worker has one thread and leaves Ctrl-C to whoever started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import torch
+    from shoal.training.setup import set_torch_threads
 
-    torch.set_num_threads(1)
+    set_torch_threads(1)

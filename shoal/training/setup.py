@@ -59,8 +59,19 @@ def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
 
     if config.threads is not None:
         check_threads(config.threads)
-    torch.set_num_threads(config.threads or default_threads(config, spec))
     numba.set_num_threads(min(config.threads or usable_processors(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    set_torch_threads(config.threads or default_threads(config, spec))
+
+
+def set_torch_threads(count: int) -> None:
+    """Set the number of torch's threads for good.
+
+    When numba starts its threads, it sets OpenMP's number of threads, which is torch's as well: so they start first.
+    """
+    import numba
+
+    numba.get_num_threads()  # starts them
+    torch.set_num_threads(count)
 
 
 def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
