@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from shoal.errors import UserError
+from shoal.errors import UserError, printable
 
 _out: TextIO | None = sys.stdout  # where answers go
 
@@ -57,7 +57,7 @@ def say(sentence: str) -> None:
     """A sentence to the person, on standard error; nobody there is no error."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(sentence, file=sys.stderr, flush=True)
+            print(printable(sentence), file=sys.stderr, flush=True)
 
 
 def put(text: str) -> None:
@@ -73,8 +73,11 @@ def put(text: str) -> None:
 
 
 def quoted(path: str) -> str:
-    """A path as a shell takes it."""
-    return shlex.quote(path)
+    """A path as a shell takes it, on one line."""
+    if path.isprintable():
+        return shlex.quote(path)
+    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{printable(escaped)}'"
 
 
 @contextlib.contextmanager
@@ -84,6 +87,7 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
     It is told how much more is done, and perhaps what is being done.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
@@ -91,7 +95,8 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
         task = progress.add_task(label, total=total)
 
         def advance(amount: float, doing: str = "") -> None:
-            progress.update(task, advance=amount, description=f"{label}: {doing}" if doing else label)
+            description = escape(printable(f"{label}: {doing}" if doing else label))
+            progress.update(task, advance=amount, description=description)
 
         yield advance
 
@@ -106,8 +111,8 @@ def print_json(value: dict[str, Any]) -> None:
 def print_files(run: Path, pictures: list[Path]) -> None:
     """Where everything is."""
     for path in pictures:
-        put(f"{path.suffix[1:].upper():<4} {path}")
-    put(f"in   {run}")
+        put(f"{path.suffix[1:].upper():<4} {printable(str(path))}")
+    put(f"in   {printable(str(run))}")
 
 
 def shown(value: Any) -> str:
@@ -116,7 +121,7 @@ def shown(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
@@ -124,15 +129,16 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
-    table = Table(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
     for key in rows[0]:
         table.add_column(
             key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"
         )
     for row in rows:
-        table.add_row(*map(shown, row.values()))
+        table.add_row(*(Text(shown(value)) for value in row.values()))  # no markup: names may have brackets
     text = io.StringIO()
     on_terminal = _out is not None and _out.isatty()
     width = None if on_terminal else 160

@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to mend: a sentence, exit code 2, no traceback."""
+"""The one kind of error that is the user's to mend: a sentence, exit code 2, no traceback; and words for it."""
 
 
 class UserError(Exception):
@@ -16,3 +16,13 @@ def check_range(what: str, value: float, low: float, high: float | None = None) 
     if not (value >= low and (high is None or value <= high)):
         right = f"at least {low}" if high is None else f"from {low} to {high}"
         raise UserError(f"{what} is {value}, but must be {right}.")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things in words: 1 episode, 2,000 episodes; `plural` where it is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def printable(text: str) -> str:
+    """The text on one line: characters that a terminal would not show, or would obey, are written as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -17,7 +17,7 @@ from shoal.algorithms.descent import Descent
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Phase, Team, q_loss
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.networks import Actors, own_observations
 from shoal.seeding import stream_seed
 
@@ -130,7 +130,7 @@ class MASAC(Team):
             if self.config.target_entropy >= largest:
                 raise UserError(
                     f"--target-entropy is {self.config.target_entropy}, but the largest possible is {largest:.3f}, "
-                    f"of {size} choices: the temperature would grow without end."
+                    f"of {counted(size, 'choice')}: the temperature would grow without end."
                 )
             return self.config.target_entropy
         return 0.5 * math.log(size) if self.spec.discrete else -float(size)

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.bench.update import filled_training
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.training.loop import Training
 
 BITS = 8
@@ -33,7 +33,7 @@ def run(
 def _rows(part: int | str, seconds: float, transitions: int) -> list[dict[str, Any]]:
     sides: list[Callable[[], object]]
     if isinstance(part, int):
-        what, one, stages = f"maddpg, {part} agents", "update", list(DELAYS)
+        what, one, stages = f"maddpg, {counted(part, 'agent')}", "update", list(DELAYS)
         sides = [team(part, transitions, stage).update for stage in (None, *stages)]
     else:
         what, one, stages = f"{part}, {TASKS[part][0]}", f"learn of {TASKS[part][1]} steps", ["quantized"]

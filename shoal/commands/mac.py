@@ -5,7 +5,7 @@ from typing import Annotated
 
 from shoal.arguments import numbers, overview, parse
 from shoal.console import output_file, print_json, print_lines, progress_bar, put
-from shoal.errors import UserError
+from shoal.errors import UserError, printable
 
 
 def mac(argv: list[str]) -> int:
@@ -134,7 +134,7 @@ def mac_sweep(argv: list[str]) -> int:
     print_lines("Products through MAC units", sweep_lines(found))
     put("\n".join(sweep_notes(found, command.scale)))
     if picture:
-        put(f"PNG  {picture}")
+        put(f"PNG  {printable(str(picture))}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Returns of teams as a table: the end of training and of evaluations."""
 
 from shoal.console import print_rows
+from shoal.errors import counted
 
 
 def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
@@ -14,7 +15,7 @@ def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | 
         {"team": labels[name], "return per agent": mean, "95 % interval": interval(mean, ci)}
         for name, (mean, ci) in teams.items()
     ]
-    print_rows("Return of an episode" + (f", {episodes:,} episodes each" if episodes else ""), rows)
+    print_rows("Return of an episode" + (f", {counted(episodes, 'episode')} each" if episodes else ""), rows)
 
 
 def interval(mean: float, ci: float | None) -> str:

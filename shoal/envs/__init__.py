@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, counted
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
@@ -138,7 +138,8 @@ def _sentence_if_too_large(agents: int, common: dict[str, Any]) -> Iterator[None
         yield
     except MemoryError:
         raise UserError(
-            f"{common['copies']} copies of {agents} agents do not fit into memory; use fewer copies."
+            f"{counted(common['copies'], 'copy', 'copies')} of {counted(agents, 'agent')} do not fit into memory; use "
+            "fewer copies."
         ) from None
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.envs import physics
 from shoal.envs.base import Array, Entity, EnvSpec, Step, stagger_offsets
 from shoal.envs.physics import Layout
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.memory import check_fits
 from shoal.seeding import stream
 from shoal.threads import share_out
@@ -138,7 +138,7 @@ class ParticleWorld:
         """Build the copies and start an episode in each."""
         each = 4 * (4 * spec.agents * (spec.observation_size + ACTIONS) + 16 * len(kinds))  # four steps' views
         check_fits(
-            f"A world of {copies:,} copies of {spec.agents} agents",
+            f"A world of {counted(copies, 'copy', 'copies')} of {counted(spec.agents, 'agent')}",
             copies * each,
             lambda usable: f"the most copies that fit are {usable // each:,}",
         )
@@ -242,7 +242,7 @@ class ParticleWorld:
         if not np.isin(state["episode_step"], np.arange(self._last_step + 1)).all():
             raise UserError(
                 f"the saved state of {self.spec.name} does not fit this world: it has episodes of more than "
-                f"{self.spec.episode_length} steps."
+                f"{counted(self._last_step + 1, 'step')}."
             )
         for name, array in arrays.items():
             array[:] = state[name]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
 from shoal.inference.layers import Array
 from shoal.inference.policy import FORMAT, Actions
@@ -120,7 +120,8 @@ class PolicyFile:
         if spec.agents != self.agents:
             names = ", ".join(map(str, self.facts["agents"][:4]))
             raise UserError(
-                f"'{self.path}' is a policy for {self.agents} agents ({names}), but {spec.name} has {spec.agents}."
+                f"'{self.path}' is a policy for {counted(self.agents, 'agent')} ({names}), but {spec.name} has "
+                f"{spec.agents}."
             )
         seen = [self.facts["one_hot"]] * self.agents if self.facts.get("one_hot") else self.facts["observation_sizes"]
         for what, own, theirs in (
@@ -129,7 +130,7 @@ class PolicyFile:
         ):
             if tuple(own) != tuple(theirs):
                 raise UserError(
-                    f"'{self.path}' is a policy for {what} of {_sizes(own)} numbers, but those of {spec.name} have "
+                    f"'{self.path}' is a policy for {what} of {_numbers(own)}, but those of {spec.name} have "
                     f"{_sizes(theirs)}."
                 )
         if spec.discrete != self.discrete:
@@ -180,6 +181,10 @@ def _whole(facts: Any) -> bool:
         return False
     numbers = all(type(number) is int and number > 0 for number in (*seen, *acted, *image, one_hot))
     return numbers and (not image or (len(image) == 3 and math.prod(image) == seen[0]))
+
+
+def _numbers(sizes: Any) -> str:
+    return "1 number" if set(sizes) == {1} else f"{_sizes(sizes)} numbers"
 
 
 def _sizes(sizes: Any) -> str:

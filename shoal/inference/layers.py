@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 
 Array = NDArray[np.float32]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
@@ -173,7 +173,7 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
         if n != agents or layer.bias.shape != (n, units) or not inputs * units:
             raise UserError(
                 f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
-                f"but there are {agents} agents."
+                f"but is for {counted(agents, 'agent')}."
             )
     elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1]:
         raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.inference.layers import Array, Conv2d, Grid, Layer, Linear, check_layer, layer_of_agent, run_layer
 
 Actions = NDArray[Any]
@@ -224,7 +224,8 @@ class Policy:
 def _check(policy: Policy) -> None:
     n, sizes = policy.agents, (len(policy.observation_sizes), len(policy.action_sizes))
     if n < 1 or sizes != (n, n) or not policy.layers:
-        raise UserError(f"The policy has {n} agents, but sizes of {sizes[0]} observations and {sizes[1]} actions.")
+        seen, acted = counted(sizes[0], "observation"), counted(sizes[1], "action")
+        raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
     if not policy.linear_only and (n != 1 or policy.image is None):
         raise UserError("A policy with convolutions needs an image and exactly one agent.")
     outputs = policy.layers[-1].units
@@ -237,7 +238,8 @@ def _check(policy: Policy) -> None:
         if isinstance(layer, Linear):
             before = policy.layers[k - 2] if k > 1 else None
             if not isinstance(before, Conv2d) and layer.weight.shape[1] != width:
-                raise UserError(f"Layer {k} of the policy takes {layer.weight.shape[1]} numbers, but is given {width}.")
+                taken = counted(layer.weight.shape[1], "number")
+                raise UserError(f"Layer {k} of the policy takes {taken}, but is given {width}.")
             width = layer.units
     low, high = policy.head.low, policy.head.high
     if not policy.head.discrete and policy.head.squash != "none":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -50,9 +50,9 @@ class Geometry:
         """Refuse what no machine can be."""
         for name, size in (("line", self.line), ("page", self.page)):
             if size < 1 or size & (size - 1):
-                raise UserError(f"The {name} of a machine is {size} bytes, but must be a power of two.")
+                raise UserError(f"The {name} of a machine is {counted(size, 'byte')}, but must be a power of two.")
         if self.page < self.line:
-            raise UserError(f"A page of {self.page} bytes is smaller than a line of {self.line}.")
+            raise UserError(f"A page of {counted(self.page, 'byte')} is smaller than a line of {self.line}.")
         for name, (level, unit) in self._levels().items():
             if level.capacity < 1 or level.ways < 1 or level.capacity % (unit * level.ways):
                 what = "entries" if unit == 1 else f"bytes in lines of {unit}"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.processors import check_threads
 from shoal.profiling.apart import Ended, apart
 from shoal.profiling.counters import Counters
@@ -171,7 +171,7 @@ class Group:
     @property
     def label(self) -> str:
         """What a person calls it."""
-        return f"{self.config.agents} agents, {self.config.env}"
+        return f"{counted(self.config.agents or 0, 'agent')}, {self.config.env}"
 
     @staticmethod
     def of(sweep: Sweep, env: str, agents: int) -> "Group":

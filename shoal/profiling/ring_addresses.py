@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.envs.base import EnvSpec, stagger_offsets
-from shoal.errors import UserError, check_choice
+from shoal.errors import UserError, check_choice, counted
 from shoal.profiling.addresses import Ints, laid_out, touches
 from shoal.replay import STORAGES, Batch, Ring
 from shoal.replay.gather import CHUNK
@@ -71,8 +71,8 @@ class VirtualRing:
         check_choice("storage", self.storage, STORAGES)
         if not 1 <= self.copies <= self.capacity:
             raise UserError(
-                f"A ring of {self.capacity} transitions for {self.copies} copies is not possible: it must have at "
-                "least one copy, and one transition for each."
+                f"A ring of {counted(self.capacity, 'transition')} for {counted(self.copies, 'copy', 'copies')} is not "
+                "possible: it must have at least one copy, and one transition for each."
             )
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.memory import free_memory, human_bytes
 from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.reference.replay import Replays
@@ -108,7 +108,8 @@ def rows_that_fit(asked: int, config: TrainConfig, algorithms: Sequence[str], im
     rows = min(asked, usable // sum(transition_bytes(name, spec, config.copies) for name in implementations))
     if rows < config.batch:
         raise UserError(
-            f"{spec.agents} agents leave room for {max(0, rows):,} transitions in {human_bytes(free)} of free memory, "
+            f"Beside {counted(spec.agents, 'agent')} there is room for {counted(max(0, rows), 'transition')} in "
+            f"{human_bytes(free)} of free memory, "
             f"but a mini-batch has {config.batch:,}; profile fewer --agents."
         )
     return rows

@@ -1,9 +1,14 @@
-"""The parts of a Stable-Baselines3 zip that can be read without running anything: its tensors, and its plain text."""
+"""The parts of a Stable-Baselines3 zip that can be read without running code: its tensors, and its plain text.
+
+policy.pth is a pickle, too: torch's weights-only loader reads it, which makes tensors and plain containers of it and
+refuses everything else. The pickles inside the plain text are not read.
+"""
 
 import io
 import json
 import pickle
 import re
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -74,7 +79,9 @@ def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
     try:
         if zipfile.is_zipfile(io.BytesIO(stored)):
             _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist(), len(stored), 1)  # torch packs nothing
-        tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's guesses about a foreign archive; the sentence says what it is
+            tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
     except UserError:
         raise
     except pickle.UnpicklingError as error:

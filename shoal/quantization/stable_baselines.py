@@ -1,7 +1,7 @@
 """Policies of Stable-Baselines3 (A2C, PPO, DQN, DDPG) out of their zips, without running anything that is in them.
 
 A zip holds `policy.pth`, the tensors (read with torch's weights-only loader), and `data`, a JSON text in which whatever
-JSON does not know is a pickle in base64 with its plain fields beside it. The pickles are not opened: the architecture
+JSON does not know is a pickle in base64 with its plain fields beside it. Those are not opened: the architecture
 is that of the tensors' names and shapes, and the activation function is named in plain text. What is left unknown that
 way (custom classes) is refused by name; `trust` lets Stable-Baselines3 itself load the zip, and with it run its code.
 Shape letters: B rows, O observation, A action, C channels, U units.
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.inference.layers import Activation, Array, Conv2d, Layer, Linear
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.quantization.affine import check_finite
@@ -103,9 +103,10 @@ class Model:
     def check_normaliser(self) -> None:
         """Refuse a normaliser of observations of another size."""
         if self.normaliser is not None and self.inputs != (size := self.normaliser.mean.shape[1]):
-            seen = "images" if self.inputs is None else f"{self.inputs} numbers"
+            seen = "images" if self.inputs is None else counted(self.inputs, "number")
             raise UserError(
-                f"The normaliser is of observations of {size} numbers, but the model in '{self.path}' sees {seen}."
+                f"The normaliser is of observations of {counted(size, 'number')}, but the model in '{self.path}' sees "
+                f"{seen}."
             )
 
 
@@ -275,7 +276,7 @@ def _check_widths(path: Path, names: list[str], tensors: Mapping[str, Tensor]) -
         given, taken = tensors[f"{before}.weight"].shape[0], tensors[f"{after}.weight"].shape[1]
         if given != taken:
             raise UserError(
-                f"The layers of the model in '{path}' do not fit: '{before}' gives {given} numbers, "
+                f"The layers of the model in '{path}' do not fit: '{before}' gives {counted(given, 'number')}, "
                 f"'{after}' takes {taken}."
             )
 

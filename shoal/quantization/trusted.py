@@ -4,6 +4,7 @@ The network is taken apart into the steps that Stable-Baselines3 itself does one
 policy, action. A policy of one's own may do something else, so both are asked for the same observations.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,9 @@ class Latent(nn.Module):
 def load_trusted(path: Path, algorithm: Algorithm) -> Model:
     """The model of a zip whose code may run."""
     try:
-        loaded = getattr(stable_baselines3, algorithm.upper()).load(path, device="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about parts of the zip that playing does not need
+            loaded = getattr(stable_baselines3, algorithm.upper()).load(path, device="cpu")
         policy = loaded.policy.eval()
         parts = _parts(policy, algorithm)
     except Exception as error:  # whatever a stranger's code does

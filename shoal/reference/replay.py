@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, EnvSpec, Step
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.memory import check_fits
 from shoal.replay.samplers import Uniform
 
@@ -185,7 +185,7 @@ class Replays:
         self._open: list[Array] = []  # what each agent sees now: the first half of its next transition
         most = capacity if limit is None else min(capacity, limit)
         check_fits(
-            f"Lists of {most:,} transitions for each of {spec.agents} agents",
+            f"Lists of {counted(most, 'transition')} for each of {counted(spec.agents, 'agent')}",
             most * self.transition_bytes,
             lambda usable: f"the largest --capacity that fits is {usable // self.transition_bytes:,}",
             reserved,
@@ -250,7 +250,7 @@ class Replays:
         oldest, added = (int(number) for number in state["window"])
         if added - oldest > self.capacity or (oldest > 0 and added - oldest < self.capacity):
             raise UserError(
-                f"The saved replay holds {added - oldest:,} transitions, which does not fit a capacity of "
+                f"The saved replay holds {counted(added - oldest, 'transition')}, which does not fit a capacity of "
                 f"{self.capacity:,}: it is of another run."
             )
         self.added = oldest  # the segments bring the rest

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from shoal.algorithms.config import option
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.reference.replay import ListSampler, Replays
 from shoal.reference.team import ReferenceTeam
 from shoal.reference.world import make_world
@@ -40,7 +40,7 @@ class ReferenceTraining(Training):
         self.ring = Replays(spec, config.capacity, self.most_samples, reserved)
         if self.sampler.needs > config.capacity:
             raise UserError(
-                f"--sampler {config.sampler} needs {self.sampler.needs} transitions, "
+                f"--sampler {config.sampler} needs {counted(self.sampler.needs, 'transition')}, "
                 f"but --capacity {config.capacity} holds fewer."
             )
 

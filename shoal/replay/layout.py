@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec
+from shoal.errors import counted
 from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND, UNBOUNDED
 
 STORAGES = ("float32", "float16", "bfloat16")
@@ -65,7 +66,7 @@ def describe(numbers: NDArray[np.int64]) -> str:
     """What `Layout.numbers` gave, in words."""
     agents, observation, action, kind = (int(value) for value in numbers)
     storage = STORAGES[kind] if 0 <= kind < len(STORAGES) else "an unknown storage"
-    return f"{agents} agents with observations of {observation} in {storage} and actions of {action}"
+    return f"{counted(agents, 'agent')} with observations of {observation} in {storage} and actions of {action}"
 
 
 def rows_needed(spec: EnvSpec, transitions: int) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shoal.envs.base import EnvSpec, Step
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.memory import check_fits
 from shoal.replay import gather
 from shoal.replay.gather import Batch, Store, empty_batch
@@ -83,11 +83,11 @@ class Ring:
         def largest(usable: int) -> str:
             fit = most_that_fit(self.spec, self.layout, self.copies, self.capacity_per_copy, usable) * self.copies
             if fit == 0:
-                return f"not even one transition for each of the {self.copies} copies fits"
-            return f"the largest capacity that fits is {fit:,} transitions"
+                return f"not even one transition for each copy fits ({counted(self.copies, 'copy', 'copies')})"
+            return f"the largest capacity that fits is {counted(fit, 'transition')}"
 
         needed = ring_bytes(self.spec, self.layout, self.copies, self.capacity_per_copy)
-        check_fits(f"A ring for {self.capacity:,} transitions", needed, largest, reserved)
+        check_fits(f"A ring for {counted(self.capacity, 'transition')}", needed, largest, reserved)
 
     def _allocate(self) -> None:
         """Reserve the rows; pages of memory are taken only when they are written."""
@@ -204,7 +204,7 @@ class Ring:
         check_range("minibatches", minibatches, 1)
         if not can_sample(self, sampler):
             raise UserError(
-                f"Every copy in the ring holds {self.added - self.oldest} transitions, "
+                f"Every copy in the ring holds {counted(self.added - self.oldest, 'transition')}, "
                 f"but {sampler} needs at least {sampler.needs} to draw from."
             )
         return self._gathered(*sampler.draw(self, minibatches, batch, rng))
@@ -284,7 +284,7 @@ class Ring:
             raise UserError("The saved ring's numbers contradict each other: it is damaged.")
         if live > self.capacity_per_copy or np.any(rows >= self._store.rows):
             raise UserError(
-                f"The saved ring holds {live * self.copies:,} transitions, but this one has room for "
+                f"The saved ring holds {counted(live * self.copies, 'transition')}, but this one has room for "
                 f"{self.capacity:,}: raise its capacity or its limit."
             )
         self.oldest, self.added, self._loaded = oldest, added, oldest

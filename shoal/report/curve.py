@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.files import write_whole
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def _caption(latest: Mapping[str, Any]) -> str:
     episodes, steps, seconds = (_number(latest.get(key)) for key in ("episode", "env_steps", "seconds"))
     parts = []
     if math.isfinite(episodes):
-        parts.append(f"{episodes:,.0f} episodes")
+        parts.append(counted(round(episodes), "episode"))
     if math.isfinite(steps):
-        parts.append(f"{steps:,.0f} steps")
+        parts.append(counted(round(steps), "step"))
     if math.isfinite(seconds):
         parts.append(f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s")
     if seconds > 0 and math.isfinite(steps):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.report.curve import COLOURS, FAINT_INK, INK, smooth
 from shoal.report.panels import draw_panels
@@ -49,7 +50,7 @@ def draw_rewards(curves: Sequence[Mapping[str, Any]], path: Path) -> Path:
             )  # (seeds, lines)
             axes.fill_between(episodes, returns.min(0), returns.max(0), color=colour, alpha=0.15, linewidth=0)
             axes.plot(episodes, returns.mean(0), color=colour, linewidth=1.4, label=variant)
-        axes.set_title(f"{world}, {agents} agents", fontsize=10, color=INK)
+        axes.set_title(f"{world}, {counted(agents, 'agent')}", fontsize=10, color=INK)
         axes.set_xlabel("episode", fontsize=9, color=FAINT_INK)
         axes.set_ylabel("return per agent", fontsize=9, color=FAINT_INK)
         axes.spines[["top", "right"]].set_visible(False)

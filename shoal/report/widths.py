@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.report.curve import COLOURS, FAINT_INK, INK
 
@@ -39,7 +40,8 @@ def draw_widths(found: Mapping[str, Any], path: Path) -> Path:
     axes.set_xticks(range(len(order)), [name.removesuffix(" bits") for name in order])
     axes.set_xlabel("bits, or number format", fontsize=9, color=FAINT_INK)
     axes.set_ylabel("return of an episode", fontsize=9, color=FAINT_INK)
-    title = f"Return over bits, {found['env']}: means of {found['episodes']:,} episodes with 95 % intervals"
+    played = counted(found["episodes"], "episode")
+    title = f"Return over bits, {found['env']}: means of {played} with 95 % intervals"
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     _finish(axes)
     axes.legend(fontsize=8, frameon=False)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shoal.errors import counted
 from shoal.profiling.tables import time_table, without_constants
 from shoal.studies import sweeps
 from shoal.studies.study import Advance, Study
@@ -26,7 +27,7 @@ def study(found: dict[str, Any]) -> Study:
         first, last = rows[0], rows[-1]
         verb = "rises" if last["update_share"] > first["update_share"] else "does not rise"
         findings.append(
-            f"{name}: {100 * first['update_share']:.0f} % at {first['agents']} agents and "
+            f"{name}: {100 * first['update_share']:.0f} % at {counted(first['agents'], 'agent')} and "
             f"{100 * last['update_share']:.0f} % at {last['agents']}: the share {verb}."
         )
     findings.append(sweeps.circumstances(found))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.files import write_whole
 from shoal.processors import usable_processors
 from shoal.studies.study import Advance, Options
@@ -92,7 +92,7 @@ class Cells:
     ) -> None:
         waiting: dict[Future[dict[str, Any]], Cell] = {}
         left = list(todo)
-        self.advance(0.0, f"{len(todo)} cells")
+        self.advance(0.0, counted(len(todo), "cell"))
         while left or waiting:
             while left and len(waiting) < workers and time.monotonic() < deadline:
                 cell = left.pop(0)
@@ -113,8 +113,8 @@ class Cells:
         if left:
             names = ", ".join(cell.name for cell in left)
             self.failed.append(
-                f"{len(left)} cells were not reached within {self.budget:g} minutes ({names}); the same command goes "
-                "on with them."
+                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({names}); the same command "
+                "goes on with them."
             )
 
     def _kept(self, cell: Cell) -> dict[str, Any] | None:

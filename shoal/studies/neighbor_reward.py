@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.errors import counted
 from shoal.processors import usable_processors
 from shoal.studies.study import Advance, Study
 from shoal.training.config import TrainConfig
@@ -161,7 +162,7 @@ def compare(case: Case, curves: Curves) -> Iterable[dict[str, Any]]:
 
 def sentence(row: dict[str, Any]) -> str:
     """Whether a variant differs from uniform sampling."""
-    where = f"{row['world']}, {row['agents']} agents, {row['variant']}: {row['return_mean']:.2f}"
+    where = f"{row['world']}, {counted(row['agents'], 'agent')}, {row['variant']}: {row['return_mean']:.2f}"
     if row["variant"] == "uniform":
         return f"{where} per agent."
     gap, ci = row["difference"], row["difference_ci95"]

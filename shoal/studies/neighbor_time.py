@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shoal.errors import counted
 from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Sweep
 from shoal.profiling.tables import misses_table, neighbor_table, without_constants
 from shoal.studies import sweeps
@@ -36,7 +37,7 @@ def study(found: dict[str, Any]) -> Study:
         goal = PAPER_REDUCTION.get(agents)
         reached = "" if goal is None else f" (papers: {goal} %)"
         findings.append(
-            f"{row['implementation']}, {row['algorithm']}, {row['env']}, {row['sampler']}, {agents} agents: "
+            f"{row['implementation']}, {row['algorithm']}, {row['env']}, {row['sampler']}, {counted(agents, 'agent')}: "
             f"the sampling phase is {100 * row['sampling_reduction']:.1f} % shorter{reached}; this alone shortens the "
             f"whole by {100 * row['total_reduction_by_sampling']:.1f} %."
         )

@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
@@ -175,7 +175,7 @@ def sentence(precision: str, errors: dict[str, float]) -> str:
     """The mean error of a precision, its largest, and whether the claim holds."""
     mean, worst = statistics.mean(errors.values()), max(errors, key=lambda cell: errors[cell])
     verdict = "within the paper's 5 %" if mean <= 0.05 else "more than the paper's 5 %"
-    models = "1 model" if len(errors) == 1 else f"{len(errors)} models"
+    models = counted(len(errors), "model")
     largest = f"largest {errors[worst]:.1%} ({worst})"
     return f"{precision}: mean |relative error| {mean:.1%} over {models}: {verdict}; {largest}."
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Sweep, profile
 from shoal.studies.study import Advance
@@ -45,7 +45,7 @@ def circumstances(found: dict[str, Any]) -> str:
     for row in rows:
         sizes.setdefault(row["agents"], []).append(row["ring"])
     rings = ", ".join(
-        f"{' and '.join(f'{ring:,}' for ring in sorted(set(held), reverse=True))} ({agents} agents)"
+        f"{' and '.join(f'{ring:,}' for ring in sorted(set(held), reverse=True))} ({counted(agents, 'agent')})"
         for agents, held in sizes.items()
     )
     said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from shoal.errors import counted, printable
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Silent, Training
 
@@ -58,7 +59,7 @@ class ProgressDisplay:
         self._started = (time.perf_counter(), episode)
         self._next_line = time.perf_counter() + LINE_EVERY
         verb = f"Going on at episode {episode:,}" if episode else "Training"
-        self.tell(f"{verb}: {config.algorithm} on {config.env}, {config.episodes:,} episodes, into {folder}")
+        self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
         if self._bar and not self._gone:
             self._progress = TwoLines(
                 TextColumn("episode {task.completed:,.0f}/{task.total:,.0f}"),
@@ -73,7 +74,7 @@ class ProgressDisplay:
 
     def tell(self, sentence: str) -> None:
         """Print a sentence above the bar."""
-        self._write(lambda: self.console.print(sentence, highlight=False, soft_wrap=True, markup=False))
+        self._write(lambda: self.console.print(printable(sentence), highlight=False, soft_wrap=True, markup=False))
 
     def note(self, sentence: str) -> None:
         """Print it likewise."""

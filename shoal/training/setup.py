@@ -15,7 +15,7 @@ import torch
 from shoal.algorithms.config import option
 from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, Step
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.memory import check_fits
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
@@ -144,7 +144,7 @@ def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
         return 0
     needed = update_bytes(config, spec)
     check_fits(
-        f"An update of {spec.agents} agents",
+        f"An update of {counted(spec.agents, 'agent')}",
         needed,
         lambda usable: "train fewer --agents or --copies, or with smaller --hidden layers or a smaller --batch",
     )

@@ -364,7 +364,7 @@ def test_too_many_copies_for_the_memory(name, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(particle, "_Shelf", refuse)
-    with pytest.raises(UserError, match="1000 copies of 8 agents do not fit into memory; use fewer copies"):
+    with pytest.raises(UserError, match="1,000 copies of 8 agents do not fit into memory; use fewer copies"):
         make_env(name, 8, copies=1000)
 
 

@@ -157,7 +157,7 @@ def spec(agents=1, seen=6, acted=4, discrete=True):
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        (spec(agents=2), r"for 1 agents \(agent_0\), but chess has 2"),
+        (spec(agents=2), r"for 1 agent \(agent_0\), but chess has 2"),
         (spec(seen=7), "observations of 6 numbers, but those of chess have 7"),
         (spec(acted=5), "actions of 4 numbers, but those of chess have 5"),
         (spec(discrete=False), "for choices, but the actions of chess are boxes"),

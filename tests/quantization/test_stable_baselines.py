@@ -190,6 +190,20 @@ def test_code_among_the_tensors_is_never_run(tmp_path, zips):
     assert not (tmp_path / "sprung").exists()
 
 
+def test_an_archive_of_torchscript_is_refused_without_a_warning(tmp_path, recwarn):
+    """Torch has a guess about it, which says nothing about what is wrong."""
+    inner = tmp_path / "policy.pth"
+    with zipfile.ZipFile(inner, "w") as archive:
+        for name in ("data.pkl", "constants.pkl", "version"):
+            archive.writestr(f"model/{name}", b"3")
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("data", "{}")
+        archive.write(inner, "policy.pth")
+    with pytest.raises(UserError, match=r"'policy\.pth' in '.*' is damaged\.$"):
+        read_zip(tmp_path / "model.zip")
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(("kind", "name"), [(SAC, "SAC"), (TD3, "TD3")])
 def test_other_algorithms_are_refused_by_name(tmp_path, kind, name):
     model = kind("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(NETS), device="cpu")
@@ -310,7 +324,7 @@ def test_environments_that_do_not_fit(zips, algorithm, env, sentence):
 
 def test_an_environment_with_other_actions_does_not_fit():
     layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
-    with pytest.raises(UserError, match="takes 1 numbers in a box, the model gives 2 choices"):
+    with pytest.raises(UserError, match="takes 1 number in a box, the model gives 2 choices"):
         model_subject(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
 
 

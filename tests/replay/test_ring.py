@@ -253,7 +253,7 @@ def test_a_ring_that_does_not_fit_is_refused_with_the_largest_that_does(monkeypa
         Ring(spec, 25, largest + 25)
     assert Ring(spec, 25, capacity=1_000_000, limit=20_000).capacity == 20_000
     free = 9_000
-    with pytest.raises(UserError, match="not even one transition for each of the 25 copies fits"):
+    with pytest.raises(UserError, match=r"not even one transition for each copy fits \(25 copies\)"):
         Ring(spec, 25, capacity=1_000_000)
     monkeypatch.setattr(memory, "free_memory", lambda: None)
     assert Ring(spec, 25, capacity=100_000).capacity == 100_000

@@ -55,7 +55,7 @@ def test_a_damaged_cell_is_done_again(tmp_path):
 def test_what_the_budget_does_not_reach_is_named(tmp_path):
     done = made(tmp_path, budget=0)
     assert done.run(CELLS, square) == {}
-    assert "3 cells were not reached within 0 minutes (cell 0, cell 1, cell 2)" in done.failed[0]
+    assert "Not reached within 0 min: 3 cells (cell 0, cell 1, cell 2)" in done.failed[0]
     assert len(done.run(CELLS, square, short=True)) == 3
 
 

@@ -195,7 +195,7 @@ def test_goals_that_are_reached_count_once():
 
 @pytest.mark.parametrize("name", ["ptq-table", "weight-bits", "edge"])
 def test_nothing_within_the_budget(tmp_path, name):
-    with pytest.raises(UserError, match=r"Nothing could be measured: [23] cells were not reached"):
+    with pytest.raises(UserError, match=r"Nothing could be measured: Not reached within 0 min: [23] cells"):
         run_study(name, True, lambda amount, label: None, Options(tmp_path, budget=0))
 
 
