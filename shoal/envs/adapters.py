@@ -7,14 +7,17 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from textwrap import shorten
 from typing import Any, TypeVar
 
 import gymnasium
+from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range
+from shoal.trust import pettingzoo_function
 
 World = TypeVar("World", bound=ParallelWorld)
 
@@ -29,14 +32,14 @@ def make_pettingzoo(
 ) -> ParallelCopies:
     """Copies of a PettingZoo parallel environment.
 
-    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keywords.
+    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keywords. Modules of
+    PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
     Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
     then can they be staggered.
     """
-    path, _, function = name.removeprefix("pettingzoo:").partition(":")
-    name = f"pettingzoo:{path}" + (f":{function}" if function else "")
+    name = f"pettingzoo:{name.removeprefix('pettingzoo:')}"
     _check_numbers(copies, seed, episode_length)
-    worlds = construct(name, copies, options, lambda keywords: _parallel_env(name, path, function, keywords))
+    worlds = construct(name, copies, options, lambda keywords: _parallel_env(name, keywords))
     return ParallelCopies(name, worlds, seed, episode_length, stagger)
 
 
@@ -104,15 +107,27 @@ class Solo:
 
 def _solo(identifier: str, options: dict[str, Any]) -> Solo:
     """One copy of a Gymnasium environment, without the checker that warns at every oddity."""
+    register_atari(identifier)
     return Solo(gymnasium.make(identifier, **{"disable_env_checker": True, **options}))
 
 
-def _parallel_env(name: str, path: str, function: str, options: dict[str, Any]) -> ParallelWorld:
+def register_atari(identifier: str) -> None:
+    """Have Gymnasium know the Atari games of ale-py, which does not register them by itself."""
+    module, _, game = identifier.rpartition(":")
+    if game in registration.registry or not (game.startswith("ALE/") or (not module and find_spec("ale_py"))):
+        return
+    ale = importlib.import_module("ale_py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner for every copy
+    gymnasium.register_envs(ale)
+
+
+def _parallel_env(name: str, options: dict[str, Any]) -> ParallelWorld:
     """One copy of a PettingZoo environment, found to be one that can be played."""
+    path, function = pettingzoo_function(name)
     module = importlib.import_module(path)
-    make = getattr(module, function or "parallel_env", None)
+    make = getattr(module, function, None)
     if make is None:
-        raise UserError(f"{name} cannot be played: the module {path} has no function {function or 'parallel_env'}.")
+        raise UserError(f"{name} cannot be played: the module {path} has no function {function}.")
     world = make(**options)
     if hasattr(world, "agent_iter"):
         raise UserError(f"{name} takes turns, but only parallel environments can be played (function parallel_env).")
@@ -140,23 +155,27 @@ def construct(
 def _reason(name: str, error: Exception) -> str:
     """What went wrong in foreign code, and what to do about it where that is known."""
     if not (isinstance(error, ModuleNotFoundError) and error.name):
-        return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".")
+        return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
     parent, _, missing = error.name.rpartition(".")
     if not parent:
-        return f"the package {missing} is not installed; pip install {_source(name, missing)}"
+        source = _source(name, missing)
+        return f"the package {missing} is not installed" + (f"; pip install '{source}'" if source else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; did you mean {close[0]}" if close else "")
 
 
 def _source(name: str, package: str) -> str:
-    """What to install for a missing package."""
+    """What to install for a missing package; nothing if that is not known: a module's name is not its package's."""
+    if package == "ale_py":
+        return "shoal[atari]"
     if package in ("pettingzoo", "mpe2", "pygame"):
-        return "'shoal[pettingzoo]'"
-    if name.startswith("pettingzoo:pettingzoo."):
-        return f"'pettingzoo[{name.split('.')[1]}]'"  # PettingZoo has an extra for each of its families
-    return package
+        return "shoal[pettingzoo]"
+    library, _, module = pettingzoo_function(name)[0].partition(".")
+    if name.startswith("pettingzoo:") and library == "pettingzoo":
+        return f"pettingzoo[{module.partition('.')[0]}]"  # PettingZoo has an extra for each of its families
+    return ""
 
 
 def _check_numbers(copies: int, seed: int, episode_length: int | None) -> None:

@@ -6,7 +6,6 @@ games, for the game's own score.
 """
 
 import importlib
-import importlib.util
 from collections import deque
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from shoal.envs.adapters import Solo, construct
+from shoal.envs.adapters import Solo, construct, register_atari
 from shoal.envs.parallel import ParallelCopies
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 
 SIDE, SKIP, MOST_IDLE = 84, 4, 30
 Frame = NDArray[np.uint8]
@@ -55,7 +54,7 @@ class Stacked(gymnasium.Wrapper):
         self._first = int(np.argmin(space.shape)) == 0  # the channels are the smallest of the three
         depth, height, width = space.shape if self._first else (space.shape[2], *space.shape[:2])
         if channels % depth:
-            raise UserError(f"{name} shows images of {depth} channels, but the model sees {channels}.")
+            raise UserError(f"{name} shows images of {counted(depth, 'channel')}, but the model sees {channels}.")
         self.shape = (channels, height, width)
         self.observation_space = Box(0, 255, (channels * height * width,), np.uint8)
         self._frames: deque[Frame] = deque(maxlen=channels // depth)
@@ -123,10 +122,7 @@ def small(frame: Frame) -> Frame:
 
 
 def _made(identifier: str) -> gymnasium.Env:
-    if identifier.startswith("ALE/") or importlib.util.find_spec("ale_py") is not None:
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
+    register_atari(identifier)
     module, _, identifier = identifier.rpartition(":")
     if module:
         importlib.import_module(module)  # which registers it, as gymnasium.make takes it

@@ -221,6 +221,9 @@ def fails(make, name, words, **keywords):
         ("no_such_package.world", {}, "the package no_such_package is not installed"),
         ("os.path.world", {}, "os.path has no module world"),
         ("pettingzoo.mpe.simple_v3", {}, "MPE has been moved into its own package"),
+        ("magent.battle_v4", {}, "MAgent has been moved into its own package"),
+        ("sisl", {}, "the module pettingzoo.sisl has no function parallel_env."),
+        ("sisl.pursuit_v4", {}, "pettingzoo.sisl has no module pursuit_v4; did you mean pursuit_v5."),
         ("pettingzoo.sisl.pursuit_v5", {}, "'pursuer_0' of pettingzoo:pettingzoo.sisl.pursuit_v5 has the observation"),
         ("json", {}, "the module json has no function parallel_env."),
         ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no function parallel."),
@@ -248,10 +251,46 @@ def test_wrong_pettingzoo_input(name, keywords, words):
         ("CartPole-v1", {"seed": 2**63}, "seed is"),
         ("CartPole-v1", {"episode_length": -1}, "episode_length is -1"),
         ("Blackjack-v1", {}, "'agent' of gym:Blackjack-v1 has the observation space Tuple"),
+        ("ALE/Pong-v5", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but only flat vectors"),
+        ("PongNoFrameskip-v4", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but only flat"),
+        ("ALE/Pogn-v5", {}, "Environment `Pogn` doesn't exist in namespace ALE. Did you mean: `Pong`."),
     ],
 )
 def test_wrong_gymnasium_input(name, keywords, words):
     fails(make_gymnasium, f"gym:{name}", words, **keywords)
+
+
+def take_away(monkeypatch, missing, *forgotten):
+    """Let a package not be installed, and others be imported anew."""
+
+    class Absent:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == missing:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    for name in list(sys.modules):
+        if name.partition(".")[0] in (missing, *forgotten):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+
+
+def test_atari_without_its_package(monkeypatch):
+    take_away(monkeypatch, "ale_py")
+    words = "gym:ALE/Pong-v5 cannot be made: the package ale_py is not installed; pip install 'shoal[atari]'."
+    fails(make_gymnasium, "gym:ALE/Pong-v5", words)
+
+
+def test_atari_without_images(capfd):
+    env = make_gymnasium("gym:ALE/Pong-v5", options={"obs_type": "ram"})
+    assert env.reset().shape == (1, 1, 128) and env.spec.action_sizes == (6,)
+    env.close()
+    assert capfd.readouterr() == ("", "")  # no banner of the emulator's
+
+
+def test_families_of_pettingzoo_by_their_short_names():
+    long, short = (make_pettingzoo(f"pettingzoo:{package}.simple_v3", seed=3) for package in ("mpe2", "mpe"))
+    assert short.spec.name == "pettingzoo:mpe.simple_v3" and np.array_equal(long.reset(), short.reset())
 
 
 @pytest.mark.parametrize(
@@ -261,19 +300,13 @@ def test_wrong_gymnasium_input(name, keywords, words):
         ("pygame", "mpe2.simple_v3", "shoal[pettingzoo]"),
         ("pettingzoo", "pettingzoo.classic.rps_v2", "shoal[pettingzoo]"),
         ("pymunk", "pettingzoo.butterfly.pistonball_v6", "pettingzoo[butterfly]"),
+        ("pymunk", "butterfly.pistonball_v6", "pettingzoo[butterfly]"),
+        ("Box2D", "sisl.multiwalker_v9", "pettingzoo[sisl]"),
+        ("mpe2", "mpe.simple_v3", "shoal[pettingzoo]"),
     ],
 )
 def test_missing_packages_are_named_with_what_to_install(monkeypatch, missing, module, source):
-    class Absent:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name == missing:
-                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-    for name in list(sys.modules):
-        if name.partition(".")[0] in (missing, module.partition(".")[0]):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+    take_away(monkeypatch, missing, "pettingzoo", "mpe2")
     words = f"pettingzoo:{module} cannot be made: the package {missing} is not installed; pip install '{source}'."
     fails(make_pettingzoo, f"pettingzoo:{module}", words)
 

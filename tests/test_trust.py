@@ -1,0 +1,66 @@
+"""Which names make Python run third-party code, and which command lines ask for it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shoal.errors import UserError
+from shoal.trust import check_trusted, is_third_party, names_third_party, untrusted
+
+KNOWN = [
+    "cooperative-navigation", "predator-prey", "gym:Pendulum-v1", "gym:ALE/Pong-v5", "gym:", "unknown", "",
+    "pettingzoo:mpe2.simple_tag_v3", "pettingzoo:pettingzoo.sisl.pursuit_v5", "pettingzoo:sisl.pursuit_v5",
+    "pettingzoo:mpe.simple_v3", "pettingzoo:mpe2.simple_tag_v3:parallel_env",
+]  # fmt: skip
+THIRD_PARTY = [
+    "gym:module:World-v0", "gym:ale_py:ALE/Pong-v5", "pettingzoo:module", "pettingzoo:module.world",
+    "pettingzoo:module:make", "pettingzoo:mpe2x.world", "pettingzoo:.mpe2", "pettingzoo:",
+    "pettingzoo:pettingzoo.utils.env:ParallelEnv",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("env", KNOWN)
+def test_worlds_that_need_no_trust(env):
+    assert not is_third_party(env)
+    check_trusted("The run", env, '{"N": 4, "continuous_actions": true, "sizes": [1, 2.5, null]}', trust=False)
+
+
+@pytest.mark.parametrize("env", THIRD_PARTY)
+def test_worlds_that_need_trust(env):
+    with pytest.raises(UserError, match=r"^The run names the environment .* is third-party code: add --trust"):
+        check_trusted("The run", env, "", trust=False)
+    check_trusted("The run", env, '{"map": "a"}', trust=True)
+
+
+@pytest.mark.parametrize("options", ['{"map": "a"}', '{"a": [{"b": "c"}]}', '"a"', "{", 10**5 * "["])
+def test_options_that_need_trust(options):
+    assert untrusted("gym:FrozenLake-v1", options)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("train", False),
+        ("evaluate run", False),
+        ("evaluate run --trust", True),
+        ("train --env predator-prey", False),
+        ("train --env pettingzoo:mpe2.simple_tag_v3", False),
+        ("train --env pettingzoo:mine", True),
+        ("train --env=gym:mine:World-v0", True),
+        ("quantize ppo.zip --env CartPole-v1", False),
+        ("quantize ppo.zip --env mine:World-v0", True),
+        ("train --out pettingzoo:mine", False),
+        ("train --env", False),
+    ],
+)
+def test_command_lines_that_name_third_party_code(words, named):
+    assert names_third_party(words.split()) is named
+
+
+def test_python_m_does_not_import_from_the_working_directory(tmp_path):
+    """As `shoal` does not: a file there may have the name of any library."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('it was run')")
+    words = [sys.executable, "-m", "shoal", "fly"]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2 and "There is no command 'fly'" in ran.stderr, ran.stderr
