@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shoal.algorithms.config import option
 from shoal.console import put
 from shoal.errors import UserError
 
@@ -92,6 +93,11 @@ def stored_settings(argv: list[str]) -> "TrainConfig | None":
     from shoal.training.config import read_config
 
     return read_config(Path(folder))
+
+
+def is_given(argv: list[str], name: str) -> bool:
+    """Whether the option for this setting is among the words."""
+    return any(word.partition("=")[0].replace("_", "-") == option(name) for word in argv)
 
 
 def words(text: str) -> tuple[str, ...]:

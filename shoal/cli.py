@@ -16,6 +16,7 @@ from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say
 from shoal.errors import UserError
+from shoal.trust import names_third_party
 
 COMMANDS = {
     "train": train,
@@ -53,8 +54,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_command(argv: list[str]) -> int:
     """Find the command and run it."""
-    with contextlib.suppress(OSError):  # the working directory may be gone
-        sys.path.append(os.getcwd())  # a person's own environments lie where they work
+    if names_third_party(argv):  # else nothing of the working directory is imported, whatever its files are called
+        with contextlib.suppress(OSError):  # it may be gone
+            sys.path.append(os.getcwd())
     if not argv or argv[0] in ("-h", "--help", "help"):
         put(overview("Shoal trains teams of agents, and shows where every second and every bit goes.", COMMANDS))
         return 0 if argv else 2

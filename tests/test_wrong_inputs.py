@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -77,6 +78,12 @@ WRONG = [
     ('train --env-options {"N":3}', "options"),
     ("train --env pettingzoo:no.such_module", "no.such_module"),
     ("train --env pettingzoo:json", "json"),
+    ("train --env pettingzoo:sisl.multiwalker_v9", "pip install 'pettingzoo[sisl]'."),
+    ("train --env pettingzoo:butterfly.pistonball_v6", "pip install 'pettingzoo[butterfly]'."),
+    ("train --env gym:ALE/Pong-v5 --copies 1", "observation space Box(0, 255, (210, 160, 3), uint8), but only flat"),
+    (r"train --env a\nb\x1b[31m", r"the world 'a\nb\x1b[31m' is not known"),
+    (r"fly\naway", r"There is no command 'fly\naway'"),
+    (r"evaluate no\nwhere", r"There is no run folder 'no\nwhere'"),
     ("train --env pettingzoo:mpe2.simple_spread_v3 --agents 5", "agents"),
     ('train --env pettingzoo:mpe2.simple_spread_v3 --env-options {"wings":2}', "wings"),
     ("train --env gym:NoSuchEnv-v9", "NoSuchEnv"),
@@ -102,8 +109,14 @@ WRONG = [
     ("evaluate {run} --episodes 0", "--episodes is 0"),
     ("evaluate {run} --seed -1", "-1"),
     ("evaluate {damaged}", "checkpoint"),
-    ("evaluate {resized}", "the number of agents or the sizes of the world differ"),
-    ("evaluate {relayered}", "weights"),
+    ("evaluate {resized}", "config.json' is damaged: agents is 4 instead of null; put back what"),
+    ("evaluate {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; put back what"),
+    ("train --resume {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; put back what"),
+    ("train --resume {stranger}", "names the environment 'gym:no_such_module:World-v0', which is third-party code"),
+    ("evaluate {zip}", "is a zip, but `shoal evaluate` plays run folders and ONNX files: `shoal quantize`"),
+    ("evaluate --episodes 2 {zip}", "is a file, but must be a run folder"),
+    ("evaluate nowhere.zip", "'nowhere.zip' cannot be read: No such file"),
+    ("watch {zip}", "is a file, but must be a run folder"),
     ("watch nowhere", "There is no run folder 'nowhere'"),
     ("watch {empty_run}", "has no checkpoint yet"),
     ("watch {run} --seed x", "x"),
@@ -143,15 +156,17 @@ def places(tmp_path_factory):
     changed("damaged")
     for path in (tmp / "damaged" / "checkpoints").glob("0*/weights.safetensors"):
         path.write_bytes(path.read_bytes()[:-7])
+    folder("stranger", TrainConfig(env="gym:no_such_module:World-v0").to_json())
     (tmp / "file").write_text("not a folder")
-    names = ("run", "empty_run", "corrupt", "foreign", "list", "wrong_type", "resized", "relayered", "damaged", "file")
-    return {name: str(tmp / name) for name in names}
+    with zipfile.ZipFile(tmp / "zip", "w") as archive:
+        archive.writestr("data", "{}")
+    return {path.name: str(path) for path in tmp.iterdir()}
 
 
 def words_of(text, places, tmp_path):
     for name, path in {**places, "tmp": str(tmp_path)}.items():
         text = text.replace(f"{{{name}}}", path)
-    return [word if word != "''" else "" for word in text.split()]
+    return [word.replace(r"\n", "\n").replace(r"\x1b", "\x1b") if word != "''" else "" for word in text.split()]
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG, ids=[text or "nothing" for text, _ in WRONG])

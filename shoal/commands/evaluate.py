@@ -32,6 +32,8 @@ def evaluate(argv: list[str]) -> int:
         """Episodes that each team plays."""
         seed: int = 1
         """Decides the starts of the episodes and all noise."""
+        trust: bool = False
+        """Let third-party code run that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -39,7 +41,7 @@ def evaluate(argv: list[str]) -> int:
     check_range("--seed", command.seed, 0, 2**62)
     from shoal.training.evaluation import evaluate_team, load_team
 
-    team, config = load_team(Path(command.run), say)
+    team, config = load_team(Path(command.run), say, command.trust)
     with progress_bar("shoal evaluate", 3 * command.episodes) as advance:
         played = evaluate_team(team, config, command.episodes, command.seed, advance)
     if command.json:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.algorithms.config import option
 from shoal.arguments import parse
-from shoal.console import print_json, print_rows, progress_bar, quoted
-from shoal.errors import UserError, check_range
+from shoal.console import print_json, print_rows, progress_bar
+from shoal.errors import UserError, check_range, counted
 from shoal.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
+from shoal.trust import check_trusted
 
 if TYPE_CHECKING:
     from shoal.envs.base import VectorEnv
@@ -21,8 +23,17 @@ if TYPE_CHECKING:
 
 def is_policy_file(argv: list[str]) -> bool:
     """Whether these words ask for a policy's file rather than a run."""
-    named = any(word.lower().endswith(".onnx") for word in argv if not word.startswith("-"))
-    return named or (bool(argv) and os.path.isfile(argv[0]))
+    named = any(word.lower().endswith((".onnx", ".zip")) for word in argv if not word.startswith("-"))
+    return (named and not os.path.isdir(argv[0])) or (bool(argv) and os.path.isfile(argv[0]))
+
+
+def check_kind(name: str) -> None:
+    """Refuse a Stable-Baselines3 zip with the commands that read it."""
+    if zipfile.is_zipfile(name) or (name.lower().endswith(".zip") and os.path.isfile(name)):
+        raise UserError(
+            f"'{name}' is a zip, but `shoal evaluate` plays run folders and ONNX files: `shoal quantize` evaluates a "
+            "Stable-Baselines3 zip, and `shoal export` makes an ONNX file of it."
+        )
 
 
 def evaluate(argv: list[str]) -> int:
@@ -51,6 +62,8 @@ def evaluate(argv: list[str]) -> int:
         """Decides the starts of the episodes and all noise."""
         threads: int = 1
         """Processor threads of ONNX Runtime."""
+        trust: bool = False
+        """Let third-party code run that the file names as its environment; one that --env names is trusted."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -61,12 +74,13 @@ def evaluate(argv: list[str]) -> int:
     from shoal.inference.file import PolicyFile
     from shoal.training.play import play, random_act
 
+    check_kind(command.policy)
     policy = PolicyFile(Path(command.policy), command.threads, command.seed)
     named = {name: getattr(command, name) for name in ("env", "agents", "episode_length", "env_options")}
     said = {name: value for name, value in named.items() if value not in (None, "")}
     if policy.facts.get("image") and (idle := sorted(said.keys() - {"env"})):
         raise UserError(f"{option(idle[0])} has no effect on an environment of images; leave it out.")
-    config = world_of(policy.facts, said)
+    config = world_of(policy.facts, said, command.trust, f"'{command.policy}'")
     copies = min(command.episodes, 8 if policy.facts.get("image") else 100)
     results = {}
     with progress_bar("shoal evaluate", 2 * command.episodes) as advance:
@@ -98,18 +112,11 @@ def evaluate(argv: list[str]) -> int:
         {"team": label, "return per agent": result.mean, "± 95 %": result.ci95}
         for label, result in ((f"exported, {policy.precision}", exported), ("random team", random))
     ]
-    print_rows(f"Return of an episode in {config.env}, {command.episodes:,} episodes each", rows)
+    print_rows(f"Return of an episode in {config.env}, {counted(command.episodes, 'episode')} each", rows)
     return 0
 
 
-def to_be_said(world: Mapping[str, Any]) -> dict[str, str]:
-    """What of a file's world is or reaches somebody's code, so that it is taken only from the command line."""
-    env, options = str(world.get("env") or ""), str(world.get("env_options") or "")
-    found = {"env": env} if ":" in env.removeprefix("gym:") else {}
-    return found | ({"env_options": options} if options else {})
-
-
-def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
+def world_of(facts: Mapping[str, Any], said: Mapping[str, Any], trust: bool, what: str) -> TrainConfig:
     """The settings of the world: what was said, and in the world of the training also what is in the file."""
     held = facts.get("world") or {}
     known = {field.name for field in dataclasses.fields(WorldConfig)}
@@ -120,17 +127,10 @@ def world_of(facts: Mapping[str, Any], said: Mapping[str, Any]) -> TrainConfig:
         env = f"gym:{env}"
     if not env:
         raise UserError("The file does not say which world it was trained in; name one with --env.")
-    if "env" not in said and "env" in to_be_said({"env": env}):
-        raise UserError(
-            f"The file was trained in '{env}', which is code of somebody's: say that you trust it with --env {env}."
-        )
     if env != held.get("env"):
         held = {}
-    if "env_options" not in said and (options := to_be_said(held).get("env_options")):
-        raise UserError(
-            "The file was trained with options that go to the environment's code: say that you trust them with "
-            f"--env-options {quoted(options)}, or {quoted('{}')} for none."
-        )
+    unsaid = {name: "" if name in said else str(held.get(name) or "") for name in ("env", "env_options")}
+    check_trusted(what, unsaid["env"], unsaid["env_options"], trust)
     return TrainConfig(**{**held, **said, "env": env}).checked()
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from shoal.algorithms.config import option
 from shoal.arguments import parse
-from shoal.commands.evaluate_file import to_be_said
 from shoal.commands.quantize import run_or_zip, subject_of
 from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
+from shoal.trust import untrusted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +63,8 @@ def export(argv: list[str]) -> int:
         normaliser: str = ""
         """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
         trust: bool = False
-        """Let Stable-Baselines3 load the zip itself and run the code that is in it (custom classes need that)."""
+        """Let third-party code run: let Stable-Baselines3 load the zip itself (custom classes need that), or let a run
+        play in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -83,9 +83,9 @@ def export(argv: list[str]) -> int:
             jobs, source = [model_job(command.policy, command.env, command.normaliser, command.trust, command.sample,
                                       path, command.seed)], "played"  # fmt: skip
         else:
-            if command.env or command.normaliser or command.trust:
-                raise UserError("--env, --normaliser and --trust are for zips; a run knows its own world.")
-            jobs, source = run_jobs(source_path, path, command.each, command.sample, command.seed)
+            if command.env or command.normaliser:
+                raise UserError("--env and --normaliser are for zips; a run knows its own world.")
+            jobs, source = run_jobs(source_path, path, command.each, command.sample, command.seed, command.trust)
         advance(1, "checking")
         form = command.precision, command.bits, command.single, command.tolerance
         exported = write(jobs, *form, {"exported_from": command.policy, "states_from": source})
@@ -97,9 +97,9 @@ def export(argv: list[str]) -> int:
         return 0
     print_exports(exported, source)
     if len(exported) == 1:
-        said = to_be_said(jobs[0].policy.metadata["world"])
-        words = "".join(f" {option(name)} {quoted(value)}" for name, value in said.items())
-        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{words}")
+        world = jobs[0].policy.metadata["world"]
+        trust = " --trust" if untrusted(world["env"], world.get("env_options", "")) else ""
+        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{trust}")
     return 0
 
 
@@ -142,11 +142,13 @@ def write(
     return [exported for exported, _ in found]
 
 
-def run_jobs(folder: Path, path: Path, each: bool, sample: bool, seed: int) -> tuple[list[Job], str]:
+def run_jobs(
+    folder: Path, path: Path, each: bool, sample: bool, seed: int, trust: bool = False
+) -> tuple[list[Job], str]:
     """The files for a run, and where the states are from that they are checked with."""
     from shoal.training.evaluation import load_team
 
-    team, config = load_team(folder, say)
+    team, config = load_team(folder, say, trust)
     team_policy(team, config, each, sample)  # what is wrong with it is told before it plays
     states, source = states_of_run(folder, team, config, seed)
     return team_jobs(team, config, path, states, each, sample), source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoal.arguments import parse, words
 from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, counted
 
 if TYPE_CHECKING:
     from shoal.training.subjects import ModelSubject, TeamSubject
@@ -53,7 +53,8 @@ def quantize(argv: list[str]) -> int:
         normaliser: str = ""
         """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
         trust: bool = False
-        """Let Stable-Baselines3 load the zip itself and run the code that is in it (custom classes need that)."""
+        """Let third-party code run: let Stable-Baselines3 load the zip itself (custom classes need that), or let a run
+        play in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
         out: str = "quantize"
         """Folder for the pictures and quantize.json."""
         json: bool = False
@@ -89,7 +90,8 @@ def quantize(argv: list[str]) -> int:
         print_json(found | {"pictures": [str(path) for path in pictures]})
         return ended(found)
     print_rows(
-        f"{command.policy} in {subject.env}, {command.episodes:,} episodes each", list(map(shown_row, found["rows"]))
+        f"{command.policy} in {subject.env}, {counted(command.episodes, 'episode')} each",
+        list(map(shown_row, found["rows"])),
     )
     print_files(folder, pictures)
     for sentence in found["failed"]:
@@ -132,9 +134,9 @@ def subject_of(policy: str, env: str, normaliser: str, trust: bool) -> "TeamSubj
 
     path = run_or_zip(policy)
     if path.is_dir():
-        if normaliser or trust:
-            raise UserError(f"{'--normaliser' if normaliser else '--trust'} is for zips, but '{policy}' is a run.")
-        return team_subject(path, env, say)
+        if normaliser:
+            raise UserError(f"--normaliser is for zips, but '{policy}' is a run.")
+        return team_subject(path, env, say, trust)
     model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
     for note in model.notes:
         say(note)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.arguments import folder_after_resume, parse, stored_settings
+from shoal.arguments import folder_after_resume, is_given, parse, stored_settings
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
+from shoal.errors import counted
 
 if TYPE_CHECKING:
     from shoal.training.result import TrainResult
@@ -28,6 +29,9 @@ def train(argv: list[str]) -> int:
     class TrainCommand(TrainConfig):
         resume: bool = False
         """Go on with the run in --out (or written --resume FOLDER) from its newest whole checkpoint."""
+        trust: bool = False
+        """With --resume: let third-party code run that the run names as its environment; one that --env names is
+        trusted."""
         watch: bool = False
         """Draw an episode of the trained team at the end (as `shoal watch`)."""
         quiet: bool = False
@@ -45,10 +49,14 @@ def train(argv: list[str]) -> int:
     from shoal.training.progress import ProgressDisplay, Quiet
     from shoal.training.setup import check_kept
 
+    was_finished = False
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))
-    was_finished = bool(stored and config.out) and (Path(config.out or "") / "result.json").exists()
-    result = loop.train(config, command.resume, Quiet(say) if command.quiet else ProgressDisplay())
+        was_finished = (Path(config.out) / "result.json").exists()
+        named = {name: getattr(config, name) for name in ("env", "env_options", "threads") if is_given(argv, name)}
+        config = TrainConfig(out=config.out, **named)  # all else is the folder's word, not the user's
+    observer = Quiet(say) if command.quiet else ProgressDisplay()
+    result = loop.train(config, command.resume, observer, command.trust)
     try:
         if command.json:
             print_json(dataclasses.asdict(result))
@@ -62,7 +70,7 @@ def train(argv: list[str]) -> int:
     if command.watch:
         from shoal.report.watch import draw_run
 
-        pictures += draw_run(Path(result.run), 0, False, say)
+        pictures += draw_run(Path(result.run), 0, False, say, trust=True)  # its world has just been played
     if not command.json and not command.quiet:
         print_files(Path(result.run), pictures)
     return 0
@@ -77,7 +85,8 @@ def print_result(result: "TrainResult") -> None:
         }
         print_returns(teams, None)
     put(
-        f"{result.episodes:,} episodes, {result.env_steps:,} steps and {result.updates:,} updates "
+        f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
+        f"{counted(result.updates, 'update')} "
         f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from shoal.arguments import parse
 from shoal.console import put, say
-from shoal.errors import check_range
+from shoal.errors import check_range, printable
 
 
 def watch(argv: list[str]) -> int:
@@ -25,11 +25,13 @@ def watch(argv: list[str]) -> int:
         """Which episode: decides where everybody starts."""
         noisy: bool = False
         """Play with the noise of training instead of the most likely actions."""
+        trust: bool = False
+        """Let third-party code run that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
 
     command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)
     from shoal.report.watch import draw_run
 
-    for path in draw_run(Path(command.run), command.seed, command.noisy, say):
-        put(str(path))
+    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust):
+        put(printable(str(path)))
     return 0

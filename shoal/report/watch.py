@@ -205,11 +205,11 @@ def _shrink(frame: Frame) -> Frame:
     return np.array(image)
 
 
-def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None]) -> Film:
-    """Film an episode of a run's trained team; the seed decides which. `warn` hears of damaged checkpoints."""
+def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> Film:
+    """Film an episode of a run's trained team; the seed decides which. For `warn` and `trust` see `load_team`."""
     from shoal.training.evaluation import build_env, load_team, team_act
 
-    team, config = load_team(run, warn)
+    team, config = load_team(run, warn, trust)
     if ":" in config.env:  # others' worlds have to be told at the start that they will be looked at
         options = config.world_options | {"render_mode": "rgb_array"}
         config = dataclasses.replace(config, env_options=json.dumps(options))
@@ -223,9 +223,9 @@ def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None]) -
 # Drawing --------------------------------------------------------------------------------------------------------------
 
 
-def draw_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None]) -> list[Path]:
+def draw_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> list[Path]:
     """Draw an episode of a run's trained team, as a strip and as a GIF, into its folder."""
-    film = record_run(run, seed, noisy, warn)
+    film = record_run(run, seed, noisy, warn, trust)
     return [draw_strip(film, run / "episode.png"), draw_gif(film, run / "episode.gif")]
 
 

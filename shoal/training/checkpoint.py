@@ -36,7 +36,7 @@ from shoal.training import disk
 
 Arrays = dict[str, NDArray[Any]]
 
-FORMAT = 1
+FORMAT = 2  # 1 did not hold the settings
 SEGMENT_BYTES = 64 * 2**20
 """A longer range of transitions is split: saving and loading hold no more than this, and a copy or two, in memory."""
 
@@ -256,14 +256,13 @@ class Checkpoints:
                 disk.delete(self.folder / _REPLAY / name)
 
 
-def load_part(folder: Path, part: str, warn: Callable[[str], None] | None = None) -> Arrays | None:
-    """One part of the newest checkpoint in which it is whole, or None if there is no checkpoint at all.
+def newest(folder: Path, parts: tuple[str, ...] = (), warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+    """The newest checkpoint in which these parts are whole, with nothing but them, or None if there is none at all.
 
-    Nothing but that part is read and nothing on disk is touched: safe while another process trains and saves.
+    Nothing else is read and nothing on disk is touched: safe while another process trains and saves.
     """
     with disk.sentence(f"The checkpoints in {folder} cannot be read"):
-        found = _newest_whole(Path(folder), lambda place: _read_folder(place, (part,)), warn or (lambda text: None))
-    return found.parts[part] if found else None
+        return _newest_whole(Path(folder), lambda place: _read_folder(place, parts), warn or (lambda text: None))
 
 
 def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> Arrays | None:
@@ -271,10 +270,10 @@ def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> A
 
     Nothing on disk is touched.
     """
+    found = newest(folder, (), warn)
+    if found is None or not found.segments:
+        return None
     with disk.sentence(f"The checkpoints in {folder} cannot be read"):
-        found = _newest_whole(Path(folder), lambda place: _read_folder(place, ()), warn or (lambda text: None))
-        if found is None or not found.segments:
-            return None
         *_, (_, data) = replace(found, segments=found.segments[-1:]).read_segments()
         return _unpack(data)
 
@@ -347,14 +346,14 @@ def _read_all(place: _Place) -> Checkpoint:
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     """The size and checksum of each file of a checkpoint."""
     try:
-        manifest = json.loads(disk.read(path / _MANIFEST))
-        whole = manifest.pop("sha256") == disk.sha256(_json(manifest))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise disk.Damaged(f"{_MANIFEST} has a wrong checksum")
+        manifest = disk.unsealed(json.loads(disk.read(path / _MANIFEST)))
+    except (ValueError, RecursionError):
+        raise disk.Damaged(f"{_MANIFEST} has a wrong checksum") from None
     if manifest["format"] != FORMAT:
-        raise UserError(f"{path} has format {manifest['format']}, but this version of Shoal reads format {FORMAT}.")
+        raise UserError(
+            f"{path} has format {manifest['format']}, but this version of Shoal reads format {FORMAT}; train the run "
+            "anew, or use the version that it was trained with."
+        )
     return {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
 
 
@@ -368,8 +367,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
 
 def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
     """The size and checksum of each file, under a checksum of their own."""
-    manifest = {"format": FORMAT, "files": entries}
-    return _json(manifest | {"sha256": disk.sha256(_json(manifest))})
+    return _json(disk.sealed({"format": FORMAT, "files": entries}))
 
 
 def _json(value: object) -> bytes:

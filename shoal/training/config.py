@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range
+from shoal.training import disk
+
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -131,30 +134,58 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
             raise UserError("--env-options must be a JSON object, e.g. '{\"N\": 4}'.")
         return options
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides a run, as JSON holds it: not its folder, which may be moved, nor the machine's threads."""
+        held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        del held["out"], held["threads"]
+        return held
+
     def to_json(self) -> str:
         """The text of config.json."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """The configuration of a run folder."""
-    path = folder / "config.json"
-    try:
-        if not folder.is_dir():
-            raise UserError(f"There is no run folder '{folder}'.")
-        fields = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"'{folder}' is not a run folder: it has no config.json.") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' cannot be read: {error}.") from None
-    if not isinstance(fields, dict):
-        raise UserError(f"'{path}' does not hold a JSON object.")
+    """The configuration of a run folder; that it is the one the run was trained with is for `check_settings`."""
+    path = folder / CONFIG
+    fields = read_fields(folder)
+    fields.pop(disk.SEAL, None)
     known = {field.name for field in dataclasses.fields(TrainConfig)}
     if unknown := fields.keys() - known:
-        raise UserError(f"'{path}' has the unknown setting '{min(unknown)}': it is of another version of Shoal.")
+        raise UserError(
+            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged or of another version of Shoal"
+            f"{_also_in(folder)}."
+        )
     try:
         return TrainConfig(**fields).checked()
     except UserError as error:
-        raise UserError(f"'{path}' cannot be used: {error}") from None
+        raise UserError(f"'{path}' cannot be used: {str(error).rstrip('.')}{_also_in(folder)}.") from None
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """What config.json holds, whatever it is."""
+    path = folder / CONFIG
+    try:
+        if folder.is_file():
+            raise UserError(f"'{folder}' is a file, but must be a run folder.")
+        if not folder.is_dir():
+            raise UserError(f"There is no run folder '{folder}'.")
+        if not path.exists():
+            raise UserError(f"'{folder}' is not a run folder: it has no {CONFIG}{_also_in(folder)}.")
+        fields = json.loads(disk.read(path))
+    except disk.Damaged as error:
+        raise UserError(f"'{path}' cannot be read: {error}{_also_in(folder)}.") from None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' cannot be read: {error}{_also_in(folder)}.") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"'{path}' does not hold a JSON object{_also_in(folder)}.")
+    return fields
+
+
+def _also_in(folder: Path) -> str:
+    """Where else the settings of a run are, for whoever has to mend its config.json."""
+    held = sorted(folder.glob("checkpoints/[0-9]*/meta.json"))
+    return f"; the run's settings are also in '{held[-1]}'" if held else ""

@@ -3,12 +3,17 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
+
+SEAL = "sha256"
+"""The key of a JSON object's own checksum."""
 
 
 class Damaged(Exception):
@@ -27,6 +32,19 @@ def sentence(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {error.strerror or error}{where}.") from error
 
 
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its own checksum in it."""
+    return {**fields, SEAL: sha256(json.dumps(fields, sort_keys=True).encode())}
+
+
+def unsealed(held: Any) -> dict[str, Any]:
+    """What was sealed, of what JSON gave back; a `ValueError` unless it is still the same."""
+    fields = {name: value for name, value in held.items() if name != SEAL} if isinstance(held, dict) else {}
+    if not fields or held.get(SEAL) != sealed(fields)[SEAL]:
+        raise ValueError("its checksum is wrong")
+    return fields
+
+
 def sha256(data: bytes) -> str:
     """The checksum of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
@@ -39,7 +57,7 @@ def read(path: Path, size: int | None = None, checksum: str | None = None) -> by
             raise Damaged(f"{path.name} is {'not a file' if path.exists() else 'missing'}")
         found = path.stat().st_size
         if size is not None and found != size:
-            raise Damaged(f"{path.name} has {found} bytes instead of {size}")
+            raise Damaged(f"{path.name} has {counted(found, 'byte')} instead of {size:,}")
         data = path.read_bytes()
     except PermissionError:  # the file may well be whole
         raise

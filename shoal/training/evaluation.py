@@ -7,12 +7,14 @@ import torch
 
 from shoal.algorithms import make_team
 from shoal.algorithms.team import Team
-from shoal.errors import UserError, check_range
-from shoal.training.checkpoint import load_part
+from shoal.errors import check_range
+from shoal.training.checkpoint import newest
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.parts import Learner
 from shoal.training.play import Act, Evaluation, build_env, options_named, play, random_act
 from shoal.training.precision import train_quantized
+from shoal.training.run_folder import CHECKPOINTS
+from shoal.training.stored import check_settings, check_world, damage, no_checkpoint
 
 __all__ = [
     "Act",
@@ -53,15 +55,24 @@ def evaluate_team(
     return results
 
 
-def load_team(folder: Path, warn: Callable[[str], None]) -> tuple[Team, TrainConfig]:
-    """The trained team of a run folder, from its newest whole checkpoint; `warn` hears of damaged ones."""
+def load_team(
+    folder: Path, warn: Callable[[str], None], trust: bool = False, named: str = ""
+) -> tuple[Team, TrainConfig]:
+    """The trained team of a run folder, from its newest whole checkpoint; `warn` hears of files that are damaged.
+
+    `trust` lets third-party code run that the folder names as its environment; `named` is one that the user named.
+    """
     config = read_config(folder)
-    checkpoint = load_part(folder / "checkpoints", "weights", warn)
+    checkpoint = newest(folder / CHECKPOINTS, ("weights",), warn)
     if checkpoint is None:
-        raise UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
+        raise no_checkpoint(folder)
+    check_settings(config, folder, checkpoint)
+    check_world(config, folder, {"env": named}, trust)
+    for sentence in damage(folder, checkpoint):
+        warn(sentence)
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
     train_quantized(team, config)  # its ranges are among the weights
-    team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.items()})
+    team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.parts["weights"].items()})
     return team, config

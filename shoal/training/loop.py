@@ -17,7 +17,7 @@ import torch
 
 from shoal.algorithms import make_team
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.quantization.qat import Qat
@@ -25,15 +25,15 @@ from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
-from shoal.training.config import TrainConfig, read_config
+from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.parts import Learner, Replay
 from shoal.training.precision import train_quantized
-from shoal.training.result import TrainResult, result_fields, result_json, result_of
+from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode, ReturnTracker
-from shoal.training.run_folder import MetricsLog, RunFolder, check_free, new_run
+from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
 from shoal.training.setup import (
     check_update_memory,
     compile_loops,
@@ -43,6 +43,7 @@ from shoal.training.setup import (
     use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
+from shoal.training.stored import check_settings, check_world, finished_result
 
 IMPLEMENTATIONS = {"engine": "shoal.training.loop:Training", "reference": "shoal.reference.training:ReferenceTraining"}
 LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
@@ -93,10 +94,13 @@ class Silent:
         """Nothing to close."""
 
 
-def train(config: TrainConfig, resume: bool = False, observer: Observer | None = None) -> TrainResult:
+def train(
+    config: TrainConfig, resume: bool = False, observer: Observer | None = None, trust: bool = False
+) -> TrainResult:
     """Train a team into a run folder; with `resume`, go on with the run in `config.out` from its newest checkpoint.
 
-    A resumed run takes its settings from its folder. A finished one is returned as it is.
+    A resumed run takes its settings from its folder. A finished one is returned as it is. `trust` lets third-party
+    code run that the folder names as its environment; one that `config` names is trusted.
     """
     observer = observer or Silent()
     config = config.checked()
@@ -112,16 +116,25 @@ def train(config: TrainConfig, resume: bool = False, observer: Observer | None =
         raise UserError("--resume needs the run folder to go on with: --out FOLDER --resume, or --resume FOLDER.")
     read_config(Path(config.out))  # it is a run at all
     with RunFolder(Path(config.out)) as folder:
+        named = vars(config)
         config = stored_config(config, folder.path)
-        if (before := folder.result) is not None:
-            result = result_of(before, folder.path)
+        checkpoint = folder.checkpoints.load(observer.tell)
+        check_settings(config, folder.path, checkpoint)
+        check_world(config, folder.path, named, trust)
+        if (result := finished_result(folder.path, checkpoint)) is not None:
+            tell_log_damage(checkpoint, folder.path, observer)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
             return result
         training = build(config, observer)
-        checkpoint = folder.checkpoints.load(observer.tell)
         if checkpoint is None:
             observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
         return carry_out(training, folder, checkpoint, observer)
+
+
+def tell_log_damage(checkpoint: Checkpoint | None, folder: Path, observer: Observer) -> None:
+    """Say so if metrics.jsonl is not as the checkpoint knows it; a run goes on without."""
+    if checkpoint is not None and (damage := LogMark(*checkpoint.meta["log"]).damage(folder)):
+        observer.tell(damage)
 
 
 def build(config: TrainConfig, observer: Observer) -> "Training":
@@ -152,10 +165,10 @@ def carry_out(
                     f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
                     "it goes on, but not to the same bits."
                 )
-        folder.write("config.json", config.to_json())
-        log = MetricsLog(folder.path, config.tensorboard, training.log_bytes, training.episodes)
-        if log.lost:
-            observer.tell(f"'{log.path}' has lost lines that were written before the checkpoint; it goes on as it is.")
+        folder.write(CONFIG, config.to_json())
+        tell_log_damage(checkpoint, folder.path, observer)
+        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
+        training.log_mark = log.mark
         observer.begin(config, folder.path, training.episodes)
         if training.most_samples is not None and training.most_samples < config.warmup:
             observer.tell(
@@ -180,7 +193,7 @@ def carry_out(
         return training.result(folder.path, signal=getattr(stop, "number", int(signal.SIGINT)))
     finally:
         observer.end()
-    folder.write("result.json", result_json(result))
+    folder.write(RESULT, result_json(result))
     folder.checkpoints.keep_newest()
     return result
 
@@ -206,7 +219,7 @@ class Training:
         self.returns = ReturnTracker(self.env)
         self.episodes = self.samples = self.updates = 0
         self.logged = self.saved = 0  # the episode of the last line of the log, of the last checkpoint
-        self.log_bytes = 0
+        self.log_mark = LogMark()
         self.fresh: list[Episode] = []  # ended since the last line of the log
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
         self.losses: dict[str, torch.Tensor] = {}  # sums since the last line of the log
@@ -227,8 +240,9 @@ class Training:
         self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples, reserved)
         if self.sampler.needs > self.ring.capacity_per_copy:
             raise UserError(
-                f"--sampler {config.sampler} needs {self.sampler.needs} transitions of each of the {config.copies} "
-                f"copies, but --capacity {config.capacity} holds {self.ring.capacity_per_copy}."
+                f"--sampler {config.sampler} needs {counted(self.sampler.needs, 'transition')} per copy, but "
+                f"--capacity {config.capacity} holds {self.ring.capacity_per_copy} for each of "
+                f"{counted(config.copies, 'copy', 'copies')}."
             )
         self.team = make_team(spec, config, config.seed, device)
         self.qat = train_quantized(self.team, config)
@@ -321,7 +335,7 @@ class Training:
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
         self.check_finite(line)
         log.add(line)
-        self.log_bytes = log.size
+        self.log_mark = log.mark
         self.fresh, self.losses, self.loss_count = [], {}, 0
 
     def check_finite(self, line: dict[str, Any]) -> None:

@@ -4,11 +4,12 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 from shoal.errors import UserError
-from shoal.training.evaluation import Evaluation
-from shoal.training.run_folder import finite
+from shoal.training import disk
+from shoal.training.play import Evaluation
+from shoal.training.run_folder import RESULT, finite
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,17 @@ def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
 
 def result_json(result: TrainResult) -> str:
     """The text of result.json; what is not a finite number is null."""
-    return json.dumps(finite(dataclasses.asdict(result)), indent=2) + "\n"
+    return json.dumps(disk.sealed(finite(dataclasses.asdict(result))), indent=2) + "\n"
 
 
-def result_of(held: dict[str, Any], run: Path) -> TrainResult:
-    """What result.json held; the run may have been moved since."""
-    held = {**held, "run": str(run)}
+def read_result(run: Path) -> TrainResult | None:
+    """What result.json holds; None while the run is not finished. The run may have been moved since."""
+    path = run / RESULT
     try:
-        result = TrainResult(**held)
-        whole = all(fits(held[name], kind) for name, kind in get_type_hints(TrainResult).items() if name in held)
-    except TypeError:  # a field is missing or unknown
-        whole = False
-    if not whole or not result.finished:
-        raise UserError(f"'{run / 'result.json'}' is damaged; remove it, and --resume makes it anew.")
-    return result
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value that was read from JSON is of a field's type."""
-    kind = get_origin(kind) if get_origin(kind) is dict else kind
-    return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))
+        if not path.exists():
+            return None
+        return TrainResult(**{**disk.unsealed(json.loads(disk.read(path))), "run": str(run)})
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
+    except (disk.Damaged, ValueError, RecursionError, TypeError) as error:  # TypeError: a field is missing or unknown
+        raise UserError(f"'{path}' is damaged ({error}); remove it, and --resume makes it anew.") from None

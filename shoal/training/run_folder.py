@@ -5,6 +5,7 @@ One process at a time may write into it: it holds a lock on the folder, which th
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -12,14 +13,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
-from shoal.training.config import TrainConfig
+from shoal.training.config import CONFIG, TrainConfig
 
-OURS = ("config.json", "result.json", "metrics.jsonl", "checkpoints")
+METRICS, RESULT, CHECKPOINTS = "metrics.jsonl", "result.json", "checkpoints"
+OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
 
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
@@ -65,7 +67,7 @@ class RunFolder:
 
     def __init__(self, path: Path, make: bool = False) -> None:
         self.path = path
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.checkpoints = Checkpoints(path / CHECKPOINTS)
         with writing(path):
             if make:
                 path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +77,7 @@ class RunFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise UserError(f"The run in '{path}' is being trained by another process.") from None
-        self._new = not (path / "config.json").exists()
+        self._new = not (path / CONFIG).exists()
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -88,22 +90,6 @@ class RunFolder:
     def close(self) -> None:
         """Let others write."""
         os.close(self._lock)
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """What result.json holds; None while the run is not finished."""
-        path = self.path / "result.json"
-        try:
-            held = json.loads(path.read_text())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"'{path}' cannot be read: {error}.") from None
-        if not isinstance(held, dict):
-            raise UserError(f"'{path}' does not hold a JSON object.")
-        return held
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file under a temporary name and put it in its place."""
@@ -120,10 +106,32 @@ class RunFolder:
         """Take back a new run that failed before its first step: what it wrote, and the folder if it is empty then."""
         if not self._new:
             return
-        for path in (self.path / "config.json", *log.paths):
+        for path in (self.path / CONFIG, *log.paths):
             disk.delete(path)
         with contextlib.suppress(OSError):
             self.path.rmdir()
+
+
+class LogMark(NamedTuple):
+    """How far metrics.jsonl was when a checkpoint was written."""
+
+    size: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+    def damage(self, folder: Path) -> str | None:
+        """A sentence if what was written up to here is not there any more."""
+        path, kept = folder / METRICS, b""
+        try:
+            if path.is_file():  # and not a pipe, say
+                with path.open("rb") as file:
+                    kept = file.read(self.size)
+        except OSError as error:
+            return f"'{path}' cannot be read: {error.strerror or error}."
+        if len(kept) < self.size:
+            return f"'{path}' has lost lines that were written before the checkpoint; those that are left are kept."
+        if disk.sha256(kept) != self.sha256:
+            return f"'{path}' is damaged: lines before the checkpoint are not as they were written."
+        return None
 
 
 class MetricsLog:
@@ -131,16 +139,16 @@ class MetricsLog:
 
     def __init__(self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0) -> None:
         """Lines behind `keep_bytes` are of a time that a resumed run lives through again: they are dropped."""
-        self.path = folder / "metrics.jsonl"
-        self.lost = False  # lines that should be there are not
+        self.path = folder / METRICS
         with writing(self.path):
             self._file = self.path.open("a+b")
-            self.lost = self._file.seek(0, os.SEEK_END) < keep_bytes
-            if self.lost:
-                self._file.seek(0)
-                keep_bytes = self._file.read().rfind(b"\n") + 1
-            self._file.truncate(keep_bytes)
-            self._file.seek(keep_bytes)
+            self._file.seek(0)
+            kept = self._file.read(keep_bytes)
+            if len(kept) < keep_bytes:  # lines were lost; the last one may be torn
+                kept = kept[: kept.rfind(b"\n") + 1]
+            self._file.truncate(len(kept))
+            self._file.seek(len(kept))
+        self._sha256 = hashlib.sha256(kept)
         self._events = None
         if tensorboard:
             from shoal.training.events import EventsFile
@@ -154,16 +162,18 @@ class MetricsLog:
         return [self.path] if self._events is None else [self.path, self._events.path]
 
     @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._file.tell()
+    def mark(self) -> LogMark:
+        """How much was written so far, and its checksum."""
+        return LogMark(self._file.tell(), self._sha256.hexdigest())
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append one line; numbers that are not finite become null."""
         clean = finite(line)
+        text = (json.dumps(clean) + "\n").encode()
         with writing(self.path):
-            self._file.write((json.dumps(clean) + "\n").encode())
+            self._file.write(text)
             self._file.flush()
+        self._sha256.update(text)
         if self._events is not None:
             with writing(self._events.path):
                 numbers = {key: value for key, value in clean.items() if isinstance(value, int | float)}

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.returns import Episode
+from shoal.training.run_folder import LogMark
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -36,11 +37,12 @@ def snapshot(training: "Training") -> tuple[Parts, dict[str, Any]]:
         "samples": training.samples,
         "updates": training.updates,
         "logged": training.logged,
-        "log_bytes": training.log_bytes,
+        "log": training.log_mark,
         "loss_count": training.loss_count,
         "sampling": training.rng.bit_generator.state,
         "seconds": training.clock.seconds,
         "threads": torch.get_num_threads(),
+        "settings": training.config.settings,
     }
     return parts, meta
 
@@ -56,8 +58,8 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
         checkpoint.load_ring(training.ring)
     elif meta["episodes"] < training.config.episodes:  # all were done, and only the evaluation was missing
         raise UserError(
-            f"The run was finished after {meta['episodes']:,} episodes and its ring is gone: it cannot go on to "
-            f"{training.config.episodes:,}."
+            f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot go on "
+            f"to {training.config.episodes:,}."
         )
     own = parts["training"]
     training.observation = own["observation"]
@@ -66,7 +68,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.returns.load_state(with_prefix(own, "returns."))
     training.losses = as_tensors(with_prefix(own, "losses."), training.team.device)
     training.episodes, training.samples, training.updates = meta["episodes"], meta["samples"], meta["updates"]
-    training.logged, training.log_bytes = meta["logged"], meta["log_bytes"]
+    training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.loss_count = meta["loss_count"]
     training.rng.bit_generator.state = meta["sampling"]
     training.clock.seconds = dict(meta["seconds"])

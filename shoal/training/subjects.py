@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from shoal.algorithms.team import Team
 from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, VectorEnv
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.inference.policy import Policy
 from shoal.networks import Actors
 from shoal.networks.actors import LOG_STD_HIGH, LOG_STD_LOW
@@ -53,9 +53,7 @@ class TeamSubject:
         if (spec.observation_sizes, spec.action_sizes) != (own.observation_sizes, own.action_sizes):
             env.close()
             raise UserError(
-                f"--env {self.env} does not fit the run in '{self.name}': its {spec.agents} agents see "
-                f"{spec.observation_size} numbers and have {spec.action_size} actions, the run's {own.agents} see "
-                f"{own.observation_size} and have {own.action_size}."
+                f"--env {self.env} does not fit the run in '{self.name}': it has {_sizes(spec)}, the run {_sizes(own)}."
             )
         return env
 
@@ -170,14 +168,15 @@ class ModelSubject:
         model = self.model
         if model.inputs is not None and model.inputs != spec.observation_size:
             raise UserError(
-                f"--env {self.env} does not fit the model in '{model.path}': it shows {spec.observation_size} numbers, "
-                f"the model sees {model.inputs}."
+                f"--env {self.env} does not fit the model in '{model.path}': it shows "
+                f"{counted(spec.observation_size, 'number')}, the model sees {model.inputs}."
             )
-        kind = {True: "choices", False: "numbers in a box"}
+        kind = {True: ("choice", "choices"), False: ("number in a box", "numbers in a box")}
         if (spec.discrete, spec.action_size) != (model.discrete, model.actions):
             raise UserError(
-                f"--env {self.env} does not fit the model in '{model.path}': it takes {spec.action_size} "
-                f"{kind[spec.discrete]}, the model gives {model.actions} {kind[model.discrete]}."
+                f"--env {self.env} does not fit the model in '{model.path}': it takes "
+                f"{counted(spec.action_size, *kind[spec.discrete])}, the model gives "
+                f"{counted(model.actions, *kind[model.discrete])}."
             )
         if not spec.from_zero:
             raise UserError(
@@ -195,9 +194,9 @@ class ModelSubject:
                     ) from None
 
 
-def team_subject(folder: Path, env: str, warn: Callable[[str], None]) -> TeamSubject:
-    """The trained team of a run folder, in its own world or in another that fits."""
-    team, config = load_team(folder, warn)
+def team_subject(folder: Path, env: str, warn: Callable[[str], None], trust: bool = False) -> TeamSubject:
+    """The trained team of a run folder, in its own world or in another that fits; for `trust` see `load_team`."""
+    team, config = load_team(folder, warn, trust, env)
     if env and env != config.env:
         config = dataclasses.replace(config, env=env)
     return TeamSubject(team, config, str(folder))
@@ -236,6 +235,12 @@ def _gaussian(head: Tensor) -> tuple[Tensor, Tensor]:
     """Means and deviations of a head."""
     mean, squashed = head.chunk(2, -1)
     return mean, (LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (squashed.tanh() + 1)).exp()
+
+
+def _sizes(spec: EnvSpec) -> str:
+    """What a world asks of its agents."""
+    seen, acted = counted(spec.observation_size, "number"), counted(spec.action_size, "action")
+    return f"{counted(spec.agents, 'agent')} with {seen} to see and {acted}"
 
 
 def _without_quantizer(actors: Actors) -> Actors:

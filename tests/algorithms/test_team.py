@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from shoal.algorithms import LearnConfig, make_team
+from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
@@ -35,6 +36,15 @@ def always(actors, choice):
         for parameter in actors.parameters():
             parameter.zero_()
         actors.biases[-1][..., choice] = 99
+
+
+def test_weights_of_another_team_are_refused():
+    team, other = team_of(Toy(agents=2)), team_of(Toy(agents=3))
+    with pytest.raises(UserError, match="the number of agents or the sizes of the world differ"):
+        team.load_weights(other.weights())
+    deeper = make_team(Toy(agents=2).spec, LearnConfig(hidden=(8, 8)), 0, CPU)
+    with pytest.raises(UserError, match="they are of another algorithm or number of layers"):
+        deeper.load_weights(team.weights())
 
 
 @pytest.mark.parametrize("explore", [True, False])

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import pytest
 
 from shoal import TrainConfig, train
 from shoal.errors import UserError
+from shoal.training.checkpoint import newest
 from shoal.training.config import read_config
+from shoal.training.result import read_result
 from shoal.training.run_folder import RunFolder, finite, new_run
+from shoal.training.stored import check_settings
 from tests.cli.helpers import QUIET, lines, one_sentence, strict
 
 
@@ -83,12 +88,141 @@ def test_a_configuration_of_other_types(shoal, finished_run, tmp_path, settings,
     assert os.listdir(tmp_path) == ["config.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", 10**5 * b"[", None], ids=["empty", "no text", "deep", "folder"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", 10**5 * b"[", None, "pipe"], ids=["empty", "no text", "deep", "folder", "pipe"]
+)
 def test_a_configuration_that_is_none(shoal, tmp_path, content):
     path = tmp_path / "config.json"
-    path.mkdir() if content is None else path.write_bytes(content)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.mkdir() if content is None else os.mkfifo(path)
     code, _, err = shoal("train", "--resume", tmp_path)
     assert code == 2 and "config.json' cannot be read: " in one_sentence(err) and "Errno" not in err
+
+
+def flipped(path):
+    """Texts that differ from the file's in one bit, here and there: all of them take seconds."""
+    data = path.read_bytes()
+    for place in range(0, len(data), 5):
+        yield data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "none yet"])
+def test_a_flipped_bit_of_the_settings_is_found(stopped, checkpoints):
+    """By the checkpoint, or before the first by the file's own checksum; the folder itself may be another."""
+    config, checkpoint = read_config(stopped), newest(stopped / "checkpoints") if checkpoints else None
+    if not checkpoints:
+        shutil.rmtree(stopped / "checkpoints")
+    refused = harmless = 0
+    for data in flipped(stopped / "config.json"):
+        (stopped / "config.json").write_bytes(data)
+        try:
+            found = read_config(stopped)
+            check_settings(found, stopped, checkpoint)
+        except UserError:
+            refused += 1
+        else:
+            assert found.settings == config.settings
+            harmless += 1
+    assert refused > 200 and harmless < (50 if checkpoints else 5)
+
+
+@pytest.mark.parametrize("command", ["train --resume", "evaluate", "watch", "quantize", "export"])
+def test_settings_that_the_run_was_not_trained_with(shoal, stopped, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = stopped / "config.json"
+    path.write_text(path.read_text().replace("0.95", "0.91").replace('"tau": 0.01', '"tau": 0.03'))
+    before = sorted(os.listdir(stopped))
+    code, out, err = shoal(*command.split(), stopped)
+    assert code == 2 and out == "" and "damaged: discount is 0.91 instead of 0.95, tau is 0.03" in one_sentence(err)
+    assert "; put back what '" in err and "/meta.json' says the run was trained with" in err
+    assert sorted(os.listdir(stopped)) == before and os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"wings": 2}', '{"batch": "many"}'])
+def test_settings_can_be_mended_from_the_checkpoint(shoal, finished, content):
+    """Whatever becomes of config.json: the sentence says where the settings are, and they can be put back by hand."""
+    path = finished / "config.json"
+    path.unlink() if content is None else path.write_text(content)
+    code, _, err = shoal("evaluate", finished)
+    assert code == 2 and "config.json" in one_sentence(err)
+    meta = re.search(r"the run's settings are also in '(.*)'\.$", err)[1]
+    path.write_text(json.dumps(json.loads(Path(meta).read_text())["meta"]["settings"]))
+    code, _, err = shoal("evaluate", finished, "--episodes", "2")
+    assert code == 0 and err == ""
+
+
+def test_a_flipped_bit_of_the_result_is_found(finished):
+    whole = read_result(finished)
+    assert whole.finished and whole.run == str(finished)
+    for data in flipped(finished / "result.json"):
+        (finished / "result.json").write_bytes(data)
+        try:
+            assert read_result(finished) == whole  # 1e-05 may become 1E-05
+        except UserError as error:
+            assert "result.json' is damaged" in str(error)
+
+
+HARM = {
+    "checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
+    "weights": lambda run: next(run.glob("checkpoints/0*/weights.safetensors")).write_bytes(b"none"),
+    "result": lambda run: (run / "result.json").write_text((run / "result.json").read_text().replace("6", "7")),
+    "no result": lambda run: (run / "result.json").unlink(),
+    "log": lambda run: (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().replace("7", "8")),
+    "no log": lambda run: (run / "metrics.jsonl").unlink(),
+    "pipes": lambda run: [((run / name).unlink(), os.mkfifo(run / name)) for name in ("result.json", "metrics.jsonl")],
+}
+
+
+@pytest.mark.parametrize(
+    ("harm", "command", "code", "sentence"),
+    [
+        ("checkpoints", "train --resume", 2, "is finished, but its checkpoints are gone: put a copy of"),
+        ("checkpoints", "evaluate", 2, "is finished, but its checkpoints are gone: put a copy of"),
+        ("weights", "train --resume", 2, "No whole checkpoint is left"),
+        ("weights", "evaluate", 2, "No whole checkpoint is left"),
+        ("result", "train --resume", 2, "result.json' is damaged (its checksum is wrong); remove it"),
+        ("result", "evaluate --episodes 2", 0, "result.json' is damaged (its checksum is wrong); remove it"),
+        ("no result", "evaluate --episodes 2", 0, "is trained to its end, but has no result.json"),
+        ("log", "train --quiet --resume", 0, "metrics.jsonl' is damaged: lines before the checkpoint are not"),
+        ("log", "evaluate --episodes 2", 0, "metrics.jsonl' is damaged: lines before the checkpoint are not"),
+        ("pipes", "train --resume", 2, "result.json' is damaged (result.json is not a file); remove it"),
+        ("pipes", "evaluate --episodes 2", 0, "metrics.jsonl' has lost lines"),
+        ("no log", "train --quiet --resume", 0, "metrics.jsonl' has lost lines"),
+        ("no log", "evaluate --episodes 2", 0, "metrics.jsonl' has lost lines"),
+    ],
+)
+def test_a_finished_run_with_damaged_or_missing_files(shoal, finished, harm, command, code, sentence):
+    HARM[harm](finished)
+    found, _, err = shoal(*command.split(), finished)
+    assert found == code and sentence in err, err
+
+
+def test_a_result_that_was_removed_is_made_anew(shoal, finished):
+    before = read_result(finished)
+    (finished / "result.json").unlink()
+    assert shoal("train", "--quiet", "--resume", finished)[0] == 0
+    after = read_result(finished)
+    assert (after.updates, after.return_mean) == (before.updates, before.return_mean)
+    assert after.return_deterministic == before.return_deterministic
+
+
+def test_a_result_of_another_run(shoal, finished, tmp_path):
+    assert shoal("train", *QUIET, "--episodes", "30", "--out", tmp_path / "other")[0] == 0
+    shutil.copy(tmp_path / "other" / "result.json", finished / "result.json")
+    code, _, err = shoal("train", "--resume", finished)
+    assert code == 2 and "is not that of checkpoint" in one_sentence(err) and "remove it" in err
+
+
+@pytest.mark.parametrize("harm", ["log", "no log"])
+def test_a_damaged_log_is_told_of_once(shoal, stopped, harm):
+    """A resumed run goes on with what is left, and what it writes is covered again."""
+    HARM[harm](stopped)
+    code, _, err = shoal("train", "--quiet", "--resume", stopped)
+    assert code == 0 and err.count("metrics.jsonl") == 1
+    code, _, err = shoal("train", "--quiet", "--resume", stopped)
+    assert code == 0 and "metrics.jsonl" not in err
 
 
 def test_numbers_that_json_has_no_word_for():

@@ -29,6 +29,14 @@ def test_the_parsers_complaints_in_plain_words(shoal, monkeypatch, columns, word
     assert err.endswith(f" (shoal {words.split()[0]} --help tells more).\n")
 
 
+def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):
+    words = ["--episodes", "1", "--copies", "1", "--evaluate-episodes", "0", "--no-tensorboard", "--threads", "1"]
+    code, out, err = shoal("train", *words, "--out", tmp_path / "run")
+    assert code == 0 and "1 episode, 25 steps and 0 updates in" in out and ", 1 episode, into" in err
+    code, out, _ = shoal("evaluate", finished_run, "--episodes", "1")
+    assert code == 0 and "Return of an episode, 1 episode each" in out
+
+
 @pytest.mark.parametrize("command", ["evaluate", "watch"])
 @pytest.mark.parametrize("seed", ["-1", str(2**70)])
 def test_seeds_out_of_range(shoal, finished_run, command, seed):

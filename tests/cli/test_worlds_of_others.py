@@ -1,15 +1,18 @@
 """A person's own worlds: they print, cannot draw themselves, or fail."""
 
+import dataclasses
 import io
-import json
 import os
 import shlex
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
 
+from shoal import TrainConfig, train
 from shoal.cli import main
+from shoal.errors import UserError
 from shoal.training.config import read_config
 from tests.cli.helpers import HOME, QUIET, SHORT, one_sentence, strict
 
@@ -97,7 +100,7 @@ def test_a_world_that_prints_does_not_spoil_json(shoal, workplace):
     words = ["--env", "pettingzoo:worlds_of_mine:chatty", "--out", "run"]
     code, out, err = shoal("train", *QUIET, *words, "--json")
     assert code == 0 and strict(out)["finished"] and "step" in err
-    code, out, _ = shoal("evaluate", "run", "--episodes", "3", "--json")
+    code, out, _ = shoal("evaluate", "run", "--episodes", "3", "--json", "--trust")
     assert code == 0 and strict(out)["episodes"] == 3
 
 
@@ -109,7 +112,7 @@ def test_a_world_whose_native_code_prints_does_not_spoil_json(process, workplace
 
 def test_a_world_that_cannot_draw_itself(shoal, workplace):
     assert shoal("train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run")[0] == 0
-    code, out, err = shoal("watch", "run")
+    code, out, err = shoal("watch", "run", "--trust")
     assert code == 2 and out == "" and "its render() fails (no light)" in one_sentence(err)
     assert not list((workplace / "run").glob("episode*"))
 
@@ -128,12 +131,84 @@ def test_a_world_that_fails_at_its_first_step_leaves_no_run(shoal, workplace, ou
 
 def test_a_resumed_run_that_cannot_step_is_kept(workplace, shoal, finished_run):
     """Its world may be back tomorrow."""
-    held = json.loads((finished_run / "config.json").read_text())
+    config = dataclasses.replace(read_config(finished_run), env="pettingzoo:worlds_of_mine:broken")
     (workplace / "run").mkdir()
-    (workplace / "run" / "config.json").write_text(json.dumps({**held, "env": "pettingzoo:worlds_of_mine:broken"}))
+    (workplace / "run" / "config.json").write_text(config.to_json())
     with pytest.raises(RuntimeError, match="a wheel came off"):
-        shoal("train", "--resume", "run")
+        shoal("train", "--resume", "run", "--trust")
     assert read_config(Path("run")).batch == 32
+
+
+@pytest.fixture(scope="module")
+def run_of_others(tmp_path_factory):
+    """A finished run in a world of somebody's own, to be looked at only."""
+    place = tmp_path_factory.mktemp("others")
+    (place / "worlds_of_mine.py").write_text(WORLDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.setattr(sys, "path", [*sys.path])
+        assert main(["train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run"]) == 0
+    sys.modules.pop("worlds_of_mine", None)
+    return place / "run"
+
+
+COMMANDS = ["train --resume", "evaluate --episodes 2", "watch", "quantize --bits 8 --episodes 2", "export"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_does_not_say_which_code_is_imported(shoal, workplace, run_of_others, command):
+    """Not even one that lies in the working directory: it is the run's word, not the user's."""
+    code, out, err = shoal(*command.split(), run_of_others)
+    assert code == 2 and out == "" and os.listdir(workplace) == ["worlds_of_mine.py"]
+    assert "names the environment 'pettingzoo:worlds_of_mine:World', which is third-party code: add --trust" in err
+    one_sentence(err)
+    assert "worlds_of_mine" not in sys.modules and str(workplace) not in sys.path
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "watch"])
+def test_a_run_whose_code_is_trusted(shoal, workplace, run_of_others, command):
+    code, _, err = shoal(*command.split(), run_of_others, "--trust")
+    assert code == 0 and ("worlds_of_mine" in sys.modules) is (command != "train --resume"), err
+
+
+def test_naming_the_world_is_to_trust_it(shoal, workplace, run_of_others):
+    world = "pettingzoo:worlds_of_mine:World"
+    for words in (["--env", world], [f"--env={world}"]):
+        assert shoal("train", "--resume", run_of_others, *words)[0] == 0
+    assert shoal("quantize", run_of_others, "--env", world, "--bits", "8", "--episodes", "2")[0] == 0
+    code, _, err = shoal("train", "--resume", run_of_others, "--env", "pettingzoo:worlds_of_mine:talker")
+    assert code == 2 and "a resumed run keeps its settings" in one_sentence(err)
+
+
+def test_trust_from_python(workplace, run_of_others):
+    with pytest.raises(UserError, match="third-party code"):
+        train(TrainConfig(out=str(run_of_others)), resume=True)
+    for settings, trust in (({}, True), ({"env": "pettingzoo:worlds_of_mine:World"}, False)):
+        assert train(TrainConfig(**settings, out=str(run_of_others)), resume=True, trust=trust).finished
+
+
+@pytest.mark.parametrize("name", ["mpe2", "pettingzoo"])
+def test_a_module_in_the_working_directory_is_not_taken_for_a_missing_library(shoal, workplace, monkeypatch, name):
+    """The name of a library needs no trust, so nothing else may answer to it, whether it is installed or not."""
+    (workplace / name).mkdir()
+    (workplace / name / "__init__.py").write_text("raise SystemExit('it was run')")
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+
+    class NotInstalled:
+        @staticmethod
+        def find_spec(module, path=None, target=None):
+            if module != name:
+                return None
+            spec = PathFinder.find_spec(name, [path for path in sys.path if path == str(workplace)])
+            if spec is None:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+            return spec
+
+    monkeypatch.setattr(sys, "meta_path", [NotInstalled, *sys.meta_path])
+    code, _, err = shoal("train", *QUIET, "--env", f"pettingzoo:{name}.simple_v3", "--out", "run")
+    assert code == 2 and f"the package {name} is not installed; pip install 'shoal[pettingzoo]'" in one_sentence(err)
 
 
 class Gone(io.StringIO):

@@ -124,23 +124,27 @@ def test_a_file_does_not_say_which_code_is_imported(tmp_path, shoal, monkeypatch
     path, states = tmp_path / "policy.onnx", np.random.default_rng(1).standard_normal((32, 1, 4)).astype(np.float32)
     export_policy(policy, path, "float32", states, policy.outputs(states), metadata={"world": {"env": world}})
     code, _, err = shoal("evaluate", path)
-    assert code == 2 and f"--env {world}" in err
-    with pytest.raises(SystemExit, match="it was run"):
-        shoal("evaluate", path, "--env", world)
+    assert code == 2 and f"names the environment '{world}', which is third-party code: add --trust" in err
+    for words in (["--env", world], ["--trust"]):
+        with pytest.raises(SystemExit, match="it was run"):
+            shoal("evaluate", path, *words)
 
 
-def test_options_of_a_strangers_file_are_not_taken_unasked(tmp_path, shoal):
-    run, options = tmp_path / "run", '{"is_slippery": false}'
+def test_options_of_an_untrusted_file(tmp_path, shoal):
+    """Numbers are passed on; a text may name a module or a file, so it is not."""
+    run, options = tmp_path / "run", '{"map_name": "4x4", "is_slippery": false}'
     words = ["--episodes", 20, "--warmup", 50, "--batch", 16, "--hidden", 8, "--evaluate-episodes", 0, "--copies", 2]
     words += ["--env", "gym:FrozenLake-v1", "--env-options", options]
     assert shoal("train", *words, "--out", run, "--quiet")[0] == 0
-    code, out, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx")
+    code, _, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx")
+    assert code == 2 and f"passes {options} to the environment's code: add --trust" in err
+    code, out, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx", "--trust")
     path = tmp_path / "policy-agent.onnx"
-    assert code == 0 and out.endswith(f"play it with: shoal evaluate {path} --env-options '{options}'\n"), err
+    assert code == 0 and out.endswith(f"play it with: shoal evaluate {path} --trust\n"), err
     code, _, err = shoal("evaluate", path, "--episodes", 2)
-    assert code == 2 and f"trust them with --env-options '{options}', or '{{}}' for none" in err
-    for said in (options, "{}"):
-        assert shoal("evaluate", path, "--episodes", 2, "--env-options", said)[0] == 0
+    assert code == 2 and f"passes {options} to the environment's code: add --trust" in err
+    for said in (["--env-options", options], ["--env-options", "{}"], ["--trust"]):
+        assert shoal("evaluate", path, "--episodes", 2, *said)[0] == 0
 
 
 def test_a_drawn_policy_by_command(tmp_path, run, shoal):

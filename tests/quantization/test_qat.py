@@ -17,7 +17,7 @@ from shoal.quantization.affine import Scheme, scale_of, simulate
 from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
-from shoal.training.checkpoint import load_part
+from shoal.training.checkpoint import newest
 from shoal.training.evaluation import load_team
 from shoal.training.play import build_env
 from shoal.training.precision import train_quantized
@@ -255,9 +255,11 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
     folder = tmp_path / "parts"
     with pytest.raises(Stop):
         train(dataclasses.replace(config, checkpoint_every=40, out=str(folder)), observer=Stopper())
-    assert load_part(folder / "checkpoints", "weights")["qat.on"] == [1]
+    assert newest(folder / "checkpoints", ("weights",)).parts["weights"]["qat.on"] == [1]
     train(TrainConfig(out=str(folder)), resume=True)
-    whole, parts = (load_part(path / "checkpoints", "weights") for path in (tmp_path / "whole", folder))
+    whole, parts = (
+        newest(path / "checkpoints", ("weights",)).parts["weights"] for path in (tmp_path / "whole", folder)
+    )
     assert {"qat.on", "qat.actors.0.low", "qat.critics.first.high"} <= whole.keys()
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
@@ -272,7 +274,7 @@ def test_critics_can_stay_in_full_precision():
 
 def test_off_is_off(tmp_path):
     train(dataclasses.replace(SMALL, out=str(tmp_path / "run")))
-    weights = load_part(tmp_path / "run" / "checkpoints", "weights")
+    weights = newest(tmp_path / "run" / "checkpoints", ("weights",)).parts["weights"]
     assert not any(name.startswith("qat") for name in weights)
     team, _ = load_team(tmp_path / "run", lambda text: None)
     assert team.actors.quantizer is None and frozen_layers(team.actors) is None

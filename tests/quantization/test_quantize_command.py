@@ -326,7 +326,7 @@ def test_wrong_policies(capsys, run, model, tmp_path):
         ((tmp_path / "none",), "There is no run folder and no zip"),
         ((tmp_path,), "is not a run folder"),
         ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a whole zip file"),
-        ((run, "--trust"), "--trust is for zips"),
+        ((run, "--normaliser", "n.npz"), "--normaliser is for zips"),
         ((run, "--env", "predator-prey"), "does not fit the run"),
         ((model,), "--env is missing"),
     ):

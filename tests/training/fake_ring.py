@@ -1,13 +1,14 @@
 """The smallest ring that a checkpoint can store, and checkpoints whose whole content follows from a few numbers."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.training.checkpoint import Checkpoint, Checkpoints
+from shoal.training.checkpoint import Checkpoint, Checkpoints, newest
 
 
 class FakeRing:
@@ -90,6 +91,12 @@ def load(folder: Path) -> Checkpoint:
     found = Checkpoints(folder).load(no_warning)
     assert found is not None
     return found
+
+
+def load_part(folder: Path, part: str, warn: Callable[[str], None] | None = None) -> dict[str, NDArray[Any]] | None:
+    """One part of the newest checkpoint in which it is whole."""
+    found = newest(folder, (part,), warn)
+    return found.parts[part] if found else None
 
 
 def names(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_ring import FakeRing, check, load, names, no_warning, parts_of, save, two_checkpoints
+from fake_ring import FakeRing, check, load, load_part, names, no_warning, parts_of, save, two_checkpoints
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
 from shoal.replay import Ring
 from shoal.training import checkpoint as module
-from shoal.training.checkpoint import Checkpoints, load_part
+from shoal.training.checkpoint import Checkpoints
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_save_returns_the_folder_named_by_the_episode(folder: Path) -> None:
 
 def test_the_manifest_tells_the_files(two: Path) -> None:
     manifest = json.loads((two / "00000002/manifest.json").read_text())
-    assert manifest["format"] == 1
+    assert manifest["format"] == module.FORMAT
     assert set(manifest["files"]) | {"manifest.json"} == set(names(two / "00000002"))
     meta = json.loads((two / "00000002/meta.json").read_text())
     assert [segment["name"] for segment in meta["segments"]] == names(two / "replay")

@@ -18,11 +18,11 @@ from typing import Any
 
 import fake_ring
 import pytest
-from fake_ring import FakeRing, check, load, names, no_warning, save, two_checkpoints
+from fake_ring import FakeRing, check, load, load_part, names, no_warning, save, two_checkpoints
 
 from shoal.errors import UserError
 from shoal.training import disk
-from shoal.training.checkpoint import Checkpoints, load_part
+from shoal.training.checkpoint import Checkpoints
 
 CHANGES = ("mkdir", "rename", "unlink", "rmdir")  # besides the making and writing of files
 OTHERS = (

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_ring import FakeRing, check, load, names, no_warning, save, two_checkpoints
+from fake_ring import FakeRing, check, load, load_part, names, no_warning, save, two_checkpoints
 
 from shoal.errors import UserError
 from shoal.training import checkpoint as module
 from shoal.training import disk
-from shoal.training.checkpoint import Checkpoints, load_part
+from shoal.training.checkpoint import Checkpoints
 
 
 @pytest.fixture
@@ -138,10 +138,10 @@ def test_several_damaged_ones_are_each_told(two: Path) -> None:
 def test_a_format_of_the_future_is_not_taken_for_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
-    monkeypatch.setattr(module, "FORMAT", 2)
-    save(store, 3, ring.add(2))
-    monkeypatch.setattr(module, "FORMAT", 1)
-    with pytest.raises(UserError, match="has format 2, but this version of Shoal reads format 1"):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "FORMAT", 99)
+        save(store, 3, ring.add(2))
+    with pytest.raises(UserError, match=f"has format 99, but this version of Shoal reads format {module.FORMAT}"):
         Checkpoints(two).load(no_warning)
 
 

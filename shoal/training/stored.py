@@ -1,0 +1,88 @@
+"""A run folder that is opened again: its files are compared with its checkpoint, which is under checksums, first."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError
+from shoal.training import disk
+from shoal.training.checkpoint import Checkpoint
+from shoal.training.config import CONFIG, TrainConfig, read_fields
+from shoal.training.result import TrainResult, read_result
+from shoal.training.run_folder import CHECKPOINTS, RESULT, LogMark
+from shoal.trust import check_trusted
+
+
+def check_settings(config: TrainConfig, folder: Path, checkpoint: Checkpoint | None) -> None:
+    """Refuse a config.json that is not the one the run was trained with.
+
+    Before the first checkpoint its own checksum has to do; later a file that was mended by hand is as good.
+    """
+    path = folder / CONFIG
+    if checkpoint is None:
+        try:
+            disk.unsealed(read_fields(folder))
+        except ValueError as error:
+            raise UserError(f"'{path}' is damaged: {error}; put a copy back, or train into another folder.") from None
+        return
+    trained = TrainConfig().settings | checkpoint.meta["settings"]
+    found = config.settings
+    if changed := [name for name in found if found[name] != trained[name]]:
+        values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)
+        raise UserError(
+            f"'{path}' is damaged: {values}; put back what '{checkpoint.path / 'meta.json'}' says the run was trained "
+            "with."
+        )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
+    """Refuse a run whose world is third-party code, unless that is trusted or the user named the same world."""
+    held = {"env": config.env, "env_options": config.env_options}
+    env, options = ("" if named.get(name) == value else value for name, value in held.items())
+    check_trusted(f"The run in '{folder}'", env, options, trust)
+
+
+def finished_result(folder: Path, checkpoint: Checkpoint | None) -> TrainResult | None:
+    """The result of a finished run; None if there is none yet. A `UserError` if it is not its checkpoint's."""
+    result = read_result(folder)
+    if result is None:
+        return None
+    if checkpoint is None:
+        raise no_checkpoint(folder)
+    counted = {"episodes": result.episodes, "samples": result.env_steps, "updates": result.updates}
+    for name, count in counted.items():
+        if checkpoint.meta[name] != count:
+            raise UserError(
+                f"'{folder / RESULT}' is not that of checkpoint '{checkpoint.path}': it has {count:,} {name}, the "
+                f"checkpoint {checkpoint.meta[name]:,}; remove it, and --resume makes it anew."
+            )
+    return result
+
+
+def no_checkpoint(folder: Path) -> UserError:
+    """The sentence about a run that has no checkpoint."""
+    if (folder / RESULT).exists():
+        return UserError(
+            f"The run in '{folder}' is finished, but its checkpoints are gone: put a copy of '{folder / CHECKPOINTS}' "
+            f"back, or remove {RESULT} and train it again with --resume."
+        )
+    return UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
+
+
+def damage(folder: Path, checkpoint: Checkpoint) -> Iterator[str]:
+    """Sentences about files of a run that are damaged, though its team can be played without them."""
+    try:
+        finished = read_result(folder) is not None
+    except UserError as error:
+        yield str(error)
+    else:
+        over = checkpoint.meta["episodes"] >= checkpoint.meta["settings"]["episodes"]
+        if over and not finished:
+            yield f"'{folder}' is trained to its end, but has no {RESULT}: unless it still runs, --resume makes it."
+    if sentence := LogMark(*checkpoint.meta["log"]).damage(folder):
+        yield sentence
