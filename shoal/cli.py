@@ -16,6 +16,7 @@ from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say
 from shoal.errors import UserError
+from shoal.memory import ran_out_of_memory
 from shoal.trust import names_third_party
 
 COMMANDS = {
@@ -42,12 +43,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         say("Interrupted.")
         return 128 + getattr(stop, "number", 2)
-    except ImportError as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while native code was being loaded
+    except Exception as error:
+        interrupted = isinstance(error, ImportError) and isinstance(error.__cause__, KeyboardInterrupt)
+        if interrupted:  # by Ctrl-C while native code was being loaded
+            say("Interrupted.")
+            return 130
+        if not ran_out_of_memory(error):
             raise
-        say("Interrupted.")
-        return 130
-    except MemoryError:
         say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
         return 2
 
@@ -67,9 +69,13 @@ def run_command(argv: list[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
+    from shoal.commands.evaluate_file import is_policy_file
+    from shoal.limits import check_limits
     from shoal.processes import prepare
     from shoal.training.interrupt import stop_at_signals
 
     prepare()
+    if not {"-h", "--help"} & set(argv):
+        check_limits(torch=argv[0] != "evaluate" or not is_policy_file(argv[1:]))
     stop_at_signals()
     return COMMANDS[argv[0]](argv[1:])

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.errors import UserError
+from shoal.limits import limits_left
 
 HEAP_BYTES = 2**28  # of the heap in large pages: what the updates of a dozen agents work in
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes this process can still take: what the machine has available or its control group's limit leaves.
+    """Bytes this process can still take: what the machine has available, or its own or its group's limits leave.
 
     None where the system does not tell. `root` is where /proc and /sys are looked for.
     """
-    left = [value for value in (_available(root), *_groups_left(root)) if value is not None]
+    left = [value for value in (_available(root), *_groups_left(root), limits_left(root)) if value is not None]
     if left:
         return max(0, min(left))
     return _physical()
@@ -28,8 +29,12 @@ def keep_freed_memory() -> None:
 
     An update frees and asks for the same megabytes over and over; getting them from the system page by page took
     a fifth of its time, finding them by way of small pages another tenth. Nothing happens where the C library is not
-    glibc or the system knows no large pages.
+    glibc or the system knows no large pages, nor where the process's limits leave little: what is kept for arrays is
+    lost to threads and libraries.
     """
+    left = limits_left()
+    if left is not None and left < 8 * HEAP_BYTES:
+        return
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
@@ -56,10 +61,18 @@ def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: 
         return
     kept = free // 10 + reserved
     if needed > free - kept:
+        left = limits_left()
+        within = " within this process's limits (ulimit)" if left is not None and left <= free else ""
         raise UserError(
-            f"{what} needs {human_bytes(needed)}, but only {human_bytes(free)} of memory is free "
+            f"{what} needs {human_bytes(needed)}, but only {human_bytes(free)} of memory is free{within} "
             f"({human_bytes(kept)} of it is kept for the rest); {largest(max(0, free - kept))}."
         )
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether an error is about memory that was not to be had; those of torch and of the loader have no type for it."""
+    said = ("allocate memory", "failed to map segment", "start new thread", "bad_alloc")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def human_bytes(count: int) -> str:

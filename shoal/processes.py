@@ -5,6 +5,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from shoal.limits import live_within_limits
 from shoal.processors import usable_processors
 
 
@@ -17,6 +18,7 @@ def prepare() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would tell when it starts and stops,
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    live_within_limits()
     if "NUMBA_CACHE_DIR" not in os.environ and not any(map(writable, numba_places())):
         os.environ["NUMBA_CACHE_DIR"] = str(own_place(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}"))
 

@@ -7,8 +7,6 @@ from os import PathLike, fspath
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from shoal.errors import UserError, check_choice, check_range
 
 
@@ -102,6 +100,8 @@ def as_declared(config: Config) -> Config:
 
 def _declared(what: str, value: Any, hint: Any) -> Any:
     """A setting in the type that its field declares."""
+    import numpy as np  # here, because the command line is there before numpy and its threads
+
     kinds = get_args(hint) or (hint,)
     if value is None and NoneType in kinds:
         return None

@@ -185,7 +185,7 @@ class Replays:
         self._open: list[Array] = []  # what each agent sees now: the first half of its next transition
         most = capacity if limit is None else min(capacity, limit)
         check_fits(
-            f"Lists of {counted(most, 'transition')} for each of {counted(spec.agents, 'agent')}",
+            f"A list of {counted(most, 'transition')} for each of {counted(spec.agents, 'agent')}",
             most * self.transition_bytes,
             lambda usable: f"the largest --capacity that fits is {usable // self.transition_bytes:,}",
             reserved,
