@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from shoal.control_groups import group_folders, read_number, read_text
 from shoal.errors import UserError
 from shoal.limits import limits_left
 
@@ -93,22 +94,16 @@ def _available(root: Path) -> int | None:
 
 
 def _groups_left(root: Path) -> Iterator[int | None]:
-    """What the limits of our control group and of those above it leave, versions 2 and 1."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers == "":
-            mount, limit, usage, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            mount, limit, usage = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
+    """What the limits of our control group and of those above it leave."""
+    for version, folder in group_folders("memory", root):
+        if version == 2:
+            limit, usage, cache = "memory.max", "memory.current", "inactive_file"
         else:
-            continue
-        group = Path(path.strip("/"))
-        for folder in (root / mount / part for part in (group, *group.parents)):
-            allowed, used = _number(folder / limit), _number(folder / usage)
-            if allowed is not None and used is not None:
-                # Files read long ago count as used, but the kernel gives them back when asked.
-                yield allowed - used + (_field(folder / "memory.stat", cache) or 0)
+            limit, usage, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        allowed, used = read_number(folder / limit), read_number(folder / usage)
+        if allowed is not None and used is not None:
+            # Files read long ago count as used, but the kernel gives them back when asked.
+            yield allowed - used + (_field(folder / "memory.stat", cache) or 0)
 
 
 def _physical() -> int | None:
@@ -121,23 +116,9 @@ def _physical() -> int | None:
     return None
 
 
-def _read(path: Path) -> str:
-    """The text of a file, empty where it cannot be read."""
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    """The one number in a file; None where it is missing or says `max`."""
-    text = _read(path).strip()
-    return int(text) if text.isdecimal() else None
-
-
 def _field(path: Path, name: str, unit: int = 1) -> int | None:
     """The number behind a name at the start of a line."""
-    for line in _read(path).splitlines():
+    for line in read_text(path).splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isdecimal():
             return int(words[1]) * unit
