@@ -1,5 +1,6 @@
 """Damaged runs and policies: the bits of the undamaged one or a sentence, never silently other weights."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -108,7 +109,17 @@ def damage(subject: Path, path: Path, rng: Random) -> str:
     change, data = rng.choice(CHANGES), path.read_bytes()
     changed = change(data, rng) if data else b"x"
     path.write_bytes(changed)
-    return "nothing" if changed == data else f"{name}: {change.__name__}, {len(data)} -> {len(changed)} bytes"
+    if meaning(changed) == meaning(data):
+        return "nothing"
+    return f"{name}: {change.__name__}, {len(data)} -> {len(changed)} bytes"
+
+
+def meaning(data: bytes) -> object:
+    """What JSON says, however it is spaced; the bytes of anything else."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data
 
 
 # ---- what is true ----------------------------------------------------------------------------------------------------
