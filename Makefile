@@ -23,9 +23,9 @@ setup: .venv/ready
 train: setup
 	@$(BIN)/shoal train --env cooperative-navigation --rules openai --episodes 8000 --watch
 
+# Neighbouring tests stay in one worker, which has their fixtures and compiled loops; who is done takes from the other.
 test: lint
-	@$(BIN)/python -m pytest -n 2 tests/training tests/algorithms
-	@$(BIN)/python -m pytest -n 2 --ignore tests/training --ignore tests/algorithms
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/ready-dev
 	@$(BIN)/ruff check --quiet .

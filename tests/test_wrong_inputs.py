@@ -1,5 +1,6 @@
 """Every wrong input ends in one clear sentence and exit code 2, and nothing is lost or half-written."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -187,29 +188,29 @@ def shoal(*words, **options):
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **options)
 
 
-def test_full_disk_keeps_the_checkpoint_before(tmp_path):
+def test_full_disk_keeps_the_checkpoint_before(tmp_path, capsys):
     """The disk refuses a file that grows too large: one sentence, exit code 2, and what was saved stays whole."""
     run = tmp_path / "run"
-
-    def little_room():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-
-    arguments = [*SHORT, "--episodes", "4000", "--log-every", "1", "--checkpoint-every", "20", "--out", run]
-    process = shoal("train", *arguments, stderr=subprocess.PIPE, text=True, preexec_fn=little_room)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 2
+    arguments = [*SHORT, "--episodes", "4000", "--log-every", "1", "--checkpoint-every", "5", "--out", str(run)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (250_000, limits[1]))
+    try:
+        assert main(["train", *arguments]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and "File too large" in said and str(run) in said
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
 
 
-def test_output_that_nobody_reads(places):
+def test_output_that_nobody_reads(places, capsys):
+    sentence = "shoal: The output could not be written: No space left on device.\n"
     with open("/dev/full", "w") as full:
-        process = shoal(
-            "evaluate", places["run"], "--episodes", "2", "--json", stdout=full, stderr=subprocess.PIPE, text=True
-        )
-        said = process.communicate(timeout=120)[1]
-    assert process.returncode == 2
-    assert said == "shoal: The output could not be written: No space left on device.\n"
+        process = shoal("--help", stdout=full, stderr=subprocess.PIPE, text=True)
+        assert (process.communicate(timeout=120)[1], process.returncode) == (sentence, 2)
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        assert main(["evaluate", places["run"], "--episodes", "2", "--json"]) == 2
+    assert capsys.readouterr().err == sentence
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
@@ -217,7 +218,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
     ours, theirs = pty.openpty()
     words = [word for word in SHORT if word != "--quiet"]
     process = shoal(
-        "train", *words, "--episodes", "600", "--out", tmp_path / "run", stdout=theirs, stderr=theirs, stdin=theirs
+        "train", *words, "--episodes", "200", "--out", tmp_path / "run", stdout=theirs, stderr=theirs, stdin=theirs
     )
     os.close(theirs)
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -227,15 +228,14 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["finished"]
 
 
-def test_two_processes_on_one_run(places):
-    lock = os.open(places["empty_run"], os.O_RDONLY)
+def test_two_processes_on_one_run(places, capsys):
+    lock = os.open(places["empty_run"], os.O_RDONLY)  # a lock belongs to the opened file, not to the process
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = shoal("train", "--resume", places["empty_run"], stderr=subprocess.PIPE, text=True)
-        said = process.communicate(timeout=120)[1]
+        assert main(["train", "--resume", places["empty_run"]]) == 2
     finally:
         os.close(lock)
-    assert process.returncode == 2 and "is being trained by another process" in said
+    assert "is being trained by another process" in capsys.readouterr().err
 
 
 def test_python_api_checks_too():
