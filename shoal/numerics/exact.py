@@ -37,32 +37,34 @@ def round_exact(
     negative = math.copysign(1.0, value) < 0
     if rounding == "hysteresis":
         rounding = start if previous is None else "down" if value > previous else "up"
-    largest = Fraction(-format.min if negative else format.max)
-
     if math.isinf(value):
         if overflow in ("saturate", "wrap"):
-            magnitude: Fraction | float = largest
-        else:
-            magnitude = math.inf if infinities else math.nan
-    else:
-        magnitude = _round_magnitude(
-            abs(Fraction(value)), negative, format, rounding, underflow, random, random_bits, variant
-        )
-        if overflow == "wrap" and isinstance(format, FixedFormat):
-            return _wrap(-magnitude if negative else magnitude, format)
-        if magnitude > largest:
-            inward = {"toward-zero": True, "up": negative, "down": not negative}.get(rounding, False)
-            if overflow == "saturate" or inward:
-                magnitude = largest
-            else:
-                magnitude = math.inf if overflow == "infinity" else math.nan
+            return format.min if negative else format.max
+        return math.copysign(math.inf, value) if infinities else math.nan
+    magnitude = round_magnitude(
+        abs(Fraction(value)), negative, format, rounding, underflow, random, random_bits, variant
+    )
+    return keep_to_range(magnitude, negative, format, rounding, overflow)
 
-    if math.isnan(magnitude):
+
+def keep_to_range(magnitude: Fraction, negative: bool, format: Scalar, rounding: str, overflow: str) -> float:
+    """What `overflow` makes of a rounded number."""
+    if overflow == "wrap" and isinstance(format, FixedFormat):
+        return _wrap(-magnitude if negative else magnitude, format)
+    largest = -format.min if negative else format.max
+    inward = {"toward-zero": True, "up": negative, "down": not negative}.get(rounding, False)
+    if magnitude <= largest:
+        kept = float(magnitude)
+    elif overflow == "saturate" or inward:
+        kept = largest
+    elif overflow == "infinity":
+        kept = math.inf
+    else:
         return math.nan
     signed_zero = isinstance(format, FloatFormat) and format.signed_zero
-    if magnitude == 0 and not signed_zero:
+    if kept == 0 and not signed_zero:
         return 0.0
-    return -float(magnitude) if negative else float(magnitude)
+    return -kept if negative else kept
 
 
 def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction, bool]:
@@ -82,7 +84,7 @@ def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction,
     return multiple * spacing, (multiple + 1) * spacing, multiple % 2 == 0
 
 
-def _round_magnitude(
+def round_magnitude(
     magnitude: Fraction,
     negative: bool,
     format: Scalar,

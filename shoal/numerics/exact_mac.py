@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shoal.errors import UserError
-from shoal.numerics.exact import _round_magnitude, exponent_of, round_exact
+from shoal.numerics.exact import exponent_of, keep_to_range, round_exact, round_magnitude
 from shoal.numerics.formats import FixedFormat, FloatFormat
 from shoal.numerics.mac import FixedMultiplier, FloatMultiplier, MacUnit, Scalar
 
@@ -211,13 +211,13 @@ def _round(
     variant: str = "A",
 ) -> float:
     """`round_exact`, and what happened."""
-    value = round_exact(exact, format, rounding, overflow, random=random, random_bits=random_bits, variant=variant)
-    free = _round_magnitude(abs(exact), exact < 0, format, rounding, "round", random, random_bits, variant)
-    if free > (-Fraction(format.min) if exact < 0 else Fraction(format.max)):
+    negative = exact < 0
+    free = round_magnitude(abs(exact), negative, format, rounding, "round", random, random_bits, variant)
+    if free > (-format.min if negative else format.max):
         if overflow == "saturate":
             events.saturated += 1
         else:
             events.overflowed += 1
     elif exact != 0 and free == 0:
         events.underflowed += 1
-    return value
+    return keep_to_range(free, negative, format, rounding, overflow)

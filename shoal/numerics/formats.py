@@ -7,6 +7,7 @@ what would not be one (60 mantissa bits, say) is refused when the format is made
 import math
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,7 @@ class FloatFormat:
         """Bits of a code."""
         return 1 + self.exponent + self.mantissa
 
-    @property
+    @cached_property
     def max(self) -> float:
         """The largest finite value."""
         return self._magnitude(self._largest_code)
@@ -84,7 +85,7 @@ class FloatFormat:
         """2^(1-b): the smallest value whose exponent field is not 0."""
         return math.ldexp(1.0, 1 - self._bias)
 
-    @property
+    @cached_property
     def min_positive(self) -> float:
         """The smallest value above zero."""
         codes = range(1, 3) if self.subnormals != "zero" else range(2**self.mantissa, 2**self.mantissa + 1)

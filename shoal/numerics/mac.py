@@ -7,6 +7,7 @@ open, the answer is a field with the recommended default.
 import re
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import cached_property
 
 from shoal.errors import UserError, check_choice, check_range
 from shoal.numerics.encodings import Encoding, encoding, operand_format
@@ -94,7 +95,7 @@ class FloatMultiplier:
         """Both operand formats."""
         return self.a, self.a if self.b is None else self.b
 
-    @property
+    @cached_property
     def product(self) -> FloatFormat:
         """The format of what comes out."""
         a, b = self.formats
