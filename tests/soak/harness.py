@@ -122,7 +122,10 @@ class Shoal:
             code = process.wait()
             self.close()
             return Ended(None, "", "", f"the process died with code {code}")
-        return Ended(**json.loads(line))
+        ended = Ended(**json.loads(line))
+        if ended.code is None or ended.code > 128:  # who knows what was interrupted
+            self.close()
+        return ended
 
     def _ready(self) -> "subprocess.Popen[str]":
         if self._count >= self.MOST:

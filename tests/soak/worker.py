@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -21,6 +22,7 @@ MEMORY = 6 * 2**30
 def run(words: list[str]) -> int:
     """The exit code of a command, however it ends."""
     from shoal.cli import main
+    from shoal.training.interrupt import SIGNALS
 
     path = [*sys.path]
     try:
@@ -28,6 +30,8 @@ def run(words: list[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
     finally:
+        for number in SIGNALS:  # one that comes after the end of the command
+            signal.signal(number, lambda number, frame: None)
         sys.path[:] = path
 
 
@@ -60,6 +64,8 @@ def serve() -> None:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
+        import shoal.training.loop  # noqa: F401  # which takes long, and is not what is timed
+
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for line in requests:
