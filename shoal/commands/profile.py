@@ -27,8 +27,8 @@ def profile(argv: list[str]) -> int:
         """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
         implementation: str = "engine,reference"
         """engine, reference or both: they take turns, so that the machine's noise hits both alike."""
-        ring: int = 1_000_000
-        """Transitions in every ring; fewer if they do not fit into memory."""
+        ring: int | None = None
+        """Transitions in every ring; None: 1,000,000, or fewer if they do not fit into memory."""
         seconds: float = 5.0
         """Time for each combination; what it was too short for is said to be cut short."""
         caches: str = ""

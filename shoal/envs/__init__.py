@@ -15,6 +15,7 @@ RULES = ("mpe2", "openai")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
 MOST_COPIES = 2**20
+MOST_STEPS = 2**40  # of an episode: times the copies it is still a 64-bit number
 
 __all__ = ["make_env"]
 
@@ -54,7 +55,7 @@ def make_env(
     """
     copies, seed = _whole("copies", copies, 1, MOST_COPIES), _whole("seed", seed, 0)
     agents = None if agents is None else _whole("agents", agents, 1, MOST)
-    episode_length = None if episode_length is None else _whole("episode_length", episode_length, 1)
+    episode_length = None if episode_length is None else _whole("episode_length", episode_length, 1, MOST_STEPS)
     check_choice("rules", rules, RULES)
     check_choice("prey", prey, PREY)
     of_navigation = {"landmarks": landmarks is not None}

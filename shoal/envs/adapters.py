@@ -15,6 +15,7 @@ import gymnasium
 from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
+from shoal.envs.copies import build_copies
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range
 from shoal.trust import pettingzoo_function
@@ -144,7 +145,7 @@ def construct(
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
         try:
-            return [one(options) for _ in range(copies)]
+            return build_copies(name, copies, lambda: one(options))
         except UserError:
             raise
         except Exception as error:

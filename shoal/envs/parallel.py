@@ -12,6 +12,7 @@ from gymnasium.spaces import Discrete, Space
 from numpy.typing import NDArray
 
 from shoal.envs.base import Array, Bools, EnvSpec, Step, stagger_offsets
+from shoal.envs.copies import check_arrays
 from shoal.envs.spaces import action_size, decode, encode, observation_size
 from shoal.errors import UserError
 from shoal.seeding import stream_seed
@@ -55,6 +56,7 @@ class ParallelCopies:
         self._action_spaces = [worlds[0].action_space(agent) for agent in self._agents]
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
+        check_arrays(self.spec, self.copies)
         self._seed = seed
         self._offsets = stagger_offsets(self.copies, episode_length if stagger else None)  # (E,)
 

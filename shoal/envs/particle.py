@@ -239,7 +239,8 @@ class ParticleWorld:
                     f"the saved state of {self.spec.name} does not fit this world: '{name}' is {found}, "
                     f"but must be {array.dtype} of shape {array.shape}."
                 )
-        if not np.isin(state["episode_step"], np.arange(self._last_step + 1)).all():
+        steps = state["episode_step"]
+        if steps.min() < 0 or steps.max() > self._last_step:
             raise UserError(
                 f"the saved state of {self.spec.name} does not fit this world: it has episodes of more than "
                 f"{counted(self._last_step + 1, 'step')}."

@@ -20,10 +20,11 @@ def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Ten
     """
     fan_in, fan_out = int(real_in.sum()), int(real_out.sum())
     bound = math.sqrt(6.0 / (fan_in + fan_out))
+    block = torch.rand(fan_in, fan_out, generator=generator).mul_(2 * bound).sub_(bound)
+    if block.shape == (len(real_in), len(real_out)):
+        return block  # a mask would take eight times the memory of a large layer, and most of the time
     weight = torch.zeros(len(real_in), len(real_out))
-    weight[real_in[:, None] & real_out[None, :]] = (
-        torch.rand(fan_in * fan_out, generator=generator).mul_(2 * bound).sub_(bound)
-    )
+    weight[real_in.nonzero(), real_out.nonzero().T] = block
     return weight
 
 

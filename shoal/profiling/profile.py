@@ -40,8 +40,8 @@ class Sweep:
     env: tuple[str, ...] = ("predator-prey",)
     sampler: tuple[str, ...] = ("uniform", "neighbor")
     implementation: tuple[str, ...] = IMPLEMENTATIONS
-    ring: int = 1_000_000
-    """Transitions in every ring, if they fit."""
+    ring: int | None = None
+    """Transitions in every ring; None: the papers' million, or as many as fit."""
     seconds: float = 5.0
     """Time of each cell."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,8 @@ class Sweep:
                 raise UserError(f"--{what} {problem}, but must be a list of different values, e.g. --agents 3,12.")
         for agents in self.agents:
             check_range("--agents", agents, 1, 1024)
-        check_range("--ring", self.ring, 1024, 2**32)
+        if self.ring is not None:
+            check_range("--ring", self.ring, 1024, 2**32)
         check_range("--seconds", self.seconds, 0.05, 86_400)
         if self.threads is not None:
             check_threads(self.threads)
@@ -166,7 +167,6 @@ class Group:
 
     cells: list[Cell]
     config: TrainConfig
-    ring: int
 
     @property
     def label(self) -> str:
@@ -175,19 +175,20 @@ class Group:
 
     @staticmethod
     def of(sweep: Sweep, env: str, agents: int) -> "Group":
-        """Find out what fits before anything is measured."""
+        """Find out whether it fits before anything is measured."""
         cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
         settings = {"env": env, "agents": agents, "threads": sweep.threads} | sweep.settings
         config = changed(TrainConfig(episodes=10**7), **settings).checked()
         names = sorted({cell.implementation for cell in cells})
-        return Group(cells, config, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
+        rows_that_fit(sweep.ring, config, sweep.algorithm, names)
+        return Group(cells, config)
 
 
 def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":
     """Measure the cells of one world and number of agents."""
     cells, config, label = group.cells, group.config, group.label
     names = sorted({cell.implementation for cell in cells})
-    ring = min(group.ring, rows_that_fit(sweep.ring, config, sweep.algorithm, names))
+    ring = rows_that_fit(sweep.ring, config, sweep.algorithm, names)  # once more: memory may be scarcer now
     subjects = {}
     for name in names:
         advance(0.0, f"{label}: filling the ring of the {name}")

@@ -21,6 +21,7 @@ from shoal.training.evaluation import build_env, random_act
 from shoal.training.loop import Training, implementation
 from shoal.training.setup import update_bytes
 
+PAPER_RING = 1_000_000
 FILL_BLOCK = 4096  # different rows that a reference's lists are filled with
 
 
@@ -95,24 +96,34 @@ def fill_lists(replays: Replays, rows: int) -> None:
     gc.collect()
 
 
-def rows_that_fit(asked: int, config: TrainConfig, algorithms: Sequence[str], implementations: Sequence[str]) -> int:
-    """The most transitions, up to those asked for, that the rings of all implementations hold together."""
+def rows_that_fit(
+    asked: int | None, config: TrainConfig, algorithms: Sequence[str], implementations: Sequence[str]
+) -> int:
+    """The transitions asked for, if the rings of all implementations can hold them together, or a sentence.
+
+    Where none are asked for: as many as the papers have, or as fit.
+    """
     env = build_env(config, 1, 0, stagger=False)
     spec = env.spec
     env.close()
     free = free_memory()
     if free is None:
-        return asked
+        return asked or PAPER_RING
     learning = sum(update_bytes(changed(config, algorithm=algorithm), spec) for algorithm in algorithms)
     usable = int(0.7 * free) - learning * len(implementations)
-    rows = min(asked, usable // sum(transition_bytes(name, spec, config.copies) for name in implementations))
+    rows = max(0, usable // sum(transition_bytes(name, spec, config.copies) for name in implementations))
     if rows < config.batch:
         raise UserError(
-            f"Beside {counted(spec.agents, 'agent')} there is room for {counted(max(0, rows), 'transition')} in "
+            f"Beside {counted(spec.agents, 'agent')} there is room for {counted(rows, 'transition')} in "
             f"{human_bytes(free)} of free memory, "
             f"but a mini-batch has {config.batch:,}; profile fewer --agents."
         )
-    return rows
+    if asked is not None and rows < asked:
+        raise UserError(
+            f"--ring is {asked:,}, but rings of {spec.agents} agents have room for {rows:,} transitions in "
+            f"{human_bytes(free)} of free memory; ask for no more than that, or for fewer --agents."
+        )
+    return asked or min(PAPER_RING, rows)
 
 
 def transition_bytes(name: str, spec: EnvSpec, copies: int) -> int:

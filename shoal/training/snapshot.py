@@ -72,6 +72,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.loss_count = meta["loss_count"]
     training.rng.bit_generator.state = meta["sampling"]
     training.clock.seconds = dict(meta["seconds"])
+    parts.clear()  # of large networks it is as much as the team itself, and the run has just begun
 
 
 def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from shoal.algorithms import LearnConfig, make_team
+from shoal.algorithms.teams import team_bytes
+from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform
 from shoal.training.config import TrainConfig
@@ -117,3 +119,15 @@ def test_the_temperature_of_an_absent_agent_stays():
     before = team.temperature.log.detach().clone()
     team.learn(batch, lambda phase: None)
     assert team.temperature.log[0] == before[0] and team.temperature.log[1] != before[1]
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_the_memory_of_a_team_is_counted(algorithm, monkeypatch):
+    spec, config = make_env("predator-prey", 4).spec, LearnConfig(algorithm=algorithm, hidden=(128, 64))
+    team = make_team(spec, config, 0, torch.device("cpu"))
+    held = sum(4 * tensor.numel() for state in (team.weights(), team.optimizer_state()) for tensor in state.values())
+    assert held < team_bytes(spec, config) < 1.6 * held
+    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.networks.stacked.xavier", lambda *_: pytest.fail("a layer was built"))
+    with pytest.raises(UserError, match=r"4 agents with hidden layers of 50,000 × 50,000 units needs \d+ GB"):
+        make_team(spec, dataclasses.replace(config, hidden=(50_000, 50_000)), 0, torch.device("cpu"))

@@ -239,6 +239,12 @@ def test_dropped_observations_are_used_again():
 # ------------------------------------------------------------------------------------------------- contacts
 
 
+def test_the_longest_episodes_take_no_memory(monkeypatch):
+    monkeypatch.setattr(np, "arange", lambda *_: pytest.fail("every step was listed"))
+    env = make_env("cooperative-navigation", episode_length=2**40, stagger=False)
+    env.load_state(env.state())
+
+
 @pytest.mark.parametrize("rules", ["mpe2", "openai"])
 def test_bodies_with_the_same_centre_part_along_x(rules):
     env = make_env("cooperative-navigation", 2, rules=rules)
@@ -329,8 +335,9 @@ def test_huge_but_finite_actions_are_clipped():
         ({"copies": 10**15}, "from 1 to 1048576"),
         ({"seed": -1}, "seed is -1, but must be at least 0"),
         ({"seed": float("nan")}, "must be a whole number"),
-        ({"episode_length": 0}, "episode_length is 0, but must be at least 1"),
+        ({"episode_length": 0}, "episode_length is 0, but must be from 1 to"),
         ({"episode_length": "25"}, "must be a whole number"),
+        ({"episode_length": 10**20}, "episode_length is 100000000000000000000, but must be from 1 to 1099511627776"),
         ({"rules": "petting"}, "rules 'petting' is not known; choose one of: mpe2, openai"),
         ({"prey": "clever"}, "choose one of: scripted, facmac, learned, random"),
         ({"prey_count": 0}, "prey_count is 0"),

@@ -205,12 +205,16 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
     config = changed(TrainConfig(), agents=3, env="predator-prey")
     both = ("engine", "reference")
     monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**9)
-    fewer = rows_that_fit(10**6, config, ("maddpg",), both)
+    fewer = rows_that_fit(None, config, ("maddpg",), both)
     assert 1024 < fewer < 10**6 and rows_that_fit(5000, config, ("maddpg",), both) == 5000
-    assert rows_that_fit(10**6, config, ("maddpg",), ("engine",)) > fewer
+    assert rows_that_fit(None, config, ("maddpg",), ("engine",)) > fewer
+    with pytest.raises(UserError, match=rf"--ring is 4,294,967,296, but .* room for {fewer:,} transitions in 1 GB"):
+        rows_that_fit(2**32, config, ("maddpg",), both)
     monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**7)
     with pytest.raises(UserError, match="mini-batch has 1,024"):
-        rows_that_fit(10**6, config, ("maddpg",), both)
+        rows_that_fit(None, config, ("maddpg",), both)
+    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: None)
+    assert rows_that_fit(None, config, ("maddpg",), both) == 10**6
 
 
 @pytest.mark.parametrize(
