@@ -93,11 +93,13 @@ def control(layout: Layout, actions: NDArray[np.floating], force: Floats) -> int
     The two rule sets count the four directions differently, and only mpe2 clips the entries to [0, 1].
     """
     copies, agents, size = actions.shape
-    finite = True
-    for value in actions.reshape(-1):
+    finite, flat = True, actions.reshape(-1)
+    for value in flat:
         finite &= value - value == 0
     if not finite:
-        return np.argmin(np.isfinite(actions.reshape(-1))) // size
+        for k in range(flat.size):
+            if flat[k] - flat[k] != 0:
+                return k // size
     zero, one = actions.dtype.type(0), actions.dtype.type(1)
     for e in range(copies):
         for i in range(agents):
@@ -350,7 +352,9 @@ def play(
             navigation_reward(layout, e, position, reward)
         observe(layout, e, position, velocity, observation)
         if keep_final:
-            final_observation[e] = observation[e]
+            for i in range(observation.shape[1]):
+                for o in range(observation.shape[2]):  # whole rows would compile numba's texts of shapes for seconds
+                    final_observation[e, i, o] = observation[e, i, o]
         if ended[e]:
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)

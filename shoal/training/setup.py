@@ -24,8 +24,9 @@ from shoal.training.config import TrainConfig, read_config
 from shoal.training.evaluation import build_env
 
 PRODUCTS_PER_THREAD = 1_000_000_000
-"""Of an update, for which a thread more pays: with fewer it saves 8 to 15 % on a free machine, but costs up to nine
-tenths of the speed where another program has one of the processors (`shoal bench steady`)."""
+"""Of an update, for which a thread more pays. With fewer, a second thread saves less than a third of the time on a free
+machine, and costs up to nine tenths of the speed where another program has one of the processors (`shoal bench
+steady`)."""
 
 
 def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
