@@ -1,5 +1,7 @@
 """The one kind of error that is the user's to mend: a sentence, exit code 2, no traceback; and words for it."""
 
+import operator
+
 
 class UserError(Exception):
     """What is wrong, where, and what would be right, in one sentence."""
@@ -16,6 +18,19 @@ def check_range(what: str, value: float, low: float, high: float | None = None) 
     if not (value >= low and (high is None or value <= high)):
         right = f"at least {low}" if high is None else f"from {low} to {high}"
         raise UserError(f"{what} is {value}, but must be {right}.")
+
+
+def whole_number(what: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """`value` as an int, or a `UserError` if it is not a whole number (from low to high)."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UserError(f"{what} is {value!r}, but must be a whole number.") from None
+    if low is not None:
+        check_range(what, number, low, high)
+    return number
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -82,7 +82,7 @@ def _first_call() -> dict[str, Any]:
     code = (
         "import time, torch\n"
         "from shoal.numerics import matmul\n"
-        "import shoal.numerics.products\n"
+        "import shoal.numerics.mac.matmul\n"
         "a = torch.ones(64, 64)\n"
         "start = time.perf_counter()\n"
         f"matmul(a * 0.3, a * 0.7, {FLOAT!r})\n"

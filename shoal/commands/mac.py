@@ -75,8 +75,8 @@ def mac_area(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(AreaCommand, mac_area, argv)
-    from shoal.numerics.cost_report import compare, fit_lines
-    from shoal.numerics.cost_tables import SYSTEM
+    from shoal.numerics.hardware.report import compare, fit_lines
+    from shoal.numerics.hardware.tables import SYSTEM
 
     found = compare(command.units or tuple(SYSTEM.rows), command.pes)
     if command.json:

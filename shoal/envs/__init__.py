@@ -1,14 +1,13 @@
 """Worlds of many agents by name."""
 
 import difflib
-import operator
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, check_range, counted
+from shoal.errors import UserError, check_choice, counted, whole_number
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
@@ -53,9 +52,9 @@ def make_env(
         options: an adapter's keywords for the environment's constructor.
 
     """
-    copies, seed = _whole("copies", copies, 1, MOST_COPIES), _whole("seed", seed, 0)
-    agents = None if agents is None else _whole("agents", agents, 1, MOST)
-    episode_length = None if episode_length is None else _whole("episode_length", episode_length, 1, MOST_STEPS)
+    copies, seed = whole_number("copies", copies, 1, MOST_COPIES), whole_number("seed", seed, 0)
+    agents = None if agents is None else whole_number("agents", agents, 1, MOST)
+    episode_length = None if episode_length is None else whole_number("episode_length", episode_length, 1, MOST_STEPS)
     check_choice("rules", rules, RULES)
     check_choice("prey", prey, PREY)
     of_navigation = {"landmarks": landmarks is not None}
@@ -89,7 +88,7 @@ def make_env(
 def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> VectorEnv:
     from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
 
-    landmarks = agents if landmarks is None else _whole("landmarks", landmarks, 1, MOST)
+    landmarks = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
     with _sentence_if_too_large(agents, common):
         return cooperative_navigation(agents, landmarks, **common)
 
@@ -104,8 +103,8 @@ def _pursuit(
 ) -> VectorEnv:
     from shoal.envs.particle import predator_prey
 
-    prey_count = max(1, agents // 3) if prey_count is None else _whole("prey_count", prey_count, 1, MOST)
-    obstacles = max(2, agents // 3) if obstacles is None else _whole("obstacles", obstacles, 0, MOST)
+    prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
+    obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
     if prey_scale is not None and prey != "facmac":
         raise UserError(f"prey_scale is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
@@ -159,15 +158,3 @@ def _check_world(name: str) -> None:
         guess = f" (perhaps {close[0]} was meant)" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module> and gym:<id>.")
-
-
-def _whole(what: str, value: int, low: int, high: int | None = None) -> int:
-    """`value` as an int, or a `UserError` if it is not a whole number from low to high."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UserError(f"{what} is {value!r}, but must be a whole number.") from None
-    if isinstance(value, bool):
-        raise UserError(f"{what} is {value!r}, but must be a whole number.")
-    check_range(what, number, low, high)
-    return number

@@ -16,7 +16,7 @@ from shoal.errors import UserError
 from shoal.networks.actors import real_entries
 from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack
 from shoal.networks.stacked import StackedMLP, xavier
-from shoal.numerics.roles import emulating
+from shoal.numerics.emulation.roles import emulating
 
 
 class JointCritics(nn.Module):

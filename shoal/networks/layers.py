@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from shoal.numerics.roles import emulating, role
+from shoal.numerics.emulation.roles import emulating, role
 
 NARROW = 16  # results of at most this many columns are computed the other way round
 

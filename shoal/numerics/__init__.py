@@ -3,23 +3,23 @@
 from typing import TYPE_CHECKING
 
 from shoal.lazy import lazy
-from shoal.numerics.encodings import Encoding, operand_format
-from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format
-from shoal.numerics.notation import parse
-from shoal.numerics.roles import role
+from shoal.numerics.emulation.roles import role
+from shoal.numerics.formats.encodings import Encoding, operand_format
+from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
 
 if TYPE_CHECKING:
-    from shoal.numerics.emulation import Emulation, emulate, wrap
-    from shoal.numerics.mac import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
-    from shoal.numerics.products import MacStats, matmul
-    from shoal.numerics.rounding import quantize
+    from shoal.numerics.emulation.emulate import Emulation, emulate, wrap
+    from shoal.numerics.mac.matmul import MacStats, matmul
+    from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
+    from shoal.numerics.rounding.quantize import quantize
 else:  # the rounding loads torch and numba; formats and their tables do not
     __getattr__ = lazy(
         __name__,
-        dict.fromkeys(("Emulation", "emulate", "wrap"), "shoal.numerics.emulation")
-        | dict.fromkeys(("FixedMultiplier", "FloatMultiplier", "MacUnit", "parse_mac"), "shoal.numerics.mac")
-        | dict.fromkeys(("MacStats", "matmul"), "shoal.numerics.products")
-        | {"quantize": "shoal.numerics.rounding"},
+        dict.fromkeys(("Emulation", "emulate", "wrap"), "shoal.numerics.emulation.emulate")
+        | dict.fromkeys(("FixedMultiplier", "FloatMultiplier", "MacUnit", "parse_mac"), "shoal.numerics.mac.unit")
+        | dict.fromkeys(("MacStats", "matmul"), "shoal.numerics.mac.matmul")
+        | {"quantize": "shoal.numerics.rounding.quantize"},
     )
 
 __all__ = [

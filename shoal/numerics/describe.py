@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import UserError
-from shoal.numerics.encodings import operand_format
-from shoal.numerics.formats import BlockFormat, FixedFormat, FloatFormat, Format, Row
-from shoal.numerics.mac import FloatMultiplier, MacUnit, parse_mac
-from shoal.numerics.notation import parse
+from shoal.numerics.formats.encodings import operand_format
+from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
+from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
 
 MOST_SHOWN = 16  # mantissa fields of the ends; of more the first and the last are shown
 MOST_VALUES = 10  # bits of a format whose values are all shown

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range
-from shoal.numerics.cost import Area, mac_cost
-from shoal.numerics.cost_report import MARKS, figure
-from shoal.numerics.energy import Operation, energy
-from shoal.numerics.mac import MacUnit, Scalar, parse_mac
-from shoal.numerics.products import matmul
-from shoal.numerics.rounding import quantize
+from shoal.numerics.hardware.area import Area, mac_cost
+from shoal.numerics.hardware.energy import Operation, energy
+from shoal.numerics.hardware.report import MARKS, figure
+from shoal.numerics.mac.matmul import matmul
+from shoal.numerics.mac.unit import MacUnit, Scalar, parse_mac
+from shoal.numerics.rounding.quantize import quantize
 
 SLIDES_UNITS = (
     "fp32+fp32", "fp16+fp16", "E6M3:5+E7M7", "E6M2:5+E7M5", "E6M1:5+E7M3", "E5M3:5+E6M7", "E5M2:5+E6M5", "E5M1:5+E6M3",

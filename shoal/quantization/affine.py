@@ -71,7 +71,7 @@ class Scheme:
         if self.format is None or self.format in HALVES:
             return 0
         from shoal.numerics import BlockFormat, parse
-        from shoal.numerics.blocks import tiles
+        from shoal.numerics.rounding.blocks import tiles
 
         if not isinstance(found := parse(self.format), BlockFormat):
             return 0

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.numerics import MacStats, MacUnit, matmul, quantize
-from shoal.numerics.exact_mac import dot_exact
-from shoal.numerics.randomness import MULTIPLIERS, SHIFTS, SPAN, keys, word
+from shoal.numerics.mac.exact import dot_exact
+from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, SPAN, keys, word
 from tests.numerics.numbers import same
 
 SLIDES_UNITS = [

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.numerics import FixedFormat, FloatFormat
-from shoal.numerics.randomness import MULTIPLIERS, SHIFTS, keys
+from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, keys
 
 RANDOM_BITS = 7
 """Of stochastic rounding here: few, so that floor(δ · 2^r) is exact in float64 also where a gap is no power of two."""

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shoal.numerics import BlockFormat, parse, quantize
-from shoal.numerics import rounding as loops
-from shoal.numerics.exact import round_exact
-from shoal.numerics.plan import ROUNDINGS
+from shoal.numerics.rounding import quantize as loops
+from shoal.numerics.rounding.exact import round_exact
+from shoal.numerics.rounding.plan import ROUNDINGS
 from tests.numerics.numbers import assert_same
 
 

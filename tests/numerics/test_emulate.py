@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.numerics import Emulation, emulate, matmul, parse_mac, quantize, wrap
-from shoal.numerics.exact_mac import dot_exact
+from shoal.numerics.mac.exact import dot_exact
 from tests.numerics.macs import draw, numbers
 
 FLOAT, FIXED, CHANCE = "E5M2:5+E6M5", "E5M2:5+Q8.13", "E5M2:5+E6M5, rounding=stochastic"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.numerics import emulate, matmul, role, wrap
-from shoal.numerics.roles import emulating
+from shoal.numerics.emulation.roles import emulating
 from tests.numerics.macs import numbers
 from tests.numerics.test_emulate import FIXED, FLOAT, equal, tensor
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import UserError
-from shoal.numerics.exact import exponent_of, neighbours, round_exact
+from shoal.numerics.rounding.exact import exponent_of, neighbours, round_exact
 from tests.numerics.numbers import EDGES, SLIDES, scalar
 
 SMALL = [name for name in SLIDES + EDGES if scalar(name).width <= 12]

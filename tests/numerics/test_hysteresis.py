@@ -6,7 +6,7 @@ import torch
 
 from shoal.errors import UserError
 from shoal.numerics import quantize
-from shoal.numerics.exact import round_exact
+from shoal.numerics.rounding.exact import round_exact
 from tests.numerics.numbers import assert_same, scalar
 
 

@@ -9,7 +9,7 @@ import torch
 from shoal import memory
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FloatFormat, matmul, parse, quantize
-from shoal.numerics.rounding import _needed
+from shoal.numerics.rounding.quantize import _needed
 from tests.numerics.numbers import assert_same, float16_values
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, matmul, parse, parse_mac
-from shoal.numerics.exact_mac import Events, dot_exact, multiply_exact
+from shoal.numerics.mac.exact import Events, dot_exact, multiply_exact
 from tests.numerics.codes import all_products
 from tests.numerics.macs import numbers
 from tests.numerics.numbers import MULTIPLIER_INPUTS, ROUNDINGS, same, scalar

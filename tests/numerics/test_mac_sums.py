@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, matmul
-from shoal.numerics.exact_mac import Events, add_exact
-from shoal.numerics.tile_kernels import MODE, NEAREST
-from shoal.numerics.tiles import fast
+from shoal.numerics.mac.exact import Events, add_exact
+from shoal.numerics.mac.tile_kernels import MODE, NEAREST
+from shoal.numerics.mac.tiles import fast
 from tests.numerics.numbers import ROUNDINGS, same
 from tests.numerics.table import Table
 

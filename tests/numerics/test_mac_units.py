@@ -6,9 +6,9 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, parse, parse_mac
-from shoal.numerics.design import parse_design
-from shoal.numerics.tile_kernels import GENERAL, MODE, NATIVE, NEAREST
-from shoal.numerics.tiles import fast
+from shoal.numerics.hardware.design import parse_design
+from shoal.numerics.mac.tile_kernels import GENERAL, MODE, NATIVE, NEAREST
+from shoal.numerics.mac.tiles import fast
 from tests.numerics.macs import SLIDES_UNITS
 
 

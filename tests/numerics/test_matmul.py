@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError
 from shoal.numerics import FloatFormat, FloatMultiplier, MacStats, MacUnit, matmul, parse_mac, quantize
-from shoal.numerics.tiles import fast
+from shoal.numerics.mac.tiles import fast
 from tests.numerics.macs import SLIDES_UNITS, assert_as_defined, numbers
 from tests.numerics.numbers import ROUNDINGS, same
 
@@ -137,8 +137,8 @@ def test_kinds_of_the_loops_agree() -> None:
 
 def one_by_one(a: NDArray, b: NDArray, unit: MacUnit, seed: int) -> tuple[NDArray, MacStats]:
     """The loops in float64, by way of operands in float64."""
-    from shoal.numerics.products import _Work
-    from shoal.numerics.randomness import keys
+    from shoal.numerics.mac.matmul import _Work
+    from shoal.numerics.rounding.randomness import keys
 
     x, y = (
         torch.from_numpy(quantize(t.astype(np.float64), f))

@@ -7,9 +7,9 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FloatFormat, quantize
-from shoal.numerics.exact import round_exact
-from shoal.numerics.plan import check_rules
-from shoal.numerics.randomness import random_bits
+from shoal.numerics.rounding.exact import round_exact
+from shoal.numerics.rounding.plan import check_rules
+from shoal.numerics.rounding.randomness import random_bits
 from tests.numerics.numbers import (
     EDGES,
     ROUNDINGS,

@@ -11,8 +11,8 @@ from scipy import stats
 
 from shoal.errors import UserError
 from shoal.numerics import quantize, tensors
-from shoal.numerics.exact import neighbours, round_exact
-from shoal.numerics.randomness import keys, random_bits, word
+from shoal.numerics.rounding.exact import neighbours, round_exact
+from shoal.numerics.rounding.randomness import keys, random_bits, word
 from tests.numerics.numbers import SPECIALS, around, assert_same, float32_patterns, scalar
 
 LEAST_P = 1e-4  # of a χ² test; the seeds are fixed, so a test passes always or never

@@ -5,7 +5,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import matmul, quantize
-from shoal.numerics.cost import mac_cost
+from shoal.numerics.hardware.area import mac_cost
 from shoal.numerics.sweep import operands, sweep, sweep_lines
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.numerics import rounding, tensors
-from shoal.numerics.plan import ROUNDINGS, check_rules
+from shoal.numerics.rounding import quantize as rounding
+from shoal.numerics.rounding import tensors
+from shoal.numerics.rounding.plan import ROUNDINGS, check_rules
 from tests.numerics.numbers import EDGES, SLIDES, around, float32_patterns, scalar
 
 

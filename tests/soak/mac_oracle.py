@@ -352,7 +352,7 @@ class Unit:
         return rounded(exact, self.sums, self._how(random), self.counts)
 
 
-# ---- random bits, after docs/numerics.md and the words of shoal/numerics/randomness.py ------------------------------
+# ---- random bits, after docs/numerics.md and the words of shoal/numerics/rounding/randomness.py ---------------
 
 
 def random_bits(seed: int, call: int, output: int, bits: int) -> Draw:

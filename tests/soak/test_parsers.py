@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import BlockFormat, Format, operand_format, parse, parse_mac
-from shoal.numerics.notation import unit_parts
+from shoal.numerics.formats.notation import unit_parts
 from tests.soak.harness import check_sentence
 
 FULL = 100_000

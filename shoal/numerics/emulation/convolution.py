@@ -1,0 +1,135 @@
+"""Convolutions as emulated products: windows of the input times the kernel.
+
+Axes: n batch, g groups, c input channels and o output channels of a group, i j the kernel's rows and columns, p q the
+output's, h w the input's. Every sum goes through a unit: the output's over (c, i, j), the kernel's gradient's over
+(n, p, q), the input's gradient's over (o, i, j) with the kernel turned round and the output's gradient spread out by
+the stride. Zeros of padding and spreading are multiplied like other numbers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from shoal.errors import UserError
+from shoal.numerics.emulation.contraction import Roles, check_once, contract
+from shoal.numerics.emulation.window_kernels import take_windows
+from shoal.threads import share_out
+
+WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
+
+ALONE = 2**16
+"""Numbers that one thread copies faster than two."""
+
+Pair = tuple[int, int]
+
+
+class Convolution(Function):
+    """(n, C, H, W) with a kernel (O, C/groups, I, J); `edges` are zeros before and after the rows and columns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        kernel: Tensor,
+        stride: Pair,
+        edges: tuple[Pair, Pair],
+        dilation: Pair,
+        groups: int,
+        roles: Roles,
+    ) -> Tensor:
+        """(n, O, P, Q)."""
+        ctx.how, ctx.roles = (stride, edges, dilation, groups), roles
+        ctx.save_for_backward(x, kernel)
+        seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
+        z = contract(roles.forward, seen, WINDOWS, _split(kernel, groups), KERNEL, OUTPUT)
+        return z.flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the input, then of the kernel."""
+        check_once()
+        (x, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
+        split, behind = _split(kernel, groups), _grouped(gradient, groups)
+        of_x = of_kernel = None
+        if ctx.needs_input_grad[0]:
+            spread = _spread(behind, stride)
+            around = [
+                _around(length, spread.shape[axis], dilation[axis - 3] * (taps - 1), edges[axis - 3][0])
+                for axis, length, taps in zip((3, 4), x.shape[2:], kernel.shape[2:], strict=True)
+            ]
+            seen = _windows(spread, (around[0], around[1]), kernel.shape[2:], (1, 1), dilation)
+            of_x = contract(roles.x, seen, "gnhwoij", split.flip(3, 4), KERNEL, "ngchw").reshape(x.shape)
+        if ctx.needs_input_grad[1]:
+            seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
+            of_kernel = contract(roles.y, seen, WINDOWS, behind, OUTPUT, KERNEL).reshape(kernel.shape)
+        return of_x, of_kernel, None, None, None, None, None
+
+
+def edges_of(padding: Any, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
+    """Zeros before and after, for rows and columns, of the `padding` that torch's convolutions take."""
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        if stride != (1, 1):
+            raise UserError(f"padding 'same' goes with a stride of 1, not {stride}.")
+        whole = [apart * (taps - 1) for apart, taps in zip(dilation, kernel, strict=True)]
+        return (whole[0] // 2, whole[0] - whole[0] // 2), (whole[1] // 2, whole[1] - whole[1] // 2)
+    if isinstance(padding, str):
+        raise UserError(f"padding '{padding}' is not known; 'same', 'valid' and numbers are possible.")
+    rows, columns = padding
+    return (rows, rows), (columns, columns)
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """(n, g, C/g, H, W)."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+def _split(kernel: Tensor, groups: int) -> Tensor:
+    """(g, O/g, C/g, I, J)."""
+    return kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
+
+
+def _windows(x: Tensor, edges: tuple[Pair, Pair], kernel: Sequence[int], stride: Pair, dilation: Pair) -> Tensor:
+    """(g, n, p, q, c, i, j): what the kernel sees at (p, q); negative edges are cut off."""
+    lengths = [sum(around) + length for around, length in zip(edges, x.shape[3:], strict=True)]
+    spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
+    if spans[0] > lengths[0] or spans[1] > lengths[1]:
+        raise UserError(
+            f"The kernel spans {spans[0]} x {spans[1]} numbers, but the padded input has only "
+            f"{lengths[0]} x {lengths[1]}."
+        )
+    made = [(length - span) // step + 1 for length, span, step in zip(lengths, spans, stride, strict=True)]
+    seen = np.empty((x.shape[1], x.shape[0], *made, x.shape[2], *kernel), np.float32)
+    source, before = x.detach().contiguous().numpy(), (edges[0][0], edges[1][0])
+
+    def work(first: int, last: int) -> int:
+        return int(take_windows(source, seen, stride, before, dilation, first, last))
+
+    windows = math.prod(seen.shape[:4])
+    share_out(work, windows, torch.get_num_threads() if seen.size > ALONE else 1)
+    return torch.from_numpy(seen)
+
+
+def _spread(gradient: Tensor, stride: Pair) -> Tensor:
+    """With stride - 1 zeros between the numbers."""
+    if stride == (1, 1):
+        return gradient
+    lengths = [step * (length - 1) + 1 for step, length in zip(stride, gradient.shape[3:], strict=True)]
+    spread = gradient.new_zeros(*gradient.shape[:3], *lengths)
+    spread[..., :: stride[0], :: stride[1]] = gradient
+    return spread
+
+
+def _around(length: int, spread: int, reach: int, before: int) -> Pair:
+    """Zeros around the spread gradient, so that the kernel turned round sees at h what input h went into.
+
+    `reach` is how far the kernel's last tap is from its first. Negative: that much is cut off.
+    """
+    first = reach - before
+    return first, length + reach - spread - first

@@ -1,0 +1,81 @@
+"""What an emulation counts: products by name and role, and what happened in them."""
+
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from shoal.numerics.emulation.roles import ROLES
+from shoal.numerics.mac.matmul import MacStats
+
+NOTHING = MacStats(0, 0, 0, 0)
+
+
+class Covered(NamedTuple):
+    """A torch function in one role: whether it went through a unit, how often and how large."""
+
+    op: str
+    role: str
+    calls: int
+    macs: int | None
+    """None if a plain function's products cannot be counted from outside."""
+    emulated: bool
+
+
+class Coverage(list[Covered]):
+    """Rows of `Covered`; as a text, a table."""
+
+    def __init__(self, rows: Iterable[Covered] = ()) -> None:
+        super().__init__(sorted(rows, key=lambda row: (not row.emulated, row.op, row.role)))
+
+    def __str__(self) -> str:
+        """A header, then a line for each row; plain float32 last."""
+        cells = [("function", "role", "calls", "MACs", "arithmetic")]
+        for row in self:
+            macs = "–" if row.macs is None else f"{row.macs:,}"
+            cells.append((row.op, row.role, f"{row.calls:,}", macs, "emulated" if row.emulated else "plain"))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width) if n in (2, 3) else cell.ljust(width)
+                for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in cells
+        )
+
+
+class Counts:
+    """Sums of what went by, safe in threads."""
+
+    def __init__(self) -> None:
+        self.by_role = dict.fromkeys(ROLES, NOTHING)
+        self._rows: dict[tuple[str, str, bool], tuple[int, int | None]] = {}
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, so that wrapped modules can be copied and saved."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    def next_call(self) -> int:
+        """The number of this product, from 0: with the seed it decides the random bits."""
+        with self._lock:
+            self._calls += 1
+            return self._calls - 1
+
+    def add(self, op: str, role: str, macs: int | None, happened: MacStats | None) -> None:
+        """Count a product; `happened` is None for a plain one."""
+        key = (op, role, happened is not None)
+        with self._lock:
+            calls, before = self._rows.get(key, (0, 0))
+            self._rows[key] = calls + 1, None if macs is None or before is None else before + macs
+            if happened is not None:
+                self.by_role[role] += happened
+
+    def coverage(self) -> Coverage:
+        """A row for each function and role."""
+        return Coverage(
+            Covered(op, role, calls, macs, emulated) for (op, role, emulated), (calls, macs) in self._rows.items()
+        )

@@ -1,0 +1,222 @@
+"""`emulate`: training an unmodified PyTorch model with its products in MAC units, forward and backward.
+
+An `Emulation` is a context, a decorator, and the counts of what went through it.
+"""
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from math import prod
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import UserError, whole_number
+from shoal.numerics.emulation.contraction import Roles
+from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
+from shoal.numerics.emulation.interception import Functions, Net, in_backward
+from shoal.numerics.emulation.roles import ROLES, here
+from shoal.numerics.mac.matmul import MacStats, matmul
+from shoal.numerics.mac.unit import MacUnit, parse_mac
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Unit = MacUnit | str | None
+
+
+def emulate(
+    mac: Unit = None,
+    *,
+    forward: Unit = None,
+    grad_input: Unit = None,
+    grad_weight: Unit = None,
+    strict: bool = True,
+    seed: int = 0,
+    stats: bool = True,
+) -> "Emulation":
+    """A context, or a decorator, in which the products of any PyTorch model go through MAC units.
+
+    What has run forward in it has its gradients emulated wherever `backward` is called. Contexts nest: the inner one
+    holds. Make one for a whole training run, so that its counts, and the random bits of stochastic units, go on.
+
+    Args:
+        mac: the unit of all products, or its name, such as `E5M2:5+E6M5`.
+        forward, grad_input, grad_weight: instead, one unit for each role; None leaves it to float32.
+        strict: refuse what multiplies and accumulates but cannot be emulated; otherwise it runs in float32 and is
+            listed by `coverage()`.
+        seed: decides, with the number of the product since the emulation was made, the random bits of stochastic units.
+        stats: count what saturates, overflows and underflows, which takes some time; MACs are always counted.
+
+    """
+    given = {"forward": forward, "grad_input": grad_input, "grad_weight": grad_weight}
+    if (mac is None) == all(unit is None for unit in given.values()):
+        raise UserError("emulate needs one unit for all products, or units by role (forward, grad_input, grad_weight).")
+    units = {name: _unit(unit if mac is None else mac) for name, unit in given.items()}
+    return Emulation(units, strict, whole_number("seed", seed), stats)
+
+
+def wrap(module: nn.Module, mac: Unit = None, **options: Any) -> "Emulated":
+    """A module that runs another in an emulation of its own; further arguments as in `emulate`."""
+    if not isinstance(module, nn.Module):
+        raise UserError(f"wrap takes a torch.nn.Module, not {type(module).__name__}; emulate(mac) decorates functions.")
+    return Emulated(module, emulate(mac, **options))
+
+
+class Emulation:
+    """MAC units by role, and the counts of what has gone through them."""
+
+    def __init__(self, units: dict[str, MacUnit | None], strict: bool, seed: int, stats: bool) -> None:
+        self.units, self.strict, self.seed, self.stats = units, strict, seed, stats
+        self._counts = Counts()
+
+    @property
+    def by_role(self) -> dict[str, MacStats]:
+        """Counts of `forward`, `grad_input` and `grad_weight`."""
+        return dict(self._counts.by_role)
+
+    @property
+    def macs(self) -> int:
+        """Emulated multiplications, each with its addition."""
+        return self._total.macs
+
+    @property
+    def saturated(self) -> int:
+        """Finite results that were cut to the largest value."""
+        return self._counted.saturated
+
+    @property
+    def overflowed(self) -> int:
+        """Finite results that became infinite or NaN, or wrapped around."""
+        return self._counted.overflowed
+
+    @property
+    def underflowed(self) -> int:
+        """Results other than zero that became zero."""
+        return self._counted.underflowed
+
+    def coverage(self) -> Coverage:
+        """Which functions went through units and which did not, by role; as a text, a table."""
+        return self._counts.coverage()
+
+    def __enter__(self) -> "Emulation":
+        before, stack, functions = (here.emulation, here.mode), ExitStack(), Functions(self)
+        stack.enter_context(functions)
+        stack.enter_context(Net(functions))
+        here.entered.append((stack, before))
+        here.emulation, here.mode, here.refusal = self, functions, ""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        stack, before = here.entered.pop()
+        here.emulation, here.mode = before
+        stack.close()
+        if isinstance(error, RuntimeError) and here.refusal and "TorchScript" in str(error):
+            raise UserError(here.refusal) from None  # its interpreter put an error of its own in the place of ours
+
+    def __call__(self, function: Function) -> Function:
+        """The function, run in this emulation."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function) or not callable(function):
+            raise UserError(f"emulate decorates functions that run in one go, not {function!r}.")
+        if isinstance(function, nn.Module | type):
+            raise UserError("emulate decorates functions; wrap(module, mac) is for modules.")
+
+        @wraps(function)
+        def emulated(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return emulated  # type: ignore[return-value]
+
+    def times(self, op: str) -> "_Times":
+        """What a function of `emulation/ops.py` multiplies by."""
+        return _Times(self, op)
+
+    def multiply(self, op: str, role: str, a: Tensor, b: Tensor) -> Tensor:
+        """(…, M, K) × (…, K, N) through the role's unit, as float32."""
+        unit = self.units[role]
+        macs = prod(a.shape) * b.shape[-1]
+        if unit is None:
+            self._counts.add(op, role, macs, None)
+            return torch.matmul(a, b)
+        call = self._counts.next_call()
+        if self.stats:
+            product, happened = matmul(a, b, unit, stats=True, seed=self.seed, call=call)
+        else:
+            product, happened = matmul(a, b, unit, seed=self.seed, call=call), MacStats(macs, 0, 0, 0)
+        self._counts.add(op, role, macs, happened)
+        return product.float()
+
+    def check(self, op: str, why: str) -> None:
+        """Refuse what cannot be emulated, if strict."""
+        if self.strict:
+            here.refusal = f"emulate cannot run {op}: it {why}; strict=False runs it as it is."
+            raise UserError(here.refusal)
+
+    def escaped(self, op: str, macs: int | None, why: str = "has no emulation") -> None:
+        """Count what runs in float32, or refuse it if strict."""
+        self.check(op, why)
+        self._counts.add(op, "backward" if in_backward() else "forward", macs, None)
+
+    def role_in_backward(self, op: str) -> str:
+        """Of a product in somebody's own backward, which does not say what it is the gradient of."""
+        if self.strict and self.units["grad_input"] != self.units["grad_weight"]:
+            raise UserError(
+                f"emulate cannot run {op} in a backward of one's own: it may be grad_input or grad_weight, which have "
+                'different units; say which with shoal.numerics.role("grad_weight").'
+            )
+        return "grad_input"
+
+    @property
+    def _total(self) -> MacStats:
+        return sum(self._counts.by_role.values(), NOTHING)
+
+    @property
+    def _counted(self) -> MacStats:
+        if not self.stats:
+            raise UserError("This emulation counts MACs only; emulate(..., stats=True) counts what happens in them.")
+        return self._total
+
+
+class _Times(NamedTuple):
+    """Products of one function."""
+
+    emulation: Emulation
+    op: str
+
+    def roles(self, x: Tensor, y: Tensor, y_is_weight: bool = False) -> Roles:
+        """Units for X·Y and its gradients: a leaf that requires a gradient, or a view of one, is a weight."""
+        role = here.role or (self.emulation.role_in_backward(self.op) if in_backward() else "forward")
+        y_is_weight = y_is_weight or _is_leaf(y)
+        x_is_weight = not y_is_weight and _is_leaf(x)
+        return Roles(self._in(role), *(self._in(ROLES[1 + weight]) for weight in (x_is_weight, y_is_weight)))
+
+    def _in(self, role: str) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda a, b: self.emulation.multiply(self.op, role, a, b)
+
+
+class Emulated(nn.Module):
+    """A module whose forward, and so its backward, runs in an emulation."""
+
+    def __init__(self, module: nn.Module, emulation: Emulation) -> None:
+        super().__init__()
+        self.module, self.emulation = module, emulation
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives."""
+        with self.emulation:
+            return self.module(*args, **kwargs)
+
+
+def _unit(unit: Unit) -> MacUnit | None:
+    if isinstance(unit, str):
+        return parse_mac(unit)
+    if unit is not None and not isinstance(unit, MacUnit):
+        raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
+    return unit
+
+
+def _is_leaf(x: Tensor) -> bool:
+    own = x if x._base is None else x._base
+    return own.requires_grad and own.is_leaf

@@ -1,0 +1,280 @@
+"""Hardware cost of a MAC unit on an FPGA: LUTs and DSPs of its parts, of the array and of the whole system.
+
+Every figure that the slides tabulate is returned as it stands there. In between, least-squares fits of the same tables
+speak, and every figure says what it is: `tabulated`; `interpolated`, between the rows of the fit; or `extrapolated`,
+beyond them or resting on an assumption. `docs/numerics.md` lists the fits, their errors and the assumptions.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from shoal.errors import check_range, whole_number
+from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.hardware import tables
+from shoal.numerics.hardware.design import MOST_LUT_MANTISSA, Design, Scalar, bits_of, parse_design, product_bits
+from shoal.numerics.hardware.fits import Fit
+from shoal.numerics.mac.unit import MacUnit
+
+KINDS = ("tabulated", "interpolated", "extrapolated")
+MOST_PES = 2**20
+
+Resources = tables.Resources
+
+
+@dataclass(frozen=True)
+class Area:
+    """LUTs and DSPs of a part, and how they are known."""
+
+    luts: float
+    dsps: int
+    kind: str
+    """`tabulated`, `interpolated` or `extrapolated`."""
+    error: float | None
+    """Standard error of the LUTs; 0 if tabulated, None if nothing is left to judge it by."""
+    source: str
+    """The slide, or what the figure was made from."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A MAC unit's parts, their sum, and what an array of them takes alone and within a system."""
+
+    design: Design
+    pes: int
+    multiplier: Area
+    converter: Area | None
+    """From the float product to the fixed accumulator; None where none is needed."""
+    accumulator: Area
+    unit: Area
+    """One MAC unit: multiplier, converter and accumulator."""
+    array: Area
+    """`pes` units."""
+    surroundings: Area
+    """System less array: FP32 converters, interconnect, buffers for the accumulators' output."""
+    system: Area
+
+    @property
+    def saving(self) -> float:
+        """The part of the FP32 system's LUTs that this system saves; negative if it takes more."""
+        return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
+
+
+def mac_cost(design: str | MacUnit | Design, pes: int = tables.SYSTEM_PES) -> Cost:
+    """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4)."""
+    design = parse_design(design)
+    pes = whole_number("pes", pes)
+    check_range("pes", pes, 1, MOST_PES)
+    multiplier, accumulator = multiplier_area(design), accumulator_area(design.accumulator)
+    converter = converter_area(design)
+    unit = _sum([part for part in (multiplier, converter, accumulator) if part], "sum of the parts")
+    array = _times(unit, pes)
+    system = _system(design, pes, unit, accumulator)
+    around = (system.luts - array.luts, system.dsps - array.dsps)
+    error = array.error if system.kind == "tabulated" else system.error
+    surroundings = Area(*around, _worst(system, array), error, "system less array")
+    return Cost(design, pes, multiplier, converter, accumulator, unit, array, surroundings, system)
+
+
+def multiplier_area(design: Design) -> Area:
+    """The multiplier: LUTs only for floats of up to three mantissa bits, else with DSPs.
+
+    Of two formats: half of each one's own multiplier; half the difference is the error.
+    """
+    if design.second is not None:
+        one, other = (multiplier_area(replace(design, operand=o, second=None)) for o in (design.operand, design.second))
+        own = _root([one.error, other.error, (one.luts - other.luts) / 2])
+        return Area(
+            (one.luts + other.luts) / 2, max(one.dsps, other.dsps), "extrapolated", own, "mean over the operands"
+        )
+    if isinstance(design.operand, FixedFormat):
+        return _fixed_multiplier(design.operand)
+    bits = bits_of(design.operand)
+    alone = bits[1] <= MOST_LUT_MANTISSA or not design.dsps
+    table = tables.MULTIPLIER_WITHOUT_DSPS if not design.dsps else tables.MULTIPLIER
+    if basic := _rows(table).get(bits):
+        area = Area(*basic, "tabulated", 0.0, table.source)
+    else:
+        area = _fitted("multiplier in LUTs" if alone else "multiplier with DSPs", bits, sum(bits) + 1)
+        area = replace(area, dsps=0 if alone else _dsps(bits[1] + 1))
+    assert design.cfg is not None
+    share = tables.CFG_SHARES[design.cfg]
+    if share == 1:
+        return area
+    error = None if area.error is None else math.hypot(share * area.error, tables.CFG_SHARE_ERROR * area.luts)
+    source = f"CFG-1, of which {share:.0%} is left by assumption"
+    return replace(area, luts=share * area.luts, kind="extrapolated", error=error, source=source)
+
+
+def accumulator_area(format: Scalar) -> Area:
+    """The accumulator, by its own format alone: float (shifters, rounding) or fixed (saturation)."""
+    bits = bits_of(format)
+    if row := _rows(tables.ACCUMULATOR, type(format)).get(bits):
+        return Area(*row, "tabulated", 0.0, tables.ACCUMULATOR.source)
+    if isinstance(format, FloatFormat):
+        return _fitted("float accumulator", bits, format.width)
+    return _fitted("fixed accumulator", (format.width,), format.width)
+
+
+def converter_area(design: Design) -> Area | None:
+    """From the float product to the fixed accumulator; None where there is no such step.
+
+    The table knows one target, Q8.13. Another one is given the same LUTs: the system rows fit best if a wider target
+    costs nothing more. What it would cost more in proportion to its width is the error.
+    """
+    if not isinstance(design.operand, FloatFormat) or not isinstance(design.accumulator, FixedFormat):
+        return None
+    product, target, known = product_bits(design), design.accumulator, parse(tables.CONVERTER_TARGET)
+    if row := _converter_rows().get(product):
+        area = Area(row, 0, "tabulated", 0.0, tables.CONVERTER.source)
+    else:
+        area = _fitted("converter", product, known.width)
+    if bits_of(target) == bits_of(known):
+        return area
+    error = math.hypot(area.error or 0.0, area.luts * (target.width / known.width - 1))
+    source = f"that to {known}, by assumption the same to {target}"
+    return Area(max(area.luts, float(target.width)), 0, "extrapolated", error, source)
+
+
+def fits() -> list[Fit]:
+    """The fits that speak between the tables' rows."""
+    return [*_part_fits().values(), _surroundings_fit()]
+
+
+def _fixed_multiplier(format: FixedFormat) -> Area:
+    if row := _rows(tables.MULTIPLIER, FixedFormat).get(bits_of(format)):
+        return Area(*row, "tabulated", 0.0, tables.MULTIPLIER.source)
+    area = _fitted("fixed multiplier", (format.width,), format.width)
+    return replace(area, dsps=_dsps(format.width - 1))
+
+
+def _dsps(bits: int) -> int:
+    """DSP blocks (27 × 18 bits, signed) for a product of two magnitudes; as tabulated for 8, 11, 15, 24 and 31 bits."""
+    return math.ceil(bits / 26) * math.ceil(bits / 17)
+
+
+def _system(design: Design, pes: int, unit: Area, accumulator: Area) -> Area:
+    """The whole system: its row in the table, or the array and what a fit of the table's rows puts around it.
+
+    The rows know one low-precision multiplier, E5M2 in CFG-5. With another one the figure is extrapolated, and the
+    errors of both multipliers count; with that one they cancel. Of what is around another number of PEs, the part that
+    goes with the width of the output is taken to grow with it.
+    """
+    row = _system_rows().get(_key(design))
+    if row and pes == tables.SYSTEM_PES:
+        return Area(*row, "tabulated", 0.0, tables.SYSTEM.source)
+    fit = _surroundings_fit()
+    around = fit((design.accumulator.width,))
+    grown = (pes / tables.SYSTEM_PES - 1) * float(fit.coefficients[1]) * design.accumulator.width
+    if _key(design)[:-1] == _key(parse_design("fp32"))[:-1]:  # with DSPs or without
+        luts, dsps = _fp32_surroundings()
+        luts, dsps = pes * unit.luts + luts + grown, pes * unit.dsps + round(dsps * pes / tables.SYSTEM_PES)
+        return Area(luts, dsps, "extrapolated", None, "array, and what the FP32 row has around it")
+    anchor = parse_design("E5M2:5")
+    if _key(design) == _key(replace(anchor, accumulator=design.accumulator)):
+        between = around.inside and accumulator.kind != "extrapolated" and pes == tables.SYSTEM_PES
+        errors = [around.error, _scaled(accumulator.error, pes)]
+    else:
+        between = False
+        errors = [around.error, _scaled(unit.error, pes), _scaled(multiplier_area(anchor).error, pes)]
+    kind = "interpolated" if between else "extrapolated"
+    luts = pes * unit.luts + around.value + grown
+    return Area(luts, pes * unit.dsps, kind, _root(errors), "array, and a fit of the system rows around it")
+
+
+@cache
+def _part_fits() -> dict[str, Fit]:
+    """The fits of single parts, from the tables' rows without the FP32 accumulator, which is another design."""
+    multiplier, accumulator = _rows(tables.MULTIPLIER), _rows(tables.ACCUMULATOR)
+    in_luts = {point: luts for point, (luts, dsps) in multiplier.items() if not dsps}
+    in_luts |= {point: luts for point, (luts, _) in _rows(tables.MULTIPLIER_WITHOUT_DSPS).items()}
+    with_dsps = {point: luts for point, (luts, dsps) in multiplier.items() if dsps}
+    floats = {point: luts for point, (luts, dsps) in accumulator.items() if not dsps}
+    made = (
+        Fit("multiplier in LUTs", ("1", "e", "(m+1)²"), lambda p: (1, p[0], (p[1] + 1) ** 2), in_luts),
+        Fit("multiplier with DSPs", ("1", "e", "m"), lambda p: (1, *p), with_dsps),
+        Fit("fixed multiplier", ("1", "W", "W²"), lambda p: (1, p[0], p[0] ** 2), _by_width(tables.MULTIPLIER)),
+        Fit("float accumulator", ("1", "e", "m"), lambda p: (1, *p), floats),
+        Fit("fixed accumulator", ("1", "W"), lambda p: (1, *p), _by_width(tables.ACCUMULATOR)),
+        Fit("converter", ("1", "e", "m"), lambda p: (1, *p), _converter_rows()),
+    )
+    return {fit.name: fit for fit in made}
+
+
+def _fit(name: str) -> Fit:
+    return _part_fits()[name]
+
+
+@cache
+def _surroundings_fit() -> Fit:
+    """What is around the array of the low-precision systems, by the width of the accumulators' output."""
+    rows: dict[tuple[int, ...], float] = {}
+    for design, (luts, _) in ((parse_design(name), row) for name, row in tables.SYSTEM.rows.items()):
+        if design.cfg == 5:
+            parts = [multiplier_area(design), converter_area(design), accumulator_area(design.accumulator)]
+            rows[(design.accumulator.width,)] = luts - tables.SYSTEM_PES * sum(part.luts for part in parts if part)
+    return Fit("surroundings", ("1", "W"), lambda p: (1, *p), rows)
+
+
+@cache
+def _fp32_surroundings() -> tuple[float, int]:
+    """The FP32 system less its array; the DSPs (one a PE) are not explained by the slides."""
+    luts, dsps = tables.SYSTEM.rows["fp32+fp32"]
+    parts = (tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"])
+    return luts - tables.SYSTEM_PES * sum(p[0] for p in parts), dsps - tables.SYSTEM_PES * sum(p[1] for p in parts)
+
+
+@cache
+def _system_rows() -> dict[tuple[object, ...], Resources]:
+    return {_key(parse_design(name)): row for name, row in tables.SYSTEM.rows.items()}
+
+
+def _key(design: Design) -> tuple[object, ...]:
+    """What two designs of the same area have in common: biases and the like do not matter."""
+    formats = (design.operand, design.second or design.operand, design.accumulator)
+    return *((type(format), bits_of(format)) for format in formats), design.cfg, design.dsps
+
+
+def _rows(table: tables.Table[Resources], kind: type = FloatFormat) -> dict[tuple[int, ...], Resources]:
+    """The rows of one kind of format, by (exponent, mantissa) or (bits before, bits after the point)."""
+    named = {name: parse(name) for name in table.rows}
+    return {bits_of(format): table.rows[name] for name, format in named.items() if isinstance(format, kind)}
+
+
+def _converter_rows() -> dict[tuple[int, ...], int]:
+    return {bits_of(parse(name)): luts for name, luts in tables.CONVERTER.rows.items()}
+
+
+def _by_width(table: tables.Table[Resources]) -> dict[tuple[int, ...], float]:
+    return {(sum(point),): luts for point, (luts, _) in _rows(table, FixedFormat).items()}
+
+
+def _fitted(name: str, point: tuple[int, ...], least: int) -> Area:
+    """A part by its fit, the DSPs left out, but at least a LUT for each bit it gives out."""
+    estimate = _fit(name)(point)
+    kind = "interpolated" if estimate.inside else "extrapolated"
+    return Area(max(estimate.value, float(least)), 0, kind, estimate.error, f"fit of the {name}")
+
+
+def _sum(parts: list[Area], source: str) -> Area:
+    error = _root([part.error for part in parts])
+    return Area(sum(p.luts for p in parts), sum(p.dsps for p in parts), _worst(*parts), error, source)
+
+
+def _times(area: Area, n: int) -> Area:
+    return Area(n * area.luts, n * area.dsps, area.kind, _scaled(area.error, n), f"{n} times the unit")
+
+
+def _worst(*areas: Area) -> str:
+    return max((area.kind for area in areas), key=KINDS.index)
+
+
+def _scaled(error: float | None, n: int) -> float | None:
+    return None if error is None else n * error
+
+
+def _root(errors: list[float | None]) -> float | None:
+    """Errors of independent figures together; None if one is not known."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if len(known) == len(errors) else None

@@ -1,0 +1,73 @@
+"""Energy of an operation at 45 nm, the silicon it takes, and the energy of moving an operand: the slides' tables.
+
+They have integers of 8 and 32 bits, FP16 and FP32. Between and beyond, a power law through the two figures speaks: in
+the width of integers (a fixed point costs nothing), and in the significand's bits of floats. Two figures fix such a
+law, so nothing is left to judge it by.
+"""
+
+import math
+from dataclasses import dataclass
+
+from shoal.errors import check_choice
+from shoal.numerics.formats.types import FloatFormat
+from shoal.numerics.hardware import tables
+from shoal.numerics.hardware.area import KINDS
+from shoal.numerics.hardware.design import Design, Scalar, parse_design
+from shoal.numerics.mac.unit import MacUnit
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a multiplication and an addition take: pJ of energy, or μm² of silicon."""
+
+    multiply: float
+    add: float
+    kind: str
+    """`tabulated`, `interpolated` or `extrapolated`: the less certain of the two."""
+
+    @property
+    def total(self) -> float:
+        """Of one multiply-accumulate. A converter between the two is not in the tables and not counted."""
+        return self.multiply + self.add
+
+
+def energy(design: str | MacUnit | Design) -> Operation:
+    """pJ of a multiplication of the unit's operands and of an addition in its accumulator. The CFG has no figures."""
+    return _operation(design, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
+
+
+def silicon_area(design: str | MacUnit | Design) -> Operation:
+    """μm² of a multiplier of the unit's operands and of an adder of its accumulator's format."""
+    return _operation(design, tables.MULTIPLY_AREA, tables.ADD_AREA)
+
+
+def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
+    """Lowest and highest pJ of moving one number, 64 bits at once: caches of `8KB`, `32KB` and `1MB`, and `DRAM`."""
+    check_choice("memory", memory, list(tables.MEMORY_ENERGY.rows))
+    low, high = tables.MEMORY_ENERGY.rows[memory]
+    return low * format.width / 64, high * format.width / 64
+
+
+def _operation(design: str | MacUnit | Design, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
+    design = parse_design(design)
+    added, kind = _between(design.accumulator, add)
+    multiplied, *other = (
+        _between(format, multiply) for format in (design.operand, design.second) if format is not None
+    )
+    if other:  # half of each one's own multiplier
+        return Operation((multiplied[0] + other[0][0]) / 2, added, "extrapolated")
+    return Operation(multiplied[0], added, max(kind, multiplied[1], key=KINDS.index))
+
+
+def _between(format: Scalar, table: tables.Table[float]) -> tuple[float, str]:
+    if isinstance(format, FloatFormat):
+        bits, low, high, names = format.mantissa + 1, 11, 24, ("FP16", "FP32")
+        known = {(5, 10): "FP16", (8, 23): "FP32"}.get((format.exponent, format.mantissa))
+    else:
+        bits, low, high, names = format.width, 8, 32, ("INT8", "INT32")
+        known = {8: "INT8", 32: "INT32"}.get(bits)
+    if known:
+        return table.rows[known], "tabulated"
+    first, last = (table.rows[name] for name in names)
+    power = math.log(last / first) / math.log(high / low)
+    return first * (bits / low) ** power, "interpolated" if low <= bits <= high else "extrapolated"

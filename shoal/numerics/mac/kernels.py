@@ -1,0 +1,418 @@
+"""The loops of any MAC unit, one output after the other, in float64: every order, rounding and special value.
+
+Sums are rounded to odd first: if x + y is not a float64, the result is the one of its two neighbours whose last bit is
+1. Such a number is on the same side of every value and tie of the accumulator's format as the exact sum, if float64 has
+two bits more than the format (and than its random bits).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
+from shoal.numerics.rounding.kernels32 import M0, M1, S0, S1, S2, random_word
+from shoal.numerics.rounding.kernels64 import MAGNITUDE, finish_rounding, magnitude_of, round_by_chance, up_in_gap
+from shoal.numerics.rounding.plan import Plan
+from shoal.numerics.rounding.randomness import Keys
+from shoal.numerics.rounding.shifts import right
+
+HELPERS = "44b4d27feeef5176"
+"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
+file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+
+SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
+"""Places of what is counted."""
+DEPTH = 64
+SPLIT = 134217729.0  # 2^27 + 1
+
+
+def multiply_outputs(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    c: NDArray[np.float64],
+    outputs: NDArray[np.int64],
+    plan: MacPlan,
+    product: Plan,
+    sums: Plan,
+    first: int,
+    keys: Keys,
+    counts: NDArray[np.int64],
+) -> None:
+    """c[o], flat, for each of the outputs o = i·columns + j: the dot product of a[i] and b[j].
+
+    Stochastic: output o has the word of index first + o under the upper keys, steps are under the lower ones. What is
+    counted is added to `counts`.
+    """
+    loop = {PAIRWISE: _pairwise_loop, KAHAN: _kahan_loop, EXACT: _exact_loop}.get(plan.order, _plain_loop)
+    loop(a, b, c, outputs, (plan, product, sums), first, keys, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _chance(first: int, o: int, keys: Any) -> Any:
+    """The keys of an output and of its steps."""
+    key = random_word(np.uint32(first + o), np.uint32(keys.upper_before), np.uint32(keys.upper_between))
+    return key, np.uint32(keys.lower_before), np.uint32(keys.lower_between)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _plain_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+    plan, product, sums = rules
+    for o in outputs:
+        x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
+        c[o] = _dot(x, y, plan, product, sums, chance, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _pairwise_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+    plan, product, sums = rules
+    for o in outputs:
+        x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
+        c[o] = _pairwise(x, y, plan, product, sums, chance, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _kahan_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+    plan, product, sums = rules
+    for o in outputs:
+        x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
+        c[o] = _kahan(x, y, plan, product, sums, chance, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exact_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+    plan, product, sums = rules
+    limbs = np.zeros(rules[0].exact_limbs, np.int64)
+    for o in outputs:
+        x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
+        c[o] = _exact(x, y, plan, product, sums, chance, counts, limbs)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _dot(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any) -> Any:
+    """Sequential, or in chunks."""
+    total = partial = 0.0
+    chunks = 0
+    for k in range(x.size):
+        p = _multiply(x[k], y[k], plan, product, counts)
+        if not plan.fused:
+            p = _take_in(p, plan, sums, chance, k, counts)
+        partial = _add(partial, p, plan, sums, chance, k, counts)
+        if plan.order == CHUNKED and ((k + 1) % plan.chunk == 0 or k + 1 == x.size):
+            total = _add(total, partial, plan, sums, chance, x.size + chunks, counts)
+            partial = 0.0
+            chunks += 1
+    return total if plan.order == CHUNKED else partial
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _pairwise(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any) -> Any:
+    """Nodes that wait for their neighbour, by level: like the digits of a binary counter."""
+    waiting = np.zeros(DEPTH, np.float64)
+    for k in range(x.size):
+        node = _take_in(_multiply(x[k], y[k], plan, product, counts), plan, sums, chance, k, counts) + 0.0
+        level = 0
+        while (k >> level) & 1:
+            step = (level + 1) * x.size + (k >> (level + 1))
+            node = _add(waiting[level], node, plan, sums, chance, step, counts)
+            level += 1
+        waiting[level] = node
+    node, found = 0.0, False
+    for level in range(DEPTH - 1):
+        if (x.size >> level) & 1:
+            if found:
+                step = (level + 1) * x.size + ((x.size - 1) >> (level + 1))
+                node = _add(waiting[level], node, plan, sums, chance, step, counts)
+            else:
+                node, found = waiting[level], True
+    return node
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _kahan(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any) -> Any:
+    total = compensation = 0.0
+    for k in range(x.size):
+        p = _multiply(x[k], y[k], plan, product, counts)
+        if not plan.fused:
+            p = _take_in(p, plan, sums, chance, 4 * k, counts)
+        fresh = _add(p, -compensation, plan, sums, chance, 4 * k, counts)
+        new = _add(total, fresh, plan, sums, chance, 4 * k + 1, counts)
+        gained = _add(new, -total, plan, sums, chance, 4 * k + 2, counts)
+        compensation = _add(gained, -fresh, plan, sums, chance, 4 * k + 3, counts)
+        total = new
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any, limbs: Any) -> Any:
+    """All products as integers, in limbs of 32 bits; one rounding of the sum."""
+    limbs[:] = 0
+    infinite, nan = 0.0, False
+    for k in range(x.size):
+        p = _multiply(x[k], y[k], plan, product, counts)
+        if np.isnan(p):
+            nan = True
+        elif np.isinf(p):
+            if infinite == 0:
+                infinite = p
+            elif infinite != p and plan.takes_nan:
+                nan = True
+        elif p != 0:
+            bits = np.float64(p).view(np.int64)
+            u = bits & MAGNITUDE
+            place = (u >> 52) - 1075 - plan.exact_base  # p is significand·2^(exact_base + place)
+            significand = (u & ((1 << 52) - 1)) | (1 << 52)
+            if place < 0:  # its last bits are zeros
+                significand >>= -place
+                place = np.int64(0)
+            first, shift = place // LIMB, place % LIMB
+            low, high = significand & 0xFFFFFFFF, significand >> 32
+            sign = -1 if bits < 0 else 1
+            limbs[first] += sign * ((low << shift) & 0xFFFFFFFF)
+            limbs[first + 1] += sign * ((low >> (32 - shift)) + ((high << shift) & 0xFFFFFFFF))
+            limbs[first + 2] += sign * (high >> (32 - shift))
+    if nan:
+        return np.nan
+    if infinite != 0:
+        return plan.infinite_positive if infinite > 0 else plan.infinite_negative
+    way = -1.0 if _settle(limbs) else 1.0
+    if plan.wraps:  # the lower bits are what counts: those beyond are set apart, or float64 would not have them all
+        beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
+        return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
+    return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle(limbs: Any) -> bool:
+    """Whether the integer of the limbs is negative; they become its magnitude, each of 32 bits."""
+    carry = np.int64(0)
+    for n in range(limbs.size):
+        limbs[n] += carry
+        carry = limbs[n] >> LIMB
+        limbs[n] &= 0xFFFFFFFF
+    negative = carry < 0
+    if negative:
+        carry = np.int64(1)
+        for n in range(limbs.size):
+            limbs[n] = (limbs[n] ^ 0xFFFFFFFF) + carry
+            carry = limbs[n] >> LIMB
+            limbs[n] &= 0xFFFFFFFF
+    return bool(negative)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cut(limbs: Any, place: int) -> int:
+    """Take the bits from `place` on off the limbs: the lowest of them, and 2 if there are more."""
+    if place >= limbs.size * LIMB:
+        return 0
+    first, shift = place // LIMB, place % LIMB
+    above, more = limbs[first] >> shift, limbs[first + 1 :].any()
+    limbs[first] &= (1 << shift) - 1
+    limbs[first + 1 :] = 0
+    return int((above & 1) + (2 if more or above > 1 else 0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd_limbs(limbs: Any, base: int) -> Any:
+    """The magnitude in the limbs times 2^base, rounded to odd."""
+    top = limbs.size - 1
+    while top > 0 and limbs[top] == 0:
+        top -= 1
+    if limbs[top] == 0:
+        return 0.0
+    # The leading 53 bits; whatever is left of them makes the last one odd.
+    kept, have, exponent, rest = limbs[top], 0, top * LIMB, False
+    while kept >> have:
+        have += 1
+    for n in range(top - 1, -1, -1):
+        take = min(LIMB, 53 - have)
+        if take > 0:
+            kept = (kept << take) | (limbs[n] >> (LIMB - take))
+            have, exponent = have + take, (n + 1) * LIMB - take
+        rest |= (limbs[n] & ((1 << (LIMB - take)) - 1)) != 0
+    return math.ldexp(float(kept | (1 if rest else 0)), base + exponent)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
+    """What the multiplier gives out; NaN already as the accumulator takes it."""
+    p = x * y
+    if np.isnan(p):  # an operand is NaN, or 0 × inf
+        if np.isnan(x) or np.isnan(y) or plan.nan_code:
+            if plan.takes_nan:
+                return np.nan
+            counts[NANS] += 1
+            return plan.nan_as
+        return math.copysign(0.0 if plan.zero_infinity else np.inf, x) * math.copysign(1.0, y)
+    if np.isinf(p):
+        return p
+    if p == 0:
+        return p if plan.product_saturates == 0 else 0.0  # fixed-point operands have one zero
+    if abs(p) < plan.product_flush_before:
+        counts[UNDERFLOWED] += 1
+        return math.copysign(0.0, p)
+    if plan.product_rounded:
+        p, event = _round_bits(_odd_product(x, y), product, 0, 0, 1, 0)
+        if event == OVERFLOWED:
+            counts[SATURATED if plan.product_saturates else OVERFLOWED] += 1
+            return p
+        if abs(p) < plan.product_flush_after or p == 0:
+            counts[UNDERFLOWED] += 1
+            return math.copysign(0.0, p) if plan.product_saturates == 0 else 0.0
+    if abs(p) > plan.product_max:
+        counts[OVERFLOWED] += 1
+        return plan.product_beyond_positive if p > 0 else plan.product_beyond_negative
+    return p
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _take_in(p: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
+    """The product as a value of the accumulator."""
+    if np.isnan(p):
+        return p
+    if np.isinf(p):
+        return plan.infinite_positive if p > 0 else plan.infinite_negative
+    return _round(p, plan, sums, chance, step, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(x: float, y: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
+    """The accumulator x after the addition of y."""
+    if plan.fixed:
+        return _limit(x + y, plan, counts)
+    s = x + y
+    if np.isnan(s):
+        return np.nan if plan.takes_nan else x  # without NaN only inf - inf comes here
+    if np.isinf(s):
+        return plan.infinite_positive if s > 0 else plan.infinite_negative
+    if s == 0:
+        return s if plan.signed_zero else 0.0
+    return _round(_odd_sum(x, y, s), plan, sums, chance, step, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _limit(value: float, plan: Any, counts: Any) -> Any:
+    """A multiple of the fixed-point step, kept to the accumulator's range."""
+    if plan.lowest <= value <= plan.highest:
+        return value + 0.0
+    if plan.wraps:
+        counts[OVERFLOWED] += 1
+        period = -2 * plan.lowest
+        value = np.fmod(value, period)
+        if value > plan.highest:
+            value -= period
+        elif value < plan.lowest:
+            value += period
+        return value + 0.0
+    counts[SATURATED] += 1
+    return plan.highest if value > 0 else plan.lowest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
+    """A finite number as a value of the accumulator."""
+    if plan.wraps:
+        return _wrapped(x, 0.0, plan, sums, chance, step, counts)
+    random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
+    value, event = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
+    if event == OVERFLOWED:
+        counts[SATURATED if plan.saturates else OVERFLOWED] += 1
+    elif event == UNDERFLOWED:
+        counts[UNDERFLOWED] += 1
+    return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _wrapped(x: float, beyond: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
+    """x + beyond as a value of a wrapping accumulator; `beyond` is a multiple of half its period, of the same sign."""
+    random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
+    value, _ = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
+    if value == 0 and x != 0 and beyond == 0:
+        counts[UNDERFLOWED] += 1
+    return _limit(value + beyond, plan, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _round_bits(x: float, plan: Any, stochastic: int, random: int, bits: int, variant: int) -> Any:
+    """(a finite number rounded as in `kernels64`, OVERFLOWED, UNDERFLOWED or 0)."""
+    pattern: Any = np.float64(x).view(np.int64)
+    u, negative = pattern & MAGNITUDE, pattern < 0
+    e: Any = max(u >> 52, 1)
+    sig = u - ((e - 1) << 52)
+    below = max(plan.lowest_field - e, 0)
+    if not stochastic:
+        shift = min(plan.dropped + below, 60)
+        mask = (1 << shift) - 1
+        tie = ((sig >> shift) | plan.away) & mask & plan.near
+        full = plan.full_negative if negative else plan.full_positive
+        r = magnitude_of(e, (sig + (mask >> 1) * plan.near + tie + mask * full) >> shift, below, plan)
+        if u < plan.smallest:
+            r = plan.smallest if u >= (plan.gap_negative if negative else plan.gap_positive) else 0
+    elif u < plan.smallest:
+        r = plan.smallest if up_in_gap(e, sig, random, plan, bits, variant) else 0
+    else:
+        r = magnitude_of(e, round_by_chance(sig, plan.dropped + below, random, bits, variant), below, plan)
+    event = 0
+    if r > (plan.max_negative if negative else plan.max_positive):
+        event = OVERFLOWED
+    elif r == 0 and u != 0:
+        event = UNDERFLOWED
+    return np.int64(finish_rounding(pattern, u, r, plan)).view(np.float64), event
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd_sum(x: float, y: float, s: float) -> Any:
+    """x + y rounded to odd; s is x + y rounded to nearest, and neither zero nor infinite."""
+    other = s - x
+    error = (x - (s - other)) + (y - other)
+    return _odd(s, error)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd_product(x: float, y: float) -> Any:
+    """x·y rounded to odd."""
+    p = x * y
+    c, d = SPLIT * x, SPLIT * y
+    x1, y1 = c - (c - x), d - (d - y)
+    x2, y2 = x - x1, y - y1
+    error = ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2
+    return _odd(p, error)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd(s: float, error: float) -> Any:
+    """s, or its neighbour towards the error if there is one and s is even."""
+    bits = np.float64(s).view(np.int64)
+    if error != 0 and bits & 1 == 0:
+        bits += 1 if (error > 0) == (s > 0) else -1
+    return np.int64(bits).view(np.float64)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _random(plan: Any, chance: Any, step: int) -> Any:
+    """R of a step: up to 16 bits are half a word, the upper half for even steps."""
+    key, before, between = chance
+    if plan.random_bits > 16:
+        word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step), before, between))))
+        return word >> (32 - plan.random_bits)
+    word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step >> 1), before, between))))
+    half = (word & 0xFFFF) if step & 1 else (word >> 16)
+    return half >> (16 - plan.random_bits)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _mix(x: np.uint32) -> Any:
+    h = np.uint32(np.uint32(x ^ right(x, S0)) * M0)
+    h = np.uint32(np.uint32(h ^ right(h, S1)) * M1)
+    return np.uint32(h ^ right(h, S2))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def step_words(steps: NDArray[np.int64], before: int, between: int) -> NDArray[np.uint32]:
+    """The words of steps (or pairs of them)."""
+    words = np.empty(steps.size, np.uint32)
+    for n in range(steps.size):
+        words[n] = random_word(np.uint32(steps[n]), np.uint32(before), np.uint32(between))
+    return words

@@ -1,0 +1,5 @@
+"""How a wide number becomes a narrow one.
+
+Start with `exact`, the definition in exact fractions, then `quantize`. `plan` turns a format and its rules into numbers
+for the compiled loops: `kernels32`, `kernels64`, `block_kernels`, and `tensors` in plain torch.
+"""

@@ -1,0 +1,97 @@
+"""Rounding to a `BlockFormat`: a power of two for each block, then every element scaled by it, rounded, scaled back."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from shoal.errors import UserError
+from shoal.numerics.formats.types import BlockFormat, FixedFormat
+from shoal.numerics.rounding.plan import FLOAT64, Carrier
+
+TINY = 2.0**-1074
+"""Stands for what is not zero but was scaled below all of float64."""
+
+
+def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64) -> Tensor:
+    """s for every element (all of a block have the same), from the exponent field of the block's largest magnitude.
+
+    Infinities and NaN do not count.
+    """
+    magnitude = torch.where(x.isfinite(), x.abs(), 0).double()
+    largest = _spread_largest(magnitude, format)
+    exponent = torch.frexp(largest).exponent.to(torch.int64) - 1
+    shared = torch.where(largest > 0, exponent - format.element.highest_exponent, 0)
+    return shared.clamp(*shared_range(format, carrier))
+
+
+def shared_range(format: BlockFormat, carrier: Carrier) -> tuple[int, int]:
+    """The s for which the carrier holds every scaled value of the element format."""
+    element = format.element
+    negative_end = 1 if isinstance(element, FixedFormat) else 0  # -2^(i-1) is a binade above the largest value
+    least = carrier.lowest - carrier.mantissa - element.lsb_exponent
+    return least, carrier.highest - element.highest_exponent - negative_end
+
+
+def tiles(format: BlockFormat, shape: torch.Size) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """A tensor's shape as (G, R, C), and the tile (h, w) of it that is a block."""
+    if isinstance(format.over, tuple) and len(shape) < 2:
+        raise UserError(f"{format} shares over tiles, which need two axes; the tensor has {len(shape)}.")
+    size, last = math.prod(shape), max(1, shape[-1]) if shape else 1
+    if format.over == "tensor":
+        return (1, 1, size), (1, size)
+    if format.over == "row":
+        return (1, size // last, last), (1, last)
+    if isinstance(format.over, tuple):
+        return (size // max(1, shape[-2] * last), shape[-2], last), format.over
+    return (1, size // last, last), (1, int(format.over))
+
+
+def quantize_blocks(
+    x: Tensor,
+    format: BlockFormat,
+    dtype: torch.dtype,
+    carrier: Carrier,
+    keep_infinities: bool,
+    round_elements: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """2^s·round(2^-s·x) as `dtype`, whose carrier is given. Scaling is by powers of two and exact."""
+    shared = shared_exponents(x, format, carrier)
+    scaled = _scale(x.double(), -shared)
+    scaled = torch.where((scaled == 0) & (x != 0), torch.copysign(torch.full_like(scaled, TINY), scaled), scaled)
+    result = _scale(round_elements(scaled).double(), shared)
+    if keep_infinities:
+        result = torch.where(x.isinf(), x.double(), result)
+    return result.to(dtype)
+
+
+def _scale(x: Tensor, exponent: Tensor) -> Tensor:
+    """x·2^exponent, in two steps so that the factor itself stays a normal float64."""
+    half = exponent // 2
+    return x * _power_of_two(half) * _power_of_two(exponent - half)
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2^exponent as float64, by its bits."""
+    return ((exponent + 1023) << FLOAT64.mantissa).view(torch.float64)
+
+
+def _spread_largest(magnitude: Tensor, format: BlockFormat) -> Tensor:
+    """For every element the largest magnitude of its block."""
+    if format.over == "tensor":
+        return magnitude.amax().expand_as(magnitude)
+    if format.over == "row":
+        return magnitude.amax(-1, keepdim=True).expand_as(magnitude) if magnitude.ndim else magnitude
+    height, width = format.over if isinstance(format.over, tuple) else (1, int(format.over))
+    if height > 1:
+        magnitude = _spread_runs(magnitude.transpose(-1, -2), height).transpose(-1, -2)
+    return _spread_runs(magnitude, width) if magnitude.ndim else magnitude
+
+
+def _spread_runs(magnitude: Tensor, length: int) -> Tensor:
+    """For every element the largest of its run of `length` along the last axis; the last run may be shorter."""
+    size = magnitude.shape[-1]
+    padded = torch.nn.functional.pad(magnitude, (0, -size % length))
+    runs = padded.unflatten(-1, (-1, length)).amax(-1)
+    return runs.repeat_interleave(length, -1)[..., :size]

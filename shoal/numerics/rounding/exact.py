@@ -1,0 +1,152 @@
+"""The definition of rounding, one number at a time, in exact fractions: slow, and what everything else is tested by.
+
+A number is rounded in three steps. It lies between two neighbours of the format, taken as if the format had no largest
+value; the rounding chooses one of them; and if that one is beyond the format's largest value, `overflow` decides.
+"""
+
+import math
+from fractions import Fraction
+
+from shoal.errors import UserError
+from shoal.numerics.formats.types import FixedFormat, FloatFormat
+
+Scalar = FloatFormat | FixedFormat
+
+
+def round_exact(
+    value: float | Fraction,
+    format: Scalar,
+    rounding: str = "nearest-even",
+    overflow: str | None = None,
+    *,
+    underflow: str = "round",
+    nan: str = "error",
+    random: int = 0,
+    random_bits: int = 1,
+    variant: str = "A",
+    previous: float | None = None,
+    start: str = "nearest-even",
+) -> float:
+    """`value` as a value of the format; the arguments are those of `quantize`, and `random` the random bits R."""
+    infinities = isinstance(format, FloatFormat) and format.infinities
+    nans = isinstance(format, FloatFormat) and format.nans
+    if overflow is None:
+        overflow = "infinity" if infinities else "saturate"
+    if math.isnan(value):
+        return _nan(nans, infinities, nan)
+    negative = math.copysign(1.0, value) < 0
+    if rounding == "hysteresis":
+        rounding = start if previous is None else "down" if value > previous else "up"
+    if math.isinf(value):
+        if overflow in ("saturate", "wrap"):
+            return format.min if negative else format.max
+        return math.copysign(math.inf, value) if infinities else math.nan
+    magnitude = round_magnitude(
+        abs(Fraction(value)), negative, format, rounding, underflow, random, random_bits, variant
+    )
+    return keep_to_range(magnitude, negative, format, rounding, overflow)
+
+
+def keep_to_range(magnitude: Fraction, negative: bool, format: Scalar, rounding: str, overflow: str) -> float:
+    """What `overflow` makes of a rounded number."""
+    if overflow == "wrap" and isinstance(format, FixedFormat):
+        return _wrap(-magnitude if negative else magnitude, format)
+    largest = -format.min if negative else format.max
+    inward = {"toward-zero": True, "up": negative, "down": not negative}.get(rounding, False)
+    if magnitude <= largest:
+        kept = float(magnitude)
+    elif overflow == "saturate" or inward:
+        kept = largest
+    elif overflow == "infinity":
+        kept = math.inf
+    else:
+        return math.nan
+    signed_zero = isinstance(format, FloatFormat) and format.signed_zero
+    if kept == 0 and not signed_zero:
+        return 0.0
+    return -kept if negative else kept
+
+
+def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction, bool]:
+    """lo <= magnitude < hi on the format without its largest value, and whether lo is the even one of the two.
+
+    Even is the even multiple of the spacing, and zero below the smallest value of a format that has no subnormals.
+    """
+    if isinstance(format, FloatFormat):
+        smallest = Fraction(format.min_positive)
+        if format.subnormals != "gradual" and magnitude < smallest:
+            return Fraction(0), smallest, True
+        binade = max(exponent_of(magnitude), format.lowest_exponent) if magnitude else format.lowest_exponent
+        spacing = Fraction(2) ** (binade - format.mantissa)
+    else:
+        spacing = Fraction(2) ** -format.fraction
+    multiple = math.floor(magnitude / spacing)
+    return multiple * spacing, (multiple + 1) * spacing, multiple % 2 == 0
+
+
+def round_magnitude(
+    magnitude: Fraction,
+    negative: bool,
+    format: Scalar,
+    rounding: str,
+    underflow: str,
+    random: int,
+    random_bits: int,
+    variant: str,
+) -> Fraction:
+    """The neighbour that the rounding chooses."""
+    below: FloatFormat | None = None
+    if underflow == "truncate" and isinstance(format, FloatFormat) and format.subnormals != "gradual":
+        # The converter that only rounds mantissas: it knows the binades of field 0 and up, and what comes out without
+        # a code (2^-b in CFG-5) is zero.
+        if magnitude < Fraction(2) ** format.lowest_exponent:
+            return Fraction(0)
+        below, bias = format, 1 - format.lowest_exponent
+        format = FloatFormat(format.exponent, format.mantissa, bias, infinities=False, nans=False)
+
+    lo, hi, lo_is_even = neighbours(magnitude, format)
+    delta = (magnitude - lo) / (hi - lo)
+    if rounding == "nearest-even":
+        up = delta > Fraction(1, 2) or (delta == Fraction(1, 2) and not lo_is_even)
+    elif rounding == "nearest-away":
+        up = delta >= Fraction(1, 2)
+    elif rounding in ("toward-zero", "up", "down"):
+        up = delta > 0 and {"toward-zero": False, "up": not negative, "down": negative}[rounding]
+    elif rounding == "stochastic":
+        up = _stochastic_up(delta, random, random_bits, variant)
+    else:
+        raise UserError(f"rounding '{rounding}' is not known.")
+    chosen = hi if up else lo
+    return Fraction(0) if below is not None and chosen < below.min_positive else chosen
+
+
+def _stochastic_up(delta: Fraction, random: int, bits: int, variant: str) -> bool:
+    """Whether the magnitude goes up, with R = `random` in [0, 2^bits)."""
+    if variant == "A":
+        return math.floor(delta * 2**bits) + random >= 2**bits
+    if variant == "B":
+        return math.floor(delta * 2 ** (bits + 1)) + 2 * random + 1 >= 2 ** (bits + 1)
+    return round(delta * 2**bits) + random >= 2**bits  # Python rounds a Fraction's ties to even
+
+
+def _wrap(value: Fraction, format: FixedFormat) -> float:
+    """Two's complement: what is left of an integer when the upper bits are dropped."""
+    half = 2 ** (format.width - 1)
+    multiple = value * 2**format.fraction
+    return math.ldexp((int(multiple) + half) % (2 * half) - half, -format.fraction)
+
+
+def _nan(nans: bool, infinities: bool, nan: str) -> float:
+    if nans:
+        return math.nan
+    if nan == "infinity" and infinities:
+        return math.inf
+    if nan == "zero":
+        return 0.0
+    raise UserError("NaN has no place in this format.")
+
+
+def exponent_of(magnitude: Fraction) -> int:
+    """The e with 2^e <= magnitude < 2^(e+1)."""
+    e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    return e if Fraction(2) ** e <= magnitude else e - 1

@@ -1,0 +1,459 @@
+"""`quantize`: numbers rounded to the values of a format, for numpy arrays and torch tensors.
+
+The definition is `exact.round_exact`. On the CPU float32 goes through the loops of `kernels`, float64 and formats that
+float32 does not hold through those of `kernels64`; other devices do the same in torch operations (`tensors`).
+"""
+
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.errors import UserError, check_choice, check_range, whole_number
+from shoal.memory import check_fits
+from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
+from shoal.numerics.rounding import block_kernels, kernels32, kernels64, tensors
+from shoal.numerics.rounding.blocks import quantize_blocks, shared_range, tiles
+from shoal.numerics.rounding.plan import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    VARIANTS,
+    Carrier,
+    Plan,
+    check_rules,
+    fits,
+    make_plan,
+    rounds_in,
+)
+from shoal.numerics.rounding.randomness import SPAN, keys
+from shoal.threads import share_out
+
+Array = TypeVar("Array", bound=Any)
+
+CARRIERS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float32: FLOAT32, torch.float64: FLOAT64}
+STARTS = ("nearest-even", "down")
+ALONE = 2**15
+"""Elements that one thread rounds faster than two."""
+PAGED = 2**22
+"""Bytes from which on large pages pay."""
+LARGE = 2**28
+"""Bytes from which on it is asked whether they are to be had."""
+
+
+class Rules(NamedTuple):
+    """How a format's values are chosen; the arguments of `quantize` with the defaults filled in."""
+
+    rounding: str
+    overflow: str
+    underflow: str
+    nan: str
+    seed: int
+    call: int
+    offset: int
+    random_bits: int
+    variant: int
+    threads: int
+
+
+def quantize(
+    tensor: Array,
+    format: Format | str,
+    rounding: str = "nearest-even",
+    overflow: str | None = None,
+    *,
+    underflow: str = "round",
+    nan: str = "error",
+    seed: int | None = None,
+    call: int = 0,
+    offset: int = 0,
+    random_bits: int | None = None,
+    variant: str = "A",
+    previous: Any = None,
+    start: str = "nearest-even",
+    out: Any = None,
+    threads: int | None = None,
+) -> Array:
+    """The numbers of a tensor as values of a format; docs/numerics.md has every special case in a table.
+
+    The result has the tensor's type where that holds every value of the format, else float32, else float64. No
+    gradient flows through it.
+
+    Args:
+        tensor: floating-point numbers, numpy or torch, of any shape and layout; or one float.
+        format: a format or its name.
+        rounding: `nearest-even`, `nearest-away`, `toward-zero`, `up`, `down`, `stochastic` or `hysteresis`.
+        overflow: what becomes of results beyond the largest value: `infinity` (the default where the format has it),
+            `saturate` (the default elsewhere), `nan`, or `wrap` (fixed point).
+        underflow: below the smallest value of a format without subnormals `round` to the nearer of it and zero, or
+            `truncate` as a converter does that only rounds mantissas.
+        nan: NaN where the format has none: `error`, `zero` or `infinity`.
+        seed, call: stochastic: decide the random bits, together with each element's index.
+        offset: stochastic: the index of the first element, for a tensor that is rounded piece by piece.
+        random_bits: stochastic: bits of R, 1 to 30 (to 60 for float64); as many as possible by default.
+        variant: stochastic: `A`, `B` or `C`.
+        previous: hysteresis: the last result; without it the first is rounded as `start` says.
+        start: hysteresis: `nearest-even` or `down`.
+        out: where to put the result; may be the tensor itself. A refusal writes nothing there.
+        threads: as many as torch uses by default; never changes the result.
+
+    """
+    chosen = parse(format) if isinstance(format, str) else format
+    if not isinstance(chosen, FloatFormat | FixedFormat | BlockFormat):
+        raise UserError(f"quantize needs a number format or its name, not {format!r}.")
+    x, give_back = _as_torch(tensor)
+    element = chosen.element if isinstance(chosen, BlockFormat) else chosen
+    in_force = check_rules(element, rounding, overflow, underflow, nan)
+    dtype = _result_type(chosen, x.dtype)
+    y = _place(out, tensor, x, dtype)
+    check_memory(f"Rounding {x.numel():,} numbers", _needed(x, element, dtype, y), "pieces of it, or out=, need less")
+
+    if rounding == "hysteresis":
+        check_choice("start", start, STARTS)
+        rest: dict[str, Any] = {"overflow": overflow, "underflow": underflow, "nan": nan, "threads": threads}
+        if previous is None:
+            result = quantize(x, chosen, start, **rest)
+        else:
+            last = _as_torch(previous)[0]
+            if last.shape != x.shape:
+                raise UserError(f"previous has shape {tuple(last.shape)}, but the tensor {tuple(x.shape)}.")
+            down, up = (quantize(x, chosen, way, **rest) for way in ("down", "up"))
+            result = torch.where(x > last.to(x.device), down, up)
+        return cast(Array, give_back(result if y is None else y.copy_(result)))
+
+    rules = Rules(
+        rounding=rounding,
+        overflow=in_force if overflow or not isinstance(chosen, BlockFormat) else "saturate",
+        underflow=underflow,
+        nan=nan,
+        seed=_seed(seed, rounding),
+        call=whole_number("call", call),
+        offset=whole_number("offset", offset),
+        random_bits=_random_bits(random_bits, x.dtype, element),
+        variant=_variant(variant),
+        threads=torch.get_num_threads() if threads is None else whole_number("threads", threads),
+    )
+    check_range("threads", rules.threads, 1)
+    check_range("offset", rules.offset, 0)
+    if y is not None:
+        if nan == "error" and not (isinstance(element, FloatFormat) and element.nans):
+            _refuse_nans(_count_nans(x, rules.threads), element)  # before anything is overwritten
+        if _overlap(x, y) and (x.data_ptr() != y.data_ptr() or x.dtype != y.dtype or not x.is_contiguous()):
+            x = x.clone()
+    if isinstance(chosen, BlockFormat):
+        keep_infinities = overflow is None and isinstance(element, FloatFormat) and element.infinities
+        result = _round_blocks(x, chosen, rules, dtype, keep_infinities)
+    else:
+        result = _round(x, element, rules, dtype, y)
+    return cast(Array, give_back(result if y is None or y is result else y.copy_(result)))
+
+
+def _round(
+    x: Tensor,
+    format: FloatFormat | FixedFormat,
+    rules: Rules,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """x rounded, as `dtype` (by default its own)."""
+    dtype = x.dtype if dtype is None else dtype
+    y = _empty(x, dtype) if out is None else out
+    if x.device.type == "cpu" and x.dtype != torch.float64 and rounds_in(format, FLOAT32):
+        inside = y if dtype == torch.float32 else _empty(x, torch.float32)
+        nans = _round_float32(x.float(), format, rules, inside)
+        if inside is not y:
+            y.copy_(inside)
+    elif x.device.type == "cpu":
+        inside = y if dtype == torch.float64 else _empty(x, torch.float64)
+        nans = _round_float64(x.double(), format, rules, inside)
+        if inside is not y:
+            y.copy_(inside)
+    else:
+        nans = _round_by_torch(x.reshape(-1), format, rules, y.view(-1))
+    if rules.nan == "error" and not (isinstance(format, FloatFormat) and format.nans):
+        _refuse_nans(nans, format)
+    if rules.overflow == "wrap" and isinstance(format, FixedFormat):
+        y.copy_(_wrap(y, format))
+    return y
+
+
+def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """New memory for as many numbers, where x is.
+
+    Much of it by way of numpy, which asks the system for large pages: finding small ones takes longer than rounding.
+    """
+    size = x.numel() * dtype.itemsize
+    if x.device.type != "cpu" or size < PAGED:
+        return torch.empty(x.shape, dtype=dtype, device=x.device)
+    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(x.shape)
+
+
+def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+    """y = x rounded by the compiled loops; returns how many are NaN."""
+    plan = make_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    x = x.contiguous()
+    if rules.rounding == "stochastic" and _overlap(x, y):
+        x = x.clone()
+    source, target = x.numpy().reshape(-1).view(np.int32), y.numpy().reshape(-1).view(np.int32)
+
+    def work(first: int, last: int) -> int:
+        if rules.rounding != "stochastic":
+            return int(kernels32.round_nearest_or_directed(source[first:last], target[first:last], plan))
+        nans = 0
+        for begin, end, index in _spans(first, last, rules.offset):
+            before, between = keys(rules.seed, rules.call, index // SPAN)[:2]
+            nans += kernels32.round_stochastically(
+                source[begin:end],
+                target[begin:end],
+                plan,
+                index % SPAN,
+                before,
+                between,
+                rules.random_bits,
+                rules.variant,
+            )
+        return nans
+
+    return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
+
+
+def _round_blocks(x: Tensor, format: BlockFormat, rules: Rules, dtype: torch.dtype, keep_infinities: bool) -> Tensor:
+    """x rounded block by block, as `dtype`."""
+    shape, tile = tiles(format, x.shape)
+    element, carrier = format.element, CARRIERS[dtype]
+    if x.numel() == 0:
+        return x.to(dtype)
+    one_span = rules.offset // SPAN == (rules.offset + x.numel() - 1) // SPAN
+    narrow = x.dtype != torch.float64 and dtype != torch.float64 and rounds_in(element, FLOAT32)
+    if x.device.type == "cpu" and narrow and one_span and rules.overflow != "wrap":
+        y = _empty(x, torch.float32)
+        exponents = (element.highest_exponent, *shared_range(format, carrier))
+        nans = _round_blocks_float32(x.float(), element, rules, y, shape, tile, exponents, keep_infinities)
+        if nans >= 0:
+            if rules.nan == "error" and not (isinstance(element, FloatFormat) and element.nans):
+                _refuse_nans(nans, element)
+            return y.to(dtype)
+    return quantize_blocks(x, format, dtype, carrier, keep_infinities, lambda scaled: _round(scaled, element, rules))
+
+
+def _round_blocks_float32(
+    x: Tensor,
+    element: FloatFormat | FixedFormat,
+    rules: Rules,
+    y: Tensor,
+    shape: tuple[int, int, int],
+    tile: tuple[int, int],
+    exponents: tuple[int, int, int],
+    keep_infinities: bool,
+) -> int:
+    """y = x rounded by the compiled loops; returns how many are NaN, or less than 0 if they cannot."""
+    plan = make_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    if keep_infinities:
+        plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
+    source = x.contiguous().numpy().reshape(shape).view(np.int32)
+    target = y.numpy().reshape(shape).view(np.int32)
+    before, between = keys(rules.seed, rules.call, rules.offset // SPAN)[:2]
+    bits = rules.random_bits if rules.rounding == "stochastic" else 0
+    chance = (rules.offset % SPAN, before, between, bits, rules.variant)
+    impossible = -x.numel() - 1  # outweighs the NaN of all other shares
+
+    def work(first: int, last: int) -> int:
+        nans = int(block_kernels.round_bands(source, target, plan, tile, (first, last), exponents, chance))
+        return nans if nans >= 0 else impossible
+
+    bands = shape[0] * -(-shape[1] // tile[0])
+    return sum(share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1))
+
+
+def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+    """y = x rounded by the compiled loops; returns how many are NaN."""
+    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    source = x.contiguous().numpy().reshape(-1).view(np.int64)
+    target = y.numpy().reshape(-1).view(np.int64)
+
+    def work(first: int, last: int) -> int:
+        if rules.rounding != "stochastic":
+            return int(kernels64.round_nearest_or_directed(source[first:last], target[first:last], plan))
+        return sum(
+            kernels64.round_stochastically(
+                source[begin:end],
+                target[begin:end],
+                plan,
+                index % SPAN,
+                keys(rules.seed, rules.call, index // SPAN),
+                rules.random_bits,
+                rules.variant,
+            )
+            for begin, end, index in _spans(first, last, rules.offset)
+        )
+
+    return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
+
+
+def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+    """y = x rounded by torch operations, in pieces; both flat. Returns how many are NaN."""
+    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    nans = 0
+    for first in range(0, x.numel(), tensors.PIECE):
+        piece = x[first : first + tensors.PIECE].double()
+        nans += int(piece.isnan().sum())
+        y[first : first + tensors.PIECE] = _round_piece(piece, plan, rules, first)
+    return nans
+
+
+def _round_piece(x: Tensor, plan: Plan, rules: Rules, first: int) -> Tensor:
+    if rules.rounding != "stochastic":
+        return tensors.round_nearest_or_directed(x, plan)
+    parts = [
+        tensors.round_stochastically(
+            x[begin:end], plan, index, keys(rules.seed, rules.call, index // SPAN), rules.random_bits, rules.variant
+        )
+        for begin, end, index in _spans(0, x.numel(), rules.offset + first)
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _spans(first: int, last: int, offset: int) -> list[tuple[int, int, int]]:
+    """(begin, end, index of begin) of the parts of first:last whose indices share their keys."""
+    spans = []
+    while first < last:
+        index = offset + first
+        end = min(last, first + SPAN - index % SPAN)
+        spans.append((first, end, index))
+        first = end
+    return spans
+
+
+def _wrap(y: Tensor, format: FixedFormat) -> Tensor:
+    """Two's complement: multiples of the period are dropped. All of it is exact; the last sum makes -0 into 0."""
+    period = -2 * format.min
+    y = torch.fmod(y, period)
+    y = torch.where(y > format.max, y - period, y)
+    return torch.where(y < format.min, y + period, y) + 0.0
+
+
+def _as_torch(tensor: Any) -> tuple[Tensor, Any]:
+    """A torch tensor of the same numbers, and how to give a result back as the caller's kind."""
+    if isinstance(tensor, Tensor):
+        if not is_dense(tensor) or tensor.device.type == "meta":
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            raise UserError(f"quantize rounds dense floating-point numbers, not these ({kind}).")
+        return tensor.detach().resolve_neg(), lambda result: result
+    if not isinstance(tensor, np.ndarray | np.floating | float):
+        raise UserError(f"quantize rounds numpy arrays and torch tensors, not a {type(tensor).__name__}.")
+    array = np.asanyarray(tensor)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise UserError(f"quantize rounds floating-point numbers up to float64, not {array.dtype}; convert them first.")
+    x = from_numpy(array)
+    return x, (lambda result: result.numpy()) if isinstance(tensor, np.ndarray) else (lambda result: result.numpy()[()])
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is one plain block of floating-point numbers."""
+    return tensor.dtype in CARRIERS and tensor.layout == torch.strided and not tensor.is_nested
+
+
+def from_numpy(array: Any) -> Tensor:
+    """The same floating-point numbers as a tensor; copied only if torch cannot look at them as they lie."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise UserError("A masked array is given, whose mask would be lost; fill it first with .filled(…).")
+    native = array.dtype.newbyteorder("=")
+    if not (array.flags.c_contiguous and array.flags.writeable and array.dtype == native):
+        check_memory(f"A copy of {array.size:,} numbers", array.nbytes, "an array that lies in one piece needs none")
+        array = np.array(array, native, order="C", copy=True, subok=False)
+    return torch.from_numpy(np.asarray(array))
+
+
+def check_memory(what: str, needed: int, less: str) -> None:
+    """Refuse in a sentence what would not fit into memory; small work is not asked about."""
+    if needed >= LARGE:
+        check_fits(what, needed, lambda _free: less)
+
+
+def _needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
+    """Bytes that rounding takes beside the tensor and `out`, on the CPU."""
+    if x.device.type != "cpu":
+        return 0
+    carrier = torch.float32 if x.dtype != torch.float64 and rounds_in(element, FLOAT32) else torch.float64
+    copied = 0 if x.is_contiguous() and x.dtype == carrier else carrier.itemsize
+    result = 0 if y is not None else dtype.itemsize
+    return x.numel() * (copied + result + (0 if dtype == carrier else carrier.itemsize))
+
+
+def _place(out: Any, tensor: Any, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """`out` as a tensor that the result can be written to."""
+    if out is None:
+        return None
+    if isinstance(out, Tensor) != isinstance(tensor, Tensor) or not isinstance(out, Tensor | np.ndarray):
+        raise UserError(f"out is a {type(out).__name__}, but the tensor a {type(tensor).__name__}.")
+    if isinstance(out, Tensor):
+        y = out.detach() if is_dense(out) and not out.is_neg() else None
+    else:
+        fit = out.flags.c_contiguous and out.flags.writeable and out.dtype.kind == "f" and out.dtype.isnative
+        y = torch.from_numpy(out) if fit and out.dtype.itemsize <= 8 else None
+    if y is None or not y.is_contiguous() or y.shape != x.shape or y.dtype != dtype or y.device != x.device:
+        raise UserError(
+            f"out must be writeable, contiguous, of shape {tuple(x.shape)} and {dtype}, where the tensor is."
+        )
+    return y
+
+
+def _overlap(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors may have memory in common."""
+    (a, size_a), (b, size_b) = ((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in (x, y))
+    return x.device == y.device and a < b + size_b and b < a + size_a
+
+
+def _count_nans(x: Tensor, threads: int) -> int:
+    if x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous():
+        bits = x.numpy().reshape(-1).view(np.int32)
+        return sum(share_out(lambda first, last: int(kernels32.count_nans(bits[first:last])), bits.size, threads))
+    return int(x.isnan().sum())
+
+
+def _result_type(format: Format, dtype: torch.dtype) -> torch.dtype:
+    """The tensor's own type, or the next that holds every value of the format."""
+    for candidate in (dtype, torch.float32, torch.float64):
+        if _holds(format, CARRIERS[candidate]) and CARRIERS[candidate].mantissa >= CARRIERS[dtype].mantissa:
+            return candidate
+    raise AssertionError(f"float64 holds every value of every format, also of {format}")
+
+
+def _holds(format: Format, carrier: Carrier) -> bool:
+    if isinstance(format, BlockFormat):  # its shared exponents are held to the carrier's range
+        element = format.element
+        significant = element.width - 1 if isinstance(element, FixedFormat) else element.mantissa + 1
+        return significant <= carrier.mantissa + 1
+    return fits(format, carrier)
+
+
+def _refuse_nans(nans: int, format: Format) -> None:
+    if nans:
+        raise UserError(f"{nans} of the numbers are NaN, which {format} cannot hold; nan='zero' rounds them to zero.")
+
+
+def _seed(seed: int | None, rounding: str) -> int:
+    if seed is None and rounding == "stochastic":
+        raise UserError("stochastic rounding needs a seed, which decides its random bits.")
+    return 0 if seed is None else whole_number("seed", seed)
+
+
+def _variant(variant: str) -> int:
+    check_choice("variant", variant, VARIANTS)
+    return VARIANTS.index(variant)
+
+
+def _random_bits(bits: int | None, dtype: torch.dtype, format: FloatFormat | FixedFormat) -> int:
+    """The bits of R: two less than the word has, so that variants B and C can tell a half and a tie."""
+    most = 60 if dtype == torch.float64 else 30
+    if isinstance(format, FloatFormat) and format.subnormals != "gradual":
+        most = min(most, 59 - format.mantissa)  # products with the smallest value stay below 2^63
+    if bits is None:
+        return most
+    check_range(
+        f"random_bits for {str(dtype).removeprefix('torch.')} to {format}", whole_number("random_bits", bits), 1, most
+    )
+    return bits
