@@ -5,7 +5,8 @@ import os
 import pytest
 
 from shoal.bench import gemm, quantize
-from shoal.numerics import cost_report, parse, sweep
+from shoal.numerics import parse, sweep
+from shoal.numerics.hardware import report
 from tests.cli.helpers import strict
 
 
@@ -74,7 +75,7 @@ def test_the_comparison(shoal):
     units = ["E5M2:5+E6M5", "E5M2:5+Q8.13"]
     code, out, err = shoal("mac", "area", *units)
     assert code == 0 and err == ""
-    for line in cost_report.compare(units).lines:
+    for line in report.compare(units).lines:
         assert list(line) in cells(out)
     assert "x: extrapolated" in out and "float accumulator" not in out
     assert "float accumulator" in shoal("mac", "area", "--fits")[1]

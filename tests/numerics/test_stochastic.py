@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 
 from shoal.errors import UserError
-from shoal.numerics import quantize, tensors
+from shoal.numerics import quantize
+from shoal.numerics.rounding import tensors
 from shoal.numerics.rounding.exact import neighbours, round_exact
 from shoal.numerics.rounding.randomness import keys, random_bits, word
 from tests.numerics.numbers import SPECIALS, around, assert_same, float32_patterns, scalar
@@ -143,7 +144,7 @@ def test_indices_beyond_32_bits_have_other_keys() -> None:
 
 
 def words(seed: int, call: int = 0, count: int = 2**18) -> np.ndarray:
-    return tensors._word(torch.arange(count), *keys(seed, call, 0)[:2]).numpy()
+    return tensors.random_word(torch.arange(count), *keys(seed, call, 0)[:2]).numpy()
 
 
 def test_words_are_uniform_and_independent() -> None:
@@ -153,7 +154,7 @@ def test_words_are_uniform_and_independent() -> None:
         assert stats.chisquare(np.bincount(a >> (32 - bits), minlength=2**bits)).pvalue > LEAST_P
     for shift in (0, 8, 20):  # lower bits of the word, too
         assert stats.chisquare(np.bincount((a >> shift) & 255, minlength=256)).pvalue > LEAST_P
-    lower = tensors._word(torch.arange(a.size), *keys(0, 0, 0)[2:]).numpy()
+    lower = tensors.random_word(torch.arange(a.size), *keys(0, 0, 0)[2:]).numpy()
     for b in (np.roll(a, 1), np.roll(a, 64), words(1), words(0, call=1), words(2**40), lower):
         pairs = (a >> 28) * 16 + (b >> 28)
         assert stats.chisquare(np.bincount(pairs, minlength=256)).pvalue > LEAST_P

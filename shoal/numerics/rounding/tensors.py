@@ -49,7 +49,7 @@ def round_stochastically(x: Tensor, plan: Plan, index: int, keys: Keys, bits: in
     delta = (tail << (POINT - within)) >> places_down
 
     indices = torch.arange(index, index + x.numel(), device=x.device) % SPAN
-    word = (_word(indices, *keys[:2]) << 30) | (_word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
+    word = (random_word(indices, *keys[:2]) << 30) | (random_word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
     unit = POINT - bits
     random = (word >> unit) << unit
     if variant == 0:
@@ -109,7 +109,7 @@ def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: Plan) -> Tensor:
     return torch.where(u > INFINITY, plan.nan, r).view(torch.float64)
 
 
-def _word(index: Tensor, before: int, between: int) -> Tensor:
+def random_word(index: Tensor, before: int, between: int) -> Tensor:
     """As `randomness.word`."""
     low = SPAN - 1
     h = index ^ before
