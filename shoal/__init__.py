@@ -6,12 +6,19 @@ from shoal.lazy import lazy
 
 if TYPE_CHECKING:
     from shoal.envs import make_env
+    from shoal.policies import load
     from shoal.training.config import TrainConfig
     from shoal.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["TrainConfig", "make_env", "train"]
+__all__ = ["TrainConfig", "load", "make_env", "train"]
 
 __getattr__ = lazy(
-    "shoal", {"make_env": "shoal.envs", "TrainConfig": "shoal.training.config", "train": "shoal.training.loop"}
+    "shoal",
+    {
+        "TrainConfig": "shoal.training.config",
+        "load": "shoal.policies",
+        "make_env": "shoal.envs",
+        "train": "shoal.training.loop",
+    },
 )

@@ -54,6 +54,11 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
+def is_exported(word: str) -> bool:
+    """Whether a word names a file of `shoal export`, which is played without torch."""
+    return word.lower().endswith(".onnx")
+
+
 def run_command(argv: list[str]) -> int:
     """Find the command and run it."""
     if names_third_party(argv):  # else nothing of the working directory is imported, whatever its files are called
@@ -69,13 +74,12 @@ def run_command(argv: list[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
-    from shoal.commands.evaluate_file import is_policy_file
     from shoal.limits import check_limits
     from shoal.processes import prepare
     from shoal.training.interrupt import stop_at_signals
 
     prepare()
     if not {"-h", "--help"} & set(argv):
-        check_limits(torch=argv[0] != "evaluate" or not is_policy_file(argv[1:]))
+        check_limits(torch=argv[0] != "evaluate" or not any(map(is_exported, argv[1:])))
     stop_at_signals()
     return COMMANDS[argv[0]](argv[1:])

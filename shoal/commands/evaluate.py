@@ -1,56 +1,85 @@
 """`shoal evaluate`."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.arguments import parse
 from shoal.commands.returns import print_returns
 from shoal.console import print_json, progress_bar, say
 from shoal.errors import check_range
 
+if TYPE_CHECKING:
+    from shoal.policies import TrainedPolicy
+    from shoal.training.play import Evaluation
+
 
 def evaluate(argv: list[str]) -> int:
-    """Returns of a run's trained team or an exported policy beside a random team, with 95 % confidence intervals.
+    """Returns of a trained policy beside a random team, with 95 % confidence intervals.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json
-    shoal evaluate policy.onnx --env predator-prey
+    shoal evaluate policy.onnx --threads 2
+    shoal evaluate ppo.zip --env CartPole-v1
     """
-    from shoal.commands.evaluate_file import evaluate as evaluate_file
-    from shoal.commands.evaluate_file import is_policy_file
-
-    if is_policy_file(argv):
-        return evaluate_file(argv)
     import tyro
 
     @dataclass(frozen=True)
     class EvaluateCommand:
-        run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-FILE")]
-        """Run folder, or a file of `shoal export`, whose options `shoal evaluate policy.onnx --help` lists."""
+        policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
+        """Run folder, zip of Stable-Baselines3 (A2C, PPO, DQN, DDPG), or a file of `shoal export` (needs no torch)."""
+        env: str = ""
+        """World to play in; none: its own. A zip needs one, e.g. CartPole-v1."""
+        agents: int | None = None
+        """Number of agents, where the world has a choice; None: as in training."""
+        episode_length: int | None = None
+        """Steps of an episode; None: as in training, or the environment's own limit."""
+        env_options: str = ""
+        """PettingZoo and Gymnasium: the constructor's arguments as a JSON object."""
+        normaliser: str = ""
+        """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
         episodes: int = 200
         """Episodes that each team plays."""
         seed: int = 1
-        """Decides the starts of the episodes and all noise."""
+        """Random seed of the episodes' starts and of all noise."""
+        threads: int | None = None
+        """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
         trust: bool = False
-        """Let third-party code run that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Let third-party code run that the run, the zip or the file names; an environment in --env is trusted."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(EvaluateCommand, evaluate, argv)
     check_range("--seed", command.seed, 0, 2**62)
-    from shoal.training.evaluation import evaluate_team, load_team
+    check_range("--episodes", command.episodes, 1, 10**7)
+    from shoal.policies import load
 
-    team, config = load_team(Path(command.run), say, command.trust)
-    with progress_bar("shoal evaluate", 3 * command.episodes) as advance:
-        played = evaluate_team(team, config, command.episodes, command.seed, advance)
+    policy = load(
+        command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
+        env_options=command.env_options, normaliser=command.normaliser, threads=command.threads,
+        trust=command.trust, warn=say,
+    )  # fmt: skip
+    played = {}
+    with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:
+        for sample in policy.samples:
+            way = "noisy" if sample and len(policy.samples) > 1 else "deterministic"
+            played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
+        played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
-        best = played["deterministic"]
-        figures: dict[str, Any] = {"run": command.run, "episodes": best.episodes}
-        figures |= {"return_mean": best.mean, "return_ci95": best.ci95, "return_prey": best.prey_mean}
-        for name in ("noisy", "random"):
-            figures |= {f"return_{name}": played[name].mean, f"return_{name}_ci95": played[name].ci95}
-        print_json(figures)
-    else:
-        print_returns({name: (result.mean, result.ci95) for name, result in played.items()}, command.episodes)
+        print_json(figures(command.policy, policy, played))
+        return 0
+    returns = {name: (result.mean, result.ci95) for name, result in played.items()}
+    own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
+    print_returns(returns, command.episodes, policy.env, own)
     return 0
+
+
+def figures(name: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]") -> dict[str, Any]:
+    """What --json prints."""
+    own = played["deterministic"]
+    found: dict[str, Any] = {"run": name} if policy.kind == "run" else {}
+    found |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": own.episodes}
+    found |= {"return_mean": own.mean, "return_ci95": own.ci95, "return_prey": own.prey_mean}
+    for way in ("noisy", "random"):
+        if way in played:
+            found |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
+    return found

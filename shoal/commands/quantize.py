@@ -1,20 +1,11 @@
 """`shoal quantize`."""
 
-import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from shoal.arguments import parse, words
 from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
 from shoal.errors import UserError, check_choice, check_range, counted
-
-if TYPE_CHECKING:
-    from shoal.training.subjects import ModelSubject, TeamSubject
-    from shoal.training.widths import Precision
-
-FULL = ("32", "float32", "fp32")
 
 
 def quantize(argv: list[str]) -> int:
@@ -63,25 +54,29 @@ def quantize(argv: list[str]) -> int:
     command = parse(QuantizeCommand, quantize, argv)
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
+    from shoal.policies import load
+    from shoal.policies.torch_policy import TorchPolicy
+    from shoal.policies.widths import WHAT, Sweep, named_width, plays, sweep
     from shoal.training.run_folder import finite
-    from shoal.training.widths import WHAT, Sweep, plays, sweep
 
     options = command.style, not command.asymmetric, command.per_tensor
-    precisions = tuple(precision_of(word, "--bits", *options) for word in words(command.bits))
+    widths = tuple(named_width(word, *options) for word in words(command.bits))
     what: tuple[Any, ...] = words(command.what)
     for word in what:
         check_choice("--what", word, list(WHAT))
-    if not precisions or not what:
+    if not widths or not what:
         raise UserError("--bits and --what must name at least one width and one kind, e.g. --bits 8,4 --what both.")
-    edges = precision_of(command.edge_bits, "--edge-bits", *options) if command.edge_bits else None
+    edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
     wanted = Sweep(
-        tuple(dict.fromkeys(precisions)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
+        tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
         command.seed,
     )  # fmt: skip
-    subject = subject_of(command.policy, command.env, command.normaliser, command.trust)
+    policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
+    if not isinstance(policy, TorchPolicy):
+        raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made of.")
     folder = output_folder(command.out)
-    with progress_bar("shoal quantize", plays(subject, wanted)) as advance:
-        found = finite(sweep(subject, wanted, advance).to_dict() | {"style": command.style})
+    with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
+        found = finite(sweep(policy, wanted, advance).to_dict() | {"style": command.style})
     write_json(found, folder / "quantize.json")
     from shoal.report.widths import draw_weights, draw_widths
 
@@ -90,57 +85,13 @@ def quantize(argv: list[str]) -> int:
         print_json(found | {"pictures": [str(path) for path in pictures]})
         return ended(found)
     print_rows(
-        f"{command.policy} in {subject.env}, {counted(command.episodes, 'episode')} each",
+        f"{command.policy} in {policy.env}, {counted(command.episodes, 'episode')} each",
         list(map(shown_row, found["rows"])),
     )
     print_files(folder, pictures)
     for sentence in found["failed"]:
         say(sentence)
     return ended(found)
-
-
-def precision_of(word: str, option: str, style: Any, symmetric: bool, per_tensor: bool) -> "Precision":
-    """The precision that a word names; the paper's style has one scale a layer, but one a channel in convolutions."""
-    from shoal.quantization.affine import LEAST_BITS, MOST_BITS, Scheme
-    from shoal.training.widths import Precision
-
-    if word in FULL:
-        return Precision("float32", None)
-    per_channel = None if style == "paper" else not per_tensor
-    if re.fullmatch(r"-?[0-9]{1,9}", word):
-        if not LEAST_BITS <= int(word) <= MOST_BITS:
-            raise UserError(f"{option} is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
-        scheme = Scheme(int(word), style, symmetric, per_channel)
-    else:
-        try:
-            scheme = Scheme(style=style, format=word)
-        except UserError as error:
-            raise UserError(f"{option} '{word}' is neither a number of bits nor a number format: {error}") from None
-    return Precision(scheme.label, scheme)
-
-
-def run_or_zip(policy: str) -> Path:
-    """The path of a run folder or a zip, if there is anything."""
-    if not os.path.exists(policy):  # which is also False for names that no file could have
-        raise UserError(f"There is no run folder and no zip '{policy}'.")
-    return Path(policy)
-
-
-def subject_of(policy: str, env: str, normaliser: str, trust: bool) -> "TeamSubject | ModelSubject":
-    """The run or the zip of this name, with its environment; whatever is wrong with them is found here."""
-    from shoal.quantization.normaliser import read_normaliser
-    from shoal.quantization.stable_baselines import read_zip
-    from shoal.training.subjects import model_subject, team_subject
-
-    path = run_or_zip(policy)
-    if path.is_dir():
-        if normaliser:
-            raise UserError(f"--normaliser is for zips, but '{policy}' is a run.")
-        return team_subject(path, env, say, trust)
-    model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
-    for note in model.notes:
-        say(note)
-    return model_subject(model, env)
 
 
 def shown_row(row: dict[str, Any]) -> dict[str, Any]:

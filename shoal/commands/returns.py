@@ -1,13 +1,17 @@
 """Returns of teams as a table: the end of training and of evaluations."""
 
+from collections.abc import Mapping
+
 from shoal.console import print_rows
 from shoal.errors import counted
 
 
-def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | None) -> None:
-    """Trained against random, with intervals."""
+def print_returns(
+    teams: Mapping[str, tuple[float, float | None]], episodes: int | None, env: str = "", own: str | None = None
+) -> None:
+    """Trained against random, with intervals; `own` is what the trained team is called."""
     labels = {
-        "deterministic": "trained, most likely actions",
+        "deterministic": own or "trained, most likely actions",
         "noisy": "trained, with training noise",
         "random": "random team",
     }
@@ -15,7 +19,8 @@ def print_returns(teams: dict[str, tuple[float, float | None]], episodes: int | 
         {"team": labels[name], "return per agent": mean, "95 % interval": interval(mean, ci)}
         for name, (mean, ci) in teams.items()
     ]
-    print_rows("Return of an episode" + (f", {counted(episodes, 'episode')} each" if episodes else ""), rows)
+    where, each = f" in {env}" if env else "", f", {counted(episodes, 'episode')} each" if episodes else ""
+    print_rows(f"Return of an episode{where}{each}", rows)
 
 
 def interval(mean: float, ci: float | None) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
 from shoal.inference.layers import Array
 from shoal.inference.policy import FORMAT, Actions
+from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session, reason, session_options
 from shoal.inference.seal import intact
 from shoal.memory import human_bytes
@@ -60,19 +60,24 @@ class PolicyFile:
         self.agents = len(self.facts["agents"])
         self.observation_size, self.action_size = max(self.facts["observation_sizes"]), max(self.facts["action_sizes"])
         self.discrete = bool(self.facts["discrete"])
+        self.ports = Ports(
+            self.agents, self.observation_size, self.action_size, self.discrete, self.facts["head"] == "categorical",
+            tuple(self.facts.get("image") or ()),
+        )  # fmt: skip
         self._single = self.facts.get("batch") == 1
-        self._draws = Draws(seed)
+        self.noise = Draws(seed)
         self._check_graph()
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws its choices by their probabilities."""
+        return self.ports.draws
 
     def _check_graph(self) -> None:
         """Raise a `UserError` unless inputs and outputs are those of the policy that the file says it is."""
-        lead = () if self.agents == 1 else (self.agents,)
-        seen = tuple(self.facts.get("image") or (self.observation_size,))
-        acted = () if self.discrete else (self.action_size,)
         kind = "tensor(int64)" if self.discrete else "tensor(float)"
-        expected = {("observation", "tensor(float)", (*lead, *seen)), ("action", kind, (*lead, *acted))}
-        if self.facts["head"] == "categorical":
-            expected.add(("noise", "tensor(float)", (*lead, self.action_size)))
+        expected = {(name, "tensor(float)", shape) for name, shape in self.ports.inputs.items()}
+        expected.add((ACTION, kind, self.ports.output))
         values = [*self.session.get_inputs(), *self.session.get_outputs()]
         try:
             found = {(value.name, value.type, tuple(value.shape[1:])) for value in values}
@@ -87,30 +92,28 @@ class PolicyFile:
             noises = [None] * len(observation) if noise is None else [noise[b : b + 1] for b in range(len(noise))]
             rows = [self.act(observation[b : b + 1], noises[b]) for b in range(len(observation))]
             return np.concatenate(rows)
-        batch, one = len(observation), self.agents == 1
-        shape = tuple(self.facts.get("image") or (observation.shape[2],))
-        lead = (batch,) if one else (batch, self.agents)
-        feed: dict[str, NDArray[Any]] = {"observation": np.asarray(observation, np.float32).reshape(*lead, *shape)}
-        if self.facts["head"] == "categorical":
-            if noise is None:
-                noise = self._draws.uniform((batch, self.agents, self.action_size))
-            feed["noise"] = np.asarray(noise, np.float32).reshape(*lead, self.action_size)
+        if self.draws and noise is None:
+            noise = self.noise.uniform((len(observation), self.agents, self.action_size))
         try:
-            action = np.asarray(self.session.run(["action"], feed)[0])
+            found = self.session.run([ACTION], self.ports.feed(observation, noise))[0]
         except Exception as error:  # ONNX Runtime has a dozen kinds of its own
             raise UserError(f"'{self.path}' cannot be played: {reason(error)}.") from None
-        if not self.discrete:
-            return action.reshape(batch, self.agents, self.action_size)
-        action = action.reshape(batch, self.agents)
-        if (action < 0).any() or (action >= np.array(self.facts["action_sizes"])).any():
+        action = self.ports.actions(np.asarray(found))
+        if self.discrete and ((action < 0).any() or (action >= np.array(self.facts["action_sizes"])).any()):
             raise UserError(f"'{self.path}' is damaged: it takes a choice that it says it does not have.")
         return action
 
-    def play(self, observation: Array) -> Array:
-        """Actions (E, N, A) as Shoal's worlds take them, for their observations (E, N, O)."""
+    def play(self, observation: Array, sample: bool = True) -> Array:
+        """Actions (E, N, A) as Shoal's worlds take them, for their observations (E, N, O).
+
+        `sample`: draw the choices of a file that can; else they are the most likely ones.
+        """
         if self.facts.get("one_hot"):  # the worlds hand whole numbers out one-hot
             observation = observation.argmax(-1).astype(np.float32)[..., None]
-        actions = self.act(observation)
+        noise = None
+        if self.draws and not sample:  # the same noise for every choice leaves the most likely one ahead
+            noise = np.full((len(observation), self.agents, self.action_size), 0.5, np.float32)
+        actions = self.act(observation, noise)
         if not self.discrete:
             return np.asarray(actions, np.float32)
         return (np.arange(self.action_size) == actions[..., None]).astype(np.float32)

@@ -25,6 +25,7 @@ from shoal.inference.codes import fields
 from shoal.inference.form import Arrays, Form, apart, key, weight_arrays
 from shoal.inference.layers import LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
+from shoal.inference.ports import ACTION, NOISE, OBSERVATION, Ports
 
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
@@ -64,17 +65,15 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
     """The model of a policy."""
     policy = policy.played()
     graph = Graph()
-    x = "observation"
-    inputs = [_value(x, TensorProto.FLOAT, _observation_shape(policy, form))]
-    if policy.head.kind == "categorical":
-        inputs.append(_value("noise", TensorProto.FLOAT, _shape(policy, form, policy.action_size)))
+    x = OBSERVATION
+    ports, batch = Ports.of(policy), 1 if form.alone else "batch"
+    inputs = [_value(name, TensorProto.FLOAT, (batch, *shape)) for name, shape in ports.inputs.items()]
     x = _observe(graph, policy, x)
     x = _network(graph, policy, form, x)
     x = _head(graph, policy, x)
-    graph.nodes[-1].output[0] = "action"
-    last = () if policy.head.discrete else (policy.action_size,)
-    kind = TensorProto.INT64 if policy.head.discrete else TensorProto.FLOAT
-    outputs = [_value("action", kind, _shape(policy, form, *last))]
+    graph.nodes[-1].output[0] = ACTION
+    kind = TensorProto.INT64 if ports.discrete else TensorProto.FLOAT
+    outputs = [_value(ACTION, kind, (batch, *ports.output))]
     stored = graph.arrays
     if form.given:
         given = {name for name in stored if name.startswith("layer")}
@@ -87,8 +86,13 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
         ir_version=IR_VERSION,
         producer_name="shoal",
     )
-    helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(metadata or {}))})
+    set_facts(model, policy, form, metadata or {})
     return model
+
+
+def set_facts(model: onnx.ModelProto, policy: Policy, form: Form, facts: Mapping[str, Any]) -> None:
+    """Let the model say what it is, and these facts beside it."""
+    helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(facts))})
 
 
 def describe(policy: Policy, form: Form) -> dict[str, Any]:
@@ -117,17 +121,6 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
 
 def _value(name: str, kind: int, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
-
-
-def _shape(policy: Policy, form: Form, *last: int) -> tuple[int | str, ...]:
-    batch: int | str = 1 if form.alone else "batch"
-    return (batch, *last) if policy.agents == 1 else (batch, policy.agents, *last)
-
-
-def _observation_shape(policy: Policy, form: Form) -> tuple[int | str, ...]:
-    if policy.image is not None:
-        return _shape(policy, form, *policy.image)
-    return _shape(policy, form, policy.observation_size)
 
 
 def _observe(graph: Graph, policy: Policy, x: str) -> str:
@@ -337,7 +330,7 @@ def _head(graph: Graph, policy: Policy, x: str) -> str:
         if policy.padded:
             x = graph("Add", x, graph.constant(policy.mask, name="mask"))
         if head.kind == "categorical":
-            x = graph("Sub", x, graph("Log", graph("Neg", graph("Log", "noise"))))
+            x = graph("Sub", x, graph("Log", graph("Neg", graph("Log", NOISE))))
         return str(graph("ArgMax", x, axis=-1, keepdims=0))
     if head.squash == "none":
         return str(graph("Identity", x))

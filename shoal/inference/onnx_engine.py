@@ -19,6 +19,7 @@ from shoal.inference.form import Arrays, Form, Precision, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.layers import Array
 from shoal.inference.policy import Actions, Policy
+from shoal.inference.ports import ACTION, OBSERVATION, Ports
 from shoal.inference.runtime import new_session, session_options
 
 
@@ -26,22 +27,16 @@ class Binding:
     """Inputs and outputs of a session in arrays that stay: a call copies the observation in and runs."""
 
     def __init__(self, session: onnxruntime.InferenceSession, policy: Policy, batch: int) -> None:
-        one = policy.agents == 1
-        seen = policy.image or (policy.observation_size,)
-        lead = (batch,) if one else (batch, policy.agents)
+        ports = Ports.of(policy)
         self.observation = np.zeros((batch, policy.agents, policy.observation_size), np.float32)
         self.noise = np.full((batch, policy.agents, policy.action_size), 0.5, np.float32)
-        discrete = policy.head.discrete
-        shape = (batch, policy.agents) if discrete else self.noise.shape
-        self.actions: NDArray[Any] = np.zeros(shape, np.int64 if discrete else np.float32)
+        kind = np.int64 if ports.discrete else np.float32
+        self.actions: NDArray[Any] = np.zeros((batch, *ports.action_shape), kind)
         self.bound = session.io_binding()
         self._session = session
-        self._input("observation", self.observation, (*lead, *seen))
-        if policy.head.kind == "categorical":
-            self._input("noise", self.noise, (*lead, policy.action_size))
-        last = () if discrete else (policy.action_size,)
-        kind, place = self.actions.dtype.type, self.actions.ctypes.data
-        self.bound.bind_output("action", "cpu", 0, kind, (*lead, *last), place)
+        for name, shape in ports.inputs.items():
+            self._input(name, self.observation if name == OBSERVATION else self.noise, (batch, *shape))
+        self.bound.bind_output(ACTION, "cpu", 0, kind, (batch, *ports.output), self.actions.ctypes.data)
 
     def give(self, name: str, array: NDArray[Any]) -> None:
         """Bind weights that are inputs of the graph."""

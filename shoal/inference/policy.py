@@ -33,6 +33,13 @@ class Normaliser:
     epsilon: float = 1e-8
     clip: float = 10.0
 
+    def apply(self, x: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        """Observations (N, B, O), or (B, O) of one agent, as the network sees them."""
+        mean, var = self.mean.astype(dtype)[:, None], self.var.astype(dtype)[:, None]
+        if x.ndim == 2:
+            mean, var = mean[0], var[0]
+        return np.clip((x - mean) / np.sqrt(var + dtype(self.epsilon)), -self.clip, self.clip)
+
 
 @dataclass(frozen=True, eq=False)
 class Head:
@@ -164,8 +171,7 @@ class Policy:
         if self.scale_image:
             x = x / dtype(255)
         if (norm := self.normaliser) is not None:
-            deviation = np.sqrt(norm.var.astype(dtype) + dtype(norm.epsilon))
-            x = np.clip((x - norm.mean.astype(dtype)[:, None]) / deviation[:, None], -norm.clip, norm.clip)
+            x = norm.apply(x, dtype)
         return x
 
     def outputs(

@@ -34,6 +34,11 @@ def softmax(logits: Tensor) -> Tensor:
     return logits.mT.softmax(-2).mT
 
 
+def log_deviation(output: Tensor) -> Tensor:
+    """A Gaussian's log-deviation, kept between its ends, of the network's output for it."""
+    return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (output.tanh() + 1)
+
+
 class Actors(StackedMLP):
     """One policy an agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
 
@@ -98,7 +103,7 @@ class Actors(StackedMLP):
 
     def _gaussian(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         mean, squashed = head.chunk(2, -1)
-        log_std = LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (squashed.tanh() + 1)
+        log_std = log_deviation(squashed)
         unit = noise("normal", tuple(mean.shape))
         before = mean + log_std.exp() * unit
         # log(1 - tanh(x)^2) in a form that does not cancel for large |x|

@@ -5,14 +5,12 @@ as a part of its width, of a choice what its output is below the best one's, as 
 Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from shoal.algorithms.team import Team
@@ -23,9 +21,10 @@ from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
 from shoal.inference.form import PRECISIONS, Form, Precision
-from shoal.inference.graph import TINY, build
+from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.policy import Head, Policy
+from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session
 from shoal.inference.seal import sealed
 from shoal.quantization.qat import frozen_layers
@@ -67,13 +66,6 @@ def raw_states(policy: Policy, states: Array) -> Array:
     return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
 
-@torch.inference_mode()
-def team_outputs(team: Team, observation: Array) -> NDArray[Any]:
-    """(B, N, U): what PyTorch computes for a team's policies and raw observations (B, N, O)."""
-    head = team.rollout_actors(torch.from_numpy(observation).to(team.device).transpose(0, 1))
-    return head.transpose(0, 1).cpu().numpy()
-
-
 @dataclass(frozen=True)
 class Exported:
     """A file that was written, and what was found out before."""
@@ -97,6 +89,8 @@ class Exported:
     """Part of the products that ONNX Runtime runs in 8 bits."""
     nodes: dict[str, int]
     """The nodes that multiply, as ONNX Runtime runs them."""
+    states_from: str = "given"
+    """Where the states are from that it was checked with."""
 
 
 def make_form(policy: Policy, precision: Precision, bits: int | None, single: bool = False) -> Form:
@@ -166,7 +160,8 @@ def checked(
         "int8_share": counted.share,
         **(metadata or {}),
     }
-    written = _with_facts(model, facts)
+    set_facts(model, policy, form, facts)
+    written = sealed(model.SerializeToString())
     exported = Exported(
         str(path), precision, _bits(form), len(written), policy.nbytes, len(states), tolerance=tolerance,
         int8_share=counted.share, nodes=counted.nodes, **found,
@@ -238,14 +233,6 @@ def _bits(form: Form) -> int:
     return {"float32": 32, "float16": 16}.get(form.precision, form.bits)
 
 
-def _with_facts(model: Any, facts: Mapping[str, Any]) -> bytes:
-    """The model with more metadata."""
-    for prop in model.metadata_props:
-        if prop.key == "shoal":
-            prop.value = json.dumps(json.loads(prop.value) | dict(facts))
-    return sealed(model.SerializeToString())
-
-
 def _positions(policy: Policy) -> tuple[int, ...]:
     """How many places of the image each convolution looks at."""
     if policy.linear_only:
@@ -261,19 +248,12 @@ def _positions(policy: Policy) -> tuple[int, ...]:
 
 def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: NDArray[Any]) -> dict[str, Any]:
     """Errors of the file's actions for the states beside those of the original's outputs (B, N, U)."""
-    session = new_session(model)
+    session, ports = new_session(model), Ports.of(policy)
     noise = Draws(0).uniform((len(states), policy.agents, policy.action_size))
 
     def run(rows: slice) -> NDArray[Any]:
-        one = policy.agents == 1
-        observation, drawn = (states[rows, 0], noise[rows, 0]) if one else (states[rows], noise[rows])
-        if policy.image is not None:
-            observation = observation.reshape(-1, *policy.image)
-        feed = {"observation": np.ascontiguousarray(observation)}
-        if policy.head.kind == "categorical":
-            feed["noise"] = np.ascontiguousarray(drawn)
-        action = np.asarray(session.run(["action"], feed)[0])
-        return action[:, None] if one else action
+        feed = ports.feed(states[rows], noise[rows])
+        return ports.actions(np.asarray(session.run([ACTION], feed)[0]))
 
     few = min(FEW, len(states))
     alone = np.concatenate([run(slice(b, b + 1)) for b in range(few)])

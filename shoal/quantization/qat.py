@@ -251,12 +251,6 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
     return frozen
 
 
-def only_network(network: nn.Module) -> int | None:
-    """The one network of a stack that was trained for few bits; None: all were, or none."""
-    fakes = map(_fake_of, find_layers(network))
-    return next((fake.only for fake in fakes if fake is not None and fake.on), None)
-
-
 def _fake_of(layer: Layer) -> FakeLayer | None:
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):

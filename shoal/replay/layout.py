@@ -57,6 +57,19 @@ class Layout:
         """Bytes of one transition in a mini-batch: two joint vectors, rewards, flags, where it is from and its rows."""
         return 8 * self.joint_size + 6 * self.agents + 32
 
+    def observations(self, rows: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """(B, N, O): the observations in rows (B, W) of the ring, widened."""
+        words = np.ascontiguousarray(rows[:, : self.observation_words])
+        if self.storage == "float32":
+            values = words.view(np.float32)
+        else:
+            halves = np.ascontiguousarray(words.view(np.uint16)[:, : self.agents * self.observation_size])
+            if self.storage == "float16":
+                values = halves.view(np.float16).astype(np.float32)
+            else:
+                values = (halves.astype(np.uint32) << 16).view(np.float32)
+        return values.reshape(-1, self.agents, self.observation_size)
+
     def numbers(self) -> NDArray[np.int64]:
         """The layout as an array, for a checkpoint."""
         return np.array([self.agents, self.observation_size, self.action_size, self.kind], np.int64)

@@ -206,16 +206,17 @@ def _shrink(frame: Frame) -> Frame:
 
 
 def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> Film:
-    """Film an episode of a run's trained team; the seed decides which. For `warn` and `trust` see `load_team`."""
-    from shoal.training.evaluation import build_env, load_team, team_act
+    """Film an episode of a run's trained team; the seed decides which. For `warn` and `trust` see `shoal.load`."""
+    from shoal.policies.run import load_run
 
-    team, config = load_team(run, warn, trust)
-    if ":" in config.env:  # others' worlds have to be told at the start that they will be looked at
+    policy = load_run(run, {}, trust, warn)
+    config = policy.config
+    if ":" in config.env:  # third-party worlds have to be told at the start that they will be looked at
         options = config.world_options | {"render_mode": "rgb_array"}
-        config = dataclasses.replace(config, env_options=json.dumps(options))
-    env = build_env(config, copies=1, seed=seed, stagger=False)
+        policy.config = dataclasses.replace(config, env_options=json.dumps(options))
+    env = policy.make_env(1, seed)
     try:
-        return record(env, team_act(team, explore=noisy))
+        return record(env, lambda observation: policy.respond(observation, sample=noisy))
     finally:
         env.close()
 

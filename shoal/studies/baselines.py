@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UserError
+from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
 from shoal.studies import recipes
 from shoal.studies.recipes import CHOSEN, CHOSEN_BY, Recipe
 from shoal.training.disk import sha256
-from shoal.training.subjects import ModelSubject, model_subject
 
 
 def missing_packages() -> str | None:
@@ -31,7 +31,7 @@ def missing_packages() -> str | None:
     return None
 
 
-def trained_subject(
+def trained_model(
     algorithm: str,
     env: str,
     seed: int,
@@ -39,7 +39,7 @@ def trained_subject(
     folder: Path,
     qat_bits: int | None = None,
     critics: bool = True,
-) -> ModelSubject:
+) -> BaselinesPolicy:
     """The model of a recipe; trained if its zip is not in the folder, for few bits if they are given.
 
     `critics`: whether they are trained for these bits, too.
@@ -53,7 +53,7 @@ def trained_subject(
     if not zipped.exists() or (recipe.normalise and not statistics.exists()):
         _train(algorithm, env, recipe, seed, steps, zipped, qat_bits, critics)
     normaliser = read_normaliser(statistics) if recipe.normalise else None
-    return model_subject(read_zip(zipped, normaliser=normaliser), env)
+    return BaselinesPolicy(read_zip(zipped, normaliser=normaliser), {"env": env})
 
 
 def _train(

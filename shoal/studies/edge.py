@@ -20,13 +20,12 @@ from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
 from shoal.inference.form import Precision
-from shoal.quantization.export import export_policy, from_team, team_outputs
+from shoal.policies.run import load_run
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training.config import TrainConfig
 from shoal.training.disk import sha256
-from shoal.training.evaluation import load_team, team_act
-from shoal.training.play import Act, build_env
+from shoal.training.play import Act
 
 POLICIES: dict[str, tuple[int, ...]] = {"I": (64, 64, 64), "II": (256, 256, 256), "III": (4096, 512, 1024)}
 PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3b
@@ -103,28 +102,16 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as run:
         if train(TrainConfig(**settings["learning"], **quiet, seed=seed, out=run)).signal is not None:
             raise KeyboardInterrupt
-        team, config = load_team(Path(run), lambda sentence: None)
-    states = met_states(build_env(config, 16, seed + 1, stagger=True), team_act(team, explore=True))
-    digest = sha256(json.dumps(settings).encode())[:10]
-    row: dict[str, Any] = {"policy": name, "seed": seed, "episodes": config.episodes, "files": {}}
-    for precision in PRECISIONS:
-        path = place / f"edge-{name}-{digest}-{precision}.onnx"
-        outputs = team_outputs(team, states)
-        exported = export_policy(from_team(team), path, precision, states, outputs, single=True, tolerance=1.0)
-        act = PolicyFile(path).play
-        row[f"{precision}_success"] = success(build_env(config, 50, 1, stagger=False), act, settings["played"])
-        row[f"{precision}_agreement"] = exported.agreement
-        row["files"][precision] = {"file": path.name, "sha256": sha256(path.read_bytes()), "bytes": exported.bytes}
+        policy = load_run(Path(run), {}, False, lambda sentence: None)
+        row: dict[str, Any] = {"policy": name, "seed": seed, "episodes": policy.config.episodes, "files": {}}
+        digest = sha256(json.dumps(settings).encode())[:10]
+        for precision in PRECISIONS:
+            path = place / f"edge-{name}-{digest}-{precision}.onnx"
+            exported = policy.export(str(path), precision, single=True, tolerance=1.0, seed=seed + 1)
+            row[f"{precision}_success"] = success(policy.make_env(50, 1), PolicyFile(path).play, settings["played"])
+            row[f"{precision}_agreement"] = exported.agreement
+            row["files"][precision] = {"file": path.name, "sha256": sha256(path.read_bytes()), "bytes": exported.bytes}
     return row
-
-
-def met_states(env: VectorEnv, act: Act, count: int = 512) -> Any:
-    """(B, 1, O): states that a policy meets while it explores."""
-    seen = [env.reset()]
-    while sum(map(len, seen)) < count:
-        seen.append(env.step(act(seen[-1])).observation)
-    env.close()
-    return np.concatenate(seen)[:count]
 
 
 def success(env: VectorEnv, act: Act, episodes: int) -> float:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError, counted
+from shoal.policies.stable_baselines import BaselinesPolicy
+from shoal.policies.widths import Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
@@ -16,8 +18,6 @@ from shoal.studies import baselines, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training import disk
-from shoal.training.subjects import model_subject
-from shoal.training.widths import Precision, Subject, Sweep, sweep
 
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
     "Breakout": {"a2c": (379, 371, 350), "dqn": (214, 217, 78), "ppo": (400, 400, 368)},
@@ -36,10 +36,10 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
 NAMES = {"MountainCarContinuous": "MountainCar", "Walker2d": "Walker2D"}
 """Gymnasium's names of the paper's environments, where they differ."""
 FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (an output)"
-PRECISIONS = (
-    Precision(FP16, Scheme(format="fp16")),
-    Precision(INT8, Scheme(8, "paper")),
-    Precision(CHANNELS, Scheme(8, per_channel=True)),
+WIDTHS = (
+    Width(FP16, Scheme(format="fp16")),
+    Width(INT8, Scheme(8, "paper")),
+    Width(CHANNELS, Scheme(8, per_channel=True)),
 )
 QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c", "MountainCarContinuous-v0", 20_000))
 """Algorithm, environment and steps of the quick form."""
@@ -100,15 +100,14 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """One model in every precision."""
-    subject: Subject
     if "model" in settings:
         trust, named = settings["trust"], settings["normaliser"]
         model = read_zip(settings["model"], trust, read_normaliser(Path(named), trust) if named else None)
-        subject, algorithm = model_subject(model, settings["env"]), model.algorithm
+        policy, algorithm = BaselinesPolicy(model, {"env": settings["env"]}), model.algorithm
     else:
         algorithm = settings["algorithm"]
-        subject = baselines.trained_subject(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
-    found = sweep(subject, Sweep(PRECISIONS, ("both",), episodes=settings["episodes"]))
+        policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
+    found = sweep(policy, Sweep(WIDTHS, ("both",), episodes=settings["episodes"]))
     return {
         "algorithm": algorithm,
         "env": settings["env"],

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UserError
+from shoal.policies.run import load_run
+from shoal.policies.torch_policy import TorchPolicy
+from shoal.policies.widths import Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
-from shoal.training.subjects import team_subject
-from shoal.training.widths import Precision, Subject, Sweep, sweep
 
 BITS = (8, 6, 4, 2)
 TASKS = {  # two for each algorithm, and after how many steps it has learnt them
@@ -104,15 +105,15 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """One training: its return as it was trained and, if that was in full precision, in every width afterwards."""
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
-            subject: Subject = _team(settings, run)
-            return {"rows": list(_rows(subject, settings))}
+            policy: TorchPolicy = _team(settings, run)
+            return {"rows": list(_rows(policy, settings))}
     algorithm, env, bits = settings["algorithm"], settings["env"], settings["bits"]
     critics = settings.get("critics", True)
-    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder, bits, critics)
-    return {"rows": list(_rows(subject, settings))}
+    policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder, bits, critics)
+    return {"rows": list(_rows(policy, settings))}
 
 
-def _team(settings: dict[str, Any], run: str) -> Subject:
+def _team(settings: dict[str, Any], run: str) -> TorchPolicy:
     from shoal.training.loop import train
 
     config = TrainConfig(
@@ -122,24 +123,24 @@ def _team(settings: dict[str, Any], run: str) -> Subject:
     )  # fmt: skip
     if train(config).signal is not None:
         raise KeyboardInterrupt
-    return team_subject(Path(run), "", lambda sentence: None)
+    return load_run(Path(run), {}, False, lambda sentence: None)
 
 
-def _rows(subject: Subject, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
     team, bits = "agents" in settings, settings["bits"]
     task = f"{settings['learning']['env']}, {settings['agents']} agents" if team else settings["env"]
     common = {"algorithm": settings["algorithm"], "task": task, "seed": settings["seed"]}
     if bits is not None:
-        found = sweep(subject, Sweep((), episodes=settings["episodes"]))
+        found = sweep(policy, Sweep((), episodes=settings["episodes"]))
         trained = next((row for row in found.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
         yield {**common, "how": _how(settings), "bits": bits, "return": trained.return_mean}
         return
-    precisions = tuple(Precision(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
-    for how, networks in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
-        found = sweep(subject, Sweep(precisions, ("both",), episodes=settings["episodes"], networks=networks))
-        if networks is None:
+    widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
+    for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
+        found = sweep(policy, Sweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
+        if agents is None:
             yield {**common, "how": "float32", "bits": 32, "return": found.rows[0].return_mean}
         for row in found.rows[1:]:
             yield {**common, "how": how, "bits": row.bits, "return": row.return_mean}

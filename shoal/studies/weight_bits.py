@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
+from shoal.policies.widths import Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
 from shoal.studies.study import Advance, Options, Study
-from shoal.training.widths import Precision, Sweep, sweep
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
 NEAR = 0.95
@@ -48,9 +48,9 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """One model with its weights in every width."""
     algorithm, env = settings["algorithm"], settings["env"]
-    subject = baselines.trained_subject(algorithm, env, settings["seed"], settings["steps"], folder)
-    precisions = tuple(Precision(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
-    found = sweep(subject, Sweep(precisions, ("weights",), episodes=settings["episodes"]))
+    policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
+    widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
+    found = sweep(policy, Sweep(widths, ("weights",), episodes=settings["episodes"]))
     return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
 
 

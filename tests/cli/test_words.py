@@ -18,7 +18,7 @@ from tests.cli.helpers import one_sentence
         ("train --tau", "--tau needs a value"),
         ("train --jsno", "Unrecognized options: --jsno; perhaps you meant --json"),
         ("train --agnets 3 --foo", "Unrecognized options: --agnets, 3, --foo; perhaps you meant --agents"),
-        ("evaluate", "RUN-OR-FILE is missing (Run folder, or a file of `shoal export`"),
+        ("evaluate", "POLICY is missing (Run folder, zip of Stable-Baselines3"),
         ("bench ENV", "'ENV' is not one of 'env', "),
     ],
 )
@@ -34,7 +34,7 @@ def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):
     code, out, err = shoal("train", *words, "--out", tmp_path / "run")
     assert code == 0 and "1 episode, 25 steps and 0 updates in" in out and ", 1 episode, into" in err
     code, out, _ = shoal("evaluate", finished_run, "--episodes", "1")
-    assert code == 0 and "Return of an episode, 1 episode each" in out
+    assert code == 0 and "Return of an episode in cooperative-navigation, 1 episode each" in out
 
 
 @pytest.mark.parametrize("command", ["evaluate", "watch"])

@@ -1,9 +1,12 @@
 """A tiny training, and worlds that are only sizes, for teams to be exported."""
 
+from pathlib import Path
+
 import numpy as np
 
 from shoal import TrainConfig
 from shoal.envs.base import EnvSpec
+from shoal.policies.run import RunPolicy
 
 SMALL = TrainConfig(
     env="cooperative-navigation", agents=3, episodes=40, warmup=200, batch=32, hidden=(16, 16), copies=5,
@@ -25,3 +28,8 @@ def choice_spec():
 def states_for(spec, batch=64):
     x = np.random.default_rng(0).standard_normal((batch, spec.agents, spec.observation_size)).astype(np.float32)
     return x * (np.arange(spec.observation_size)[None] < np.array(spec.observation_sizes)[:, None])
+
+
+def team_outputs(team, states):
+    """(B, N, U), as PyTorch computes them."""
+    return RunPolicy(team, SMALL, Path("run")).outputs(states).numpy()

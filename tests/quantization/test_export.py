@@ -10,22 +10,23 @@ import torch
 
 from shoal import train
 from shoal.algorithms import make_team
-from shoal.commands.export import played_states, states_of_run, stored_observations, team_jobs, write
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.inference import Head
 from shoal.inference.codes import safe_bits
 from shoal.inference.file import PolicyFile
 from shoal.inference.form import PRECISIONS
+from shoal.policies.export import Wanted, make_jobs, write
+from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
-from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong, team_outputs
+from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong
 from shoal.quantization.qat import Qat
 from shoal.replay import Ring
+from shoal.replay.layout import Layout
 from shoal.training.checkpoint import Checkpoints
-from shoal.training.evaluation import load_team
 from shoal.training.loop import Training
 from shoal.training.snapshot import snapshot
-from tests.quantization.teams import SMALL, box_spec, choice_spec, states_for
+from tests.quantization.teams import SMALL, box_spec, choice_spec, states_for, team_outputs
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
@@ -149,11 +150,11 @@ def test_a_policy_with_boxes_is_not_sampled():
 
 
 def test_a_team_in_one_file_and_one_each(tmp_path, run):
-    team, config = load_team(run, print)
-    states, source = states_of_run(run, team, config, 0)
+    policy = load_run(run, {}, False, print)
+    states, source = policy.states()
     assert source == "played"
-    (whole,) = write(team_jobs(team, config, tmp_path / "p.onnx", states), "int8")
-    each = write(team_jobs(team, config, tmp_path / "p.onnx", states, each=True), "int8", single=True)
+    whole = policy.export(str(tmp_path / "p.onnx"), "int8")
+    each = policy.export_each(str(tmp_path / "p.onnx"), "int8", single=True)
     assert [Path(one.path).name for one in each] == ["p-agent_0.onnx", "p-agent_1.onnx", "p-agent_2.onnx"]
     together = PolicyFile(Path(whole.path)).act(states)
     for n, one in enumerate(each):
@@ -172,7 +173,7 @@ def test_states_of_the_replay(storage):
         step = env.step(actions)
         ring.add(actions, step)
         seen.append(step.observation.copy())
-    found = stored_observations(ring.segment(0, 10)["rows"], 2, env.spec.observation_size, storage)
+    found = Layout.of(env.spec, storage).observations(ring.segment(0, 10)["rows"])
     expected = np.stack(seen[:10], 1).reshape(30, 2, -1)  # copy by copy
     assert found.shape == expected.shape
     assert np.allclose(found, expected, rtol={"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[storage], atol=1e-6)
@@ -187,21 +188,23 @@ def test_a_run_under_way_is_checked_with_its_replay(tmp_path):
     (folder / "config.json").write_text(SMALL.to_json())
     parts, meta = snapshot(training)
     Checkpoints(folder / "checkpoints").save(20, parts, meta, training.ring)
-    team, config = load_team(folder, print)
-    states, source = states_of_run(folder, team, config, 0)
+    policy = load_run(folder, {}, False, print)
+    states, source = policy.states()
     assert source == "replay" and states.shape == (512, 3, 18) and np.ptp(states) > 0
-    assert played_states(team, config, 0, np.random.default_rng(0)).shape == states.shape
+    policy.folder = tmp_path
+    played, source = policy.states()
+    assert source == "played" and played.shape == states.shape and np.array_equal(policy.states()[0], played)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 7, 8])
 def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path, bits):
     folder = tmp_path / "run"
     train(replace(SMALL, out=str(folder), qat_bits=bits, quant_delay=0.5))
-    team, config = load_team(folder, print)
-    policy = from_team(team)
+    trained = load_run(folder, {}, False, print)
+    policy = trained.portable()
     assert all(layer.quantized is not None and layer.quantized.bits == bits for layer in policy.layers)
-    states, _ = states_of_run(folder, team, config, 0)
-    outputs = team_outputs(team, states)
+    states, _ = trained.states()
+    outputs = trained.outputs(states).numpy()
     assert np.abs(policy.outputs(states, np.float32) - outputs).max() < np.ptp(outputs) / (2**bits - 1)
     boxes = replace(policy, head=Head("box", "none"))  # shows the outputs themselves
     export_policy(boxes, tmp_path / "p.onnx", "static-int8", states, outputs)
@@ -220,12 +223,14 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     qat, x, path = Qat({"actors": team.rollout_actors}, 4, delay=0, only=1), states_for(spec), tmp_path / "p.onnx"
     team.rollout_actors(torch.from_numpy(x).transpose(0, 1))  # ranges are observed
     qat.freeze()
+    team.extra["qat.on"] = qat.on
+    policy = RunPolicy(team, replace(SMALL, qat_agent=1), tmp_path)
     with pytest.raises(UserError, match="takes one file an agent: say --each"):
-        team_jobs(team, SMALL, path, x)
-    jobs = team_jobs(team, SMALL, path, x, each=True)
+        make_jobs(policy, path, x, Wanted())
+    jobs = make_jobs(policy, path, x, Wanted(each=True))
     assert [len(job.policy.grids) for job in jobs] == [0, 3, 0]
     for precision, others in (("float32", None), ("static-int8", safe_bits())):
-        found = write(jobs, precision)
+        found = write(jobs, Wanted(precision), "run", "played")
         facts = [PolicyFile(one.path).facts for one in found]
         assert [one["frozen_bits"] for one in facts] == [others, 4, others]
     assert found[1].agreement == 1.0
@@ -233,10 +238,11 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
 
 def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
     team = make_team(box_spec(), SMALL, 3, torch.device("cpu"))
-    jobs = team_jobs(team, SMALL, tmp_path / "p.onnx", states_for(box_spec()), each=True)
+    policy = RunPolicy(team, SMALL, tmp_path)
+    jobs = make_jobs(policy, tmp_path / "p.onnx", states_for(box_spec()), Wanted(each=True))
     jobs[-1] = jobs[-1]._replace(outputs=jobs[-1].outputs + 0.01)
     with pytest.raises(UserError, match="was not written"):
-        write(jobs, "float32")
+        write(jobs, Wanted(), "run", "played")
     assert not list(tmp_path.iterdir())
 
 

@@ -75,7 +75,7 @@ WRONG = [
     ("export {run} --precision int8 --bits 8 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
     ("export {run} --tolerance 7 --out {tmp}/p.onnx", "--tolerance is 7.0"),
     ("export {run} --precision packed --bits 2 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
-    ("evaluate {tmp}/none.onnx --env gym:CartPole-v1", "No such file"),
+    ("evaluate {tmp}/none.onnx --env gym:CartPole-v1", "Stable-Baselines3 zip or ONNX file"),
     ("evaluate {tmp}/other.onnx", "is not an ONNX file or is damaged"),
     ("evaluate {policy} --env gym:CartPole-v1", "is a policy for 3 agents"),
     ("evaluate {policy} --env chess", "'chess' is not known"),

@@ -10,8 +10,7 @@ import pytest
 from shoal.inference.file import PolicyFile
 from shoal.quantization.export import export_policy
 from shoal.quantization.stable_baselines import read_zip
-from shoal.training.subjects import model_subject
-from tests.quantization.zips import Pictures, make, saved
+from tests.quantization.zips import Pictures, make, playing, saved
 
 
 @pytest.mark.parametrize(
@@ -62,10 +61,10 @@ def test_a_model_of_images_trained_for_few_bits(tmp_path, bits):
 
     model = make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}, learning_starts=8, buffer_size=64)
     model.learn(40, callback=QatCallback(bits=bits, delay=0.2))
-    subject = model_subject(read_zip(saved(model, tmp_path / "m.zip")), "tests.quantization.zips:TinyPictures-v0")
+    subject = playing(read_zip(saved(model, tmp_path / "m.zip")), "tests.quantization.zips:TinyPictures-v0")
     x = np.random.default_rng(0).integers(0, 256, (100, 1, 36 * 36)).astype(np.float32)
     for precision in ("float32", "static-int8"):
-        found = export_policy(subject.policy(), tmp_path / "p.onnx", precision, x, subject.outputs(x))
+        found = export_policy(subject.portable(), tmp_path / "p.onnx", precision, x, subject.outputs(x).numpy())
         assert found.int8_share == (1 if precision == "static-int8" else 0) and found.agreement > 0.9
 
 
@@ -100,7 +99,7 @@ def test_wrong_zips_and_options(tmp_path, run, shoal):
     for words, said in (
         ((zip_path, "--out", path), "--env is missing"),
         ((zip_path, "--env", "Pendulum-v1", "--out", path), "does not fit"),
-        ((run, "--env", "CartPole-v1", "--out", path), "are for zips"),
+        ((run, "--env", "gym:CartPole-v1", "--out", path), "does not fit the run"),
         ((dqn_path, "--env", "CartPole-v1", "--sample", "--out", path), "A2C and PPO"),
         ((zip_path, "--env", "CartPole-v1", "--each", "--out", path), "is one agent"),
     ):

@@ -11,24 +11,20 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
+from shoal.policies import widths
+from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
+from shoal.policies.run import RunPolicy, load_run
+from shoal.policies.stable_baselines import BaselinesPolicy
+from shoal.policies.states import Thinned
+from shoal.policies.widths import STATES, Row, Sweep, Width, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model
-from shoal.training import widths
 from shoal.training.evaluation import load_team
 from shoal.training.play import play
-from shoal.training.subjects import (
-    ModelSubject,
-    TeamSubject,
-    choices_kl,
-    equal_actions,
-    gaussians_kl,
-    team_subject,
-)
-from shoal.training.widths import STATES, Precision, Row, Sweep, _row, _States, sweep
-from tests.quantization.zips import Pictures, changed, make, saved
+from tests.quantization.zips import Pictures, changed, make, playing, saved
 
-FOUR = Precision("4 bits", Scheme(4, per_channel=True))
+FOUR = Width("4 bits", Scheme(4, per_channel=True))
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +104,13 @@ def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
 
 def test_a_run_whose_quantization_was_not_on_yet_was_not_trained_with_it(run):
     team, config = load_team(run, print)
-    assert TeamSubject(team, config, "run").trained is team.rollout_actors
+    assert RunPolicy(team, config, run).trained is team.rollout_actors
     team.extra["qat.on"].fill_(0)
-    assert TeamSubject(team, config, "run").trained is None
+    assert RunPolicy(team, config, run).trained is None
 
 
 def test_every_row_starts_where_the_others_do(run):
-    subject = team_subject(run, "", print)
+    subject = load_run(run, {}, False, print)
     starts = []
     make_env = subject.make_env
 
@@ -181,9 +177,8 @@ def test_an_atari_game_is_played_from_a_zip(capsys, tmp_path):
     theirs = make("a2c", Frames(), "CnnPolicy", policy_kwargs={})
     path = saved(theirs, tmp_path / "pong.zip")
     from shoal.quantization.stable_baselines import read_zip
-    from shoal.training.subjects import model_subject
 
-    subject = model_subject(read_zip(path), "ALE/Pong-v5")
+    subject = playing(read_zip(path), "ALE/Pong-v5")
     env = subject.make_env(2, 0)
     seen = env.reset()
     with torch.no_grad():
@@ -209,7 +204,7 @@ class Frames(gymnasium.Env):
 
 
 def test_states_are_spread_over_all_that_was_met():
-    states = _States()
+    states = Thinned(STATES)
     for k in range(3 * STATES):
         states.add(np.full((2, 1, 1), k, np.float32))
     kept = states.array()[:, 0, 0]
@@ -218,8 +213,8 @@ def test_states_are_spread_over_all_that_was_met():
 
 
 def test_what_a_row_quantizes():
-    edge = Precision("8 bits", Scheme(8, per_channel=True))
-    wanted = Sweep((FOUR,), edges=edge, dynamic=True, networks=(0,))
+    edge = Width("8 bits", Scheme(8, per_channel=True))
+    wanted = Sweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Scheme(4, symmetric=False, per_channel=False)
     rest = edge.scheme, edge.scheme, True, (0,)
     assert wanted.plan(FOUR.scheme, "both") == Plan(FOUR.scheme, inputs, *rest)
@@ -248,7 +243,7 @@ def test_divergences_of_a_models_policy():
     from torch.distributions import Categorical, Normal, kl_divergence
 
     head, other = torch.randn(20, 1, 2), torch.randn(20, 1, 2)
-    subject = ModelSubject.__new__(ModelSubject)
+    subject = BaselinesPolicy.__new__(BaselinesPolicy)
     network = torch.nn.Sequential(torch.nn.Linear(3, 2))
     subject.model = Model("a.zip", "ppo", network, ("a",))
     expected = kl_divergence(Categorical(logits=head), Categorical(logits=other))
@@ -323,7 +318,7 @@ def test_wrong_weights(capsys, model, tmp_path, change, sentence):
 def test_wrong_policies(capsys, run, model, tmp_path):
     (tmp_path / "junk.zip").write_bytes(b"junk")
     for words, sentence in (
-        ((tmp_path / "none",), "There is no run folder and no zip"),
+        ((tmp_path / "none",), "There is no run folder, Stable-Baselines3 zip or ONNX file"),
         ((tmp_path,), "is not a run folder"),
         ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a whole zip file"),
         ((run, "--normaliser", "n.npz"), "--normaliser is for zips"),

@@ -17,8 +17,7 @@ from shoal.errors import UserError
 from shoal.quantization.layers import find_layers
 from shoal.quantization.normaliser import convert, read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy
-from shoal.training.subjects import model_subject
-from tests.quantization.zips import NETS, Pictures, Trap, changed, make, saved
+from tests.quantization.zips import NETS, Pictures, Trap, changed, make, playing, saved
 
 ENVS = {"a2c": "CartPole-v1", "ppo": "Pendulum-v1", "dqn": "CartPole-v1", "ddpg": "Pendulum-v1"}
 
@@ -43,7 +42,7 @@ def test_a_model_plays_as_in_its_own_library(zips, algorithm, trust):
     ours = read_zip(path, trust)
     assert ours.algorithm == algorithm
     assert all(f"{name}.weight" in theirs.policy.state_dict() for name in ours.names)
-    subject = model_subject(ours, ENVS[algorithm])
+    subject = playing(ours, ENVS[algorithm])
     states = np.random.default_rng(0).normal(size=(200, 1, ours.inputs)).astype(np.float32)
     with torch.no_grad():
         actions = subject.actions(subject.head(subject.network, states))[:, 0]
@@ -96,7 +95,7 @@ def test_state_dependent_exploration_is_read(tmp_path, squash):
     theirs = make("a2c", "Pendulum-v1", use_sde=True, policy_kwargs={"net_arch": [8], "squash_output": squash})
     path, states = saved(theirs, tmp_path / "sde.zip"), np.random.default_rng(0).normal(size=(30, 1, 3)).astype("f4")
     for trust in (False, True):
-        subject = model_subject(read_zip(path, trust), "Pendulum-v1")
+        subject = playing(read_zip(path, trust), "Pendulum-v1")
         with torch.no_grad():
             head = subject.head(subject.network, states)
         assert subject.model.squash == ("tanh" if squash else "clip") and subject.divergence(head, head) is None
@@ -108,9 +107,9 @@ def test_a_model_can_be_exported(tmp_path, zips):
     from shoal.quantization.export import export_policy
 
     path, theirs = zips["ddpg"]
-    subject = model_subject(read_zip(path), "Pendulum-v1")
+    subject = playing(read_zip(path), "Pendulum-v1")
     states = np.random.default_rng(0).normal(size=(64, 1, 3)).astype(np.float32)
-    export_policy(subject.policy(), tmp_path / "policy.onnx", "float32", states, subject.outputs(states))
+    export_policy(subject.portable(), tmp_path / "policy.onnx", "float32", states, subject.outputs(states).numpy())
     actions = PolicyFile(tmp_path / "policy.onnx", 1, 0).play(states)
     np.testing.assert_allclose(actions[:, 0], played(theirs, states[:, 0]), atol=1e-4)
 
@@ -135,7 +134,7 @@ def test_a_normaliser_gives_what_vecnormalize_gives(tmp_path, zips):
         policy = to_policy(model, None, None)
         seen = policy.network_input(states[:, None])[0]
         np.testing.assert_allclose(seen, venv.normalize_obs(states), atol=1e-4)
-        subject = model_subject(model, "CartPole-v1")
+        subject = playing(model, "CartPole-v1")
         with torch.no_grad():
             head = subject.head(model.network, states[:, None])
             expected = model.network(torch.from_numpy(venv.normalize_obs(states).astype(np.float32)))
@@ -319,13 +318,13 @@ def test_damaged_files(tmp_path, zips):
 )
 def test_environments_that_do_not_fit(zips, algorithm, env, sentence):
     with pytest.raises(UserError, match=sentence):
-        model_subject(read_zip(zips[algorithm][0]), env)
+        playing(read_zip(zips[algorithm][0]), env)
 
 
 def test_an_environment_with_other_actions_does_not_fit():
     layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
     with pytest.raises(UserError, match="takes 1 number in a box, the model gives 2 choices"):
-        model_subject(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
+        playing(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
 
 
 class FromOne(gymnasium.Env):
@@ -338,4 +337,4 @@ def test_choices_that_are_not_counted_from_zero(tmp_path):
     gymnasium.register("FromOne-v0", FromOne)
     model = read_zip(saved(make("a2c", FromOne()), tmp_path / "m.zip"))
     with pytest.raises(UserError, match="does not count its choices from 0"):
-        model_subject(model, "FromOne-v0")
+        playing(model, "FromOne-v0")

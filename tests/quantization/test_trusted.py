@@ -11,8 +11,7 @@ from torch import nn
 from shoal.errors import UserError
 from shoal.quantization.export import export_policy
 from shoal.quantization.stable_baselines import read_zip
-from shoal.training.subjects import model_subject
-from tests.quantization.zips import NETS, make, saved
+from tests.quantization.zips import NETS, make, playing, saved
 
 
 class Extractor(BaseFeaturesExtractor):
@@ -174,19 +173,19 @@ def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path
     path, theirs = zipped(tmp_path, name)
     with pytest.raises(UserError, match="--trust runs its code"):
         read_zip(path)
-    subject, x = model_subject(read_zip(path, trust=True), "CartPole-v1"), states()
+    subject, x = playing(read_zip(path, trust=True), "CartPole-v1"), states()
     expected = theirs.predict(x[:, 0], deterministic=True)[0]
     with torch.no_grad():
         actions = subject.actions(subject.head(subject.network, x))[:, 0]
     assert (actions.argmax(-1) == expected).all() and len(set(expected)) == 2
     file = tmp_path / "policy.onnx"
     if cannot is None:
-        found = export_policy(subject.policy(), file, "float32", x, subject.outputs(x))
-        assert found.agreement == 1 and (subject.policy().reference(x)[:, 0] == expected).all()
+        found = export_policy(subject.portable(), file, "float32", x, subject.outputs(x).numpy())
+        assert found.agreement == 1 and (subject.portable().reference(x)[:, 0] == expected).all()
         return
     for precision in ("float32", "int8", "packed"):
         with pytest.raises(UserError, match=cannot):
-            export_policy(subject.policy(), file, precision, x, subject.outputs(x), tolerance=1.0)
+            export_policy(subject.portable(), file, precision, x, subject.outputs(x).numpy(), tolerance=1.0)
     assert not file.exists()
 
 
@@ -202,11 +201,11 @@ def test_a_class_of_ones_own_trained_for_few_bits(tmp_path):
 
     theirs = make("a2c", "CartPole-v1", TrunkPolicy, policy_kwargs={}, n_steps=8)
     theirs.learn(64, callback=QatCallback(bits=4, delay=0.0))
-    subject = model_subject(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), "CartPole-v1")
+    subject = playing(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), "CartPole-v1")
     x = states()
-    found = export_policy(subject.policy(), tmp_path / "p.onnx", "static-int8", x, subject.outputs(x))
+    found = export_policy(subject.portable(), tmp_path / "p.onnx", "static-int8", x, subject.outputs(x).numpy())
     assert found.bits == 4 and found.agreement == 1
-    assert (subject.policy().reference(x)[:, 0] == theirs.predict(x[:, 0], deterministic=True)[0]).all()
+    assert (subject.portable().reference(x)[:, 0] == theirs.predict(x[:, 0], deterministic=True)[0]).all()
 
 
 class Images(BaseFeaturesExtractor):
@@ -238,14 +237,14 @@ def test_convolutions_with_unusual_options(tmp_path, options, can):
     settings = NETS | {"features_extractor_class": Images, "features_extractor_kwargs": options}
     name = "tests.quantization.zips:TinyPictures-v0"
     theirs = make("ppo", name, "CnnPolicy", policy_kwargs=settings)
-    subject = model_subject(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), name)
+    subject = playing(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), name)
     if not can:
         with pytest.raises(UserError, match=r"a part Conv2d\(.*that no exported file knows"):
-            subject.policy()
+            subject.portable()
         return
-    policy = subject.policy()
+    policy = subject.portable()
     assert isinstance(policy.layers[0], Conv2d)
     x = np.random.default_rng(0).integers(0, 256, (40, 1, 36 * 36)).astype(np.float32)
-    export_policy(policy, tmp_path / "p.onnx", "float32", x, subject.outputs(x))
+    export_policy(policy, tmp_path / "p.onnx", "float32", x, subject.outputs(x).numpy())
     expected = theirs.predict(x.reshape(-1, 1, 36, 36).astype(np.uint8), deterministic=True)[0]
     assert (policy.reference(x)[:, 0] == expected).all()

@@ -9,6 +9,14 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3 import A2C, DDPG, DQN, PPO
 
+from shoal.policies.stable_baselines import BaselinesPolicy
+
+
+def playing(model, env):
+    """A model in an environment."""
+    return BaselinesPolicy(model, {"env": env})
+
+
 NETS = {"net_arch": [12, 8]}
 
 

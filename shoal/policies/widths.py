@@ -6,22 +6,25 @@ Shape letters: E copies, B rows, N agents, O observation, A action, U outputs.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.algorithms.team import threads_for
-from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, check_range
-from shoal.quantization.affine import Scheme
+from shoal.policies.states import Thinned
+from shoal.policies.trained import Array
+from shoal.quantization.affine import LEAST_BITS, MOST_BITS, Scheme, Style
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.training.play import play
+
+if TYPE_CHECKING:
+    from shoal.policies.torch_policy import TorchPolicy
 
 What = Literal["weights", "activations", "both"]
 WHAT: tuple[What, ...] = ("weights", "activations", "both")
@@ -30,47 +33,9 @@ STATES = 4096
 BINS = 61
 
 
-class Subject(Protocol):
-    """A policy and where it plays."""
-
-    name: str
-    env: str
-    network: nn.Module
-    """What is quantized, in full precision."""
-    trained: nn.Module | None
-    """The same as quantization-aware training left it."""
-    trained_bits: int | None
-    trained_networks: tuple[int, ...] | None
-    """Which agents were trained with these bits; None: all."""
-    most_copies: int
-    layer_names: tuple[str, ...]
-    overhead: int
-    """Bytes of what is not quantized and no parameter: the normaliser."""
-
-    def make_env(self, copies: int, seed: int) -> VectorEnv:
-        """Copies of its world, found to fit the policy."""
-        ...
-
-    def head(self, network: Any, observation: NDArray[np.float32]) -> Tensor:
-        """(B, N, U): the network's outputs for raw observations (B, N, O)."""
-        ...
-
-    def actions(self, head: Tensor) -> NDArray[np.float32]:
-        """(B, N, A): the most likely actions, in the world's units."""
-        ...
-
-    def equal(self, actions: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """(B, N): where the actions are as good as the same."""
-        ...
-
-    def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
-        """(B, N): KL of the action distributions, from the first to the second; None where there are none."""
-        ...
-
-
 @dataclass(frozen=True)
-class Precision:
-    """A column entry of the table: how numbers are kept, under the name that was asked for."""
+class Width:
+    """How numbers are kept in a row, under the name that was asked for."""
 
     name: str
     scheme: Scheme | None
@@ -80,6 +45,31 @@ class Precision:
     def bits(self) -> int:
         """Bits of one number."""
         return 32 if self.scheme is None else self.scheme.width
+
+
+FULL = ("32", "float32", "fp32")
+
+
+def named_width(
+    word: str, style: Style = "standard", symmetric: bool = True, per_tensor: bool = False, option: str = "--bits"
+) -> Width:
+    """The width that a word names: a number of bits, or a number format.
+
+    The paper's style has one scale per layer, but one per channel in convolutions.
+    """
+    if word in FULL:
+        return Width("float32", None)
+    per_channel = None if style == "paper" else not per_tensor
+    if re.fullmatch(r"-?[0-9]{1,9}", word):
+        if not LEAST_BITS <= int(word) <= MOST_BITS:
+            raise UserError(f"{option} is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
+        scheme = Scheme(int(word), style, symmetric, per_channel)
+    else:
+        try:
+            scheme = Scheme(style=style, format=word)
+        except UserError as error:
+            raise UserError(f"{option} '{word}' is neither a number of bits nor a number format: {error}") from None
+    return Width(scheme.label, scheme)
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class WidthTable:
     """The table of a policy, and how its weights are spread."""
 
     subject: str
@@ -123,98 +113,98 @@ class Found:
 class Sweep:
     """What the rows are."""
 
-    precisions: tuple[Precision, ...]
+    widths: tuple[Width, ...]
     what: tuple[What, ...] = ("weights", "both")
-    edges: Precision | None = None
+    edges: Width | None = None
     """Another precision for the first and the last layer."""
     dynamic: bool = False
     """Ranges of activations from each row as it comes, instead of from calibration."""
     episodes: int = 100
     seed: int = 1
-    networks: tuple[int, ...] | None = None
+    agents: tuple[int, ...] | None = None
     """Which agents of a team are quantized; None: all."""
 
     @property
-    def narrow(self) -> list[tuple[Precision, What]]:
+    def narrow(self) -> list[tuple[Width, What]]:
         """Every precision but the full one, with what has it."""
-        return [(precision, what) for what in self.what for precision in self.precisions if precision.scheme]
+        return [(width, what) for what in self.what for width in self.widths if width.scheme]
 
     def plan(self, scheme: Scheme, what: What) -> Plan:
-        """What is quantized in a row; activations have one scale a tensor, and a zero point in the standard style."""
+        """What is quantized in a row; activations have one scale per tensor, and a zero point in the standard style."""
         edge: Edge = (self.edges.scheme or "full") if self.edges else None
         inputs = dataclasses.replace(scheme, symmetric=False, per_channel=False)
         weights, activations = what != "activations", what != "weights"
         kinds = scheme if weights else None, inputs if activations else None
-        return Plan(*kinds, edge, edge, self.dynamic, self.networks)
+        return Plan(*kinds, edge, edge, self.dynamic, self.agents)
 
 
-def sweep(subject: Subject, wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> Found:
+def sweep(policy: "TorchPolicy", wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> WidthTable:
     """The policy in full precision, as it was trained if that was with quantization, and in every narrow precision.
 
     Ctrl-C ends the table early: the rows before it are kept.
     """
     check_range("--episodes", wanted.episodes, 1, 10**7)
-    check_network(subject)
+    check_network(policy)
     tell = advance or (lambda amount, doing: None)
-    seen = _States()
-    full = _played(subject, subject.network, wanted, tell, "float32", seen)
+    seen = Thinned(STATES)
+    full = _played(policy, policy.network, wanted, tell, "float32", seen)
     states = seen.array()
-    head = _head(subject, subject.network, states)
-    rows = [_row(subject, "float32", 32, "none", full, full[0], head, head, model_bytes(subject.network, Plan()))]
+    head = policy.outputs(states, policy.network)
+    rows = [_row(policy, "float32", 32, "none", full, full[0], head, head, model_bytes(policy.network, Plan()))]
     failed = []
     try:
-        for row in _narrow_rows(subject, wanted, tell, full[0], states, head):
+        for row in _narrow_rows(policy, wanted, tell, full[0], states, head):
             rows.append(row)
     except KeyboardInterrupt:
-        count = plays(subject, wanted) // wanted.episodes
+        count = plays(policy, wanted) // wanted.episodes
         failed.append(f"Interrupted: {len(rows)} of {count} rows are finished.")
-    return Found(
-        subject.name,
-        subject.env,
+    return WidthTable(
+        policy.name,
+        policy.env,
         wanted.episodes,
         wanted.seed,
         len(states),
         "dynamic" if wanted.dynamic else "calibrated",
         rows,
-        weight_histograms(subject.network, subject.layer_names),
+        weight_histograms(policy.network, policy.layer_names),
         failed,
     )
 
 
 def _narrow_rows(
-    subject: Subject,
+    policy: "TorchPolicy",
     wanted: Sweep,
     tell: Callable[[float, str], None],
     full: float,
-    states: NDArray[np.float32],
+    states: Array,
     head: Tensor,
 ) -> Iterator[Row]:
-    if subject.trained is not None and subject.trained_bits is not None:
-        bits = subject.trained_bits
-        stored = Plan(Scheme(bits, per_channel=True), networks=subject.trained_networks)
-        name, size = f"{bits} bits", model_bytes(subject.network, stored)
-        played = _played(subject, subject.trained, wanted, tell, f"{name} (trained)")
-        other = _head(subject, subject.trained, states)
-        yield _row(subject, name, bits, "trained", played, full, head, other, size)
-    ranges = calibrate(subject.network, lambda network: subject.head(network, states))
-    for precision, what in wanted.narrow:
-        assert precision.scheme is not None
-        plan = wanted.plan(precision.scheme, what)
-        network = quantized(subject.network, plan, _calibrated(ranges, plan))
-        played = _played(subject, network, wanted, tell, f"{precision.name}, {what}")
-        other, size = _head(subject, network, states), model_bytes(subject.network, plan)
-        yield _row(subject, precision.name, precision.bits, what, played, full, head, other, size)
+    if policy.trained is not None and policy.trained_bits is not None:
+        bits = policy.trained_bits
+        stored = Plan(Scheme(bits, per_channel=True), networks=policy.trained_agents)
+        name, size = f"{bits} bits", model_bytes(policy.network, stored)
+        played = _played(policy, policy.trained, wanted, tell, f"{name} (trained)")
+        other = policy.outputs(states, policy.trained)
+        yield _row(policy, name, bits, "trained", played, full, head, other, size)
+    ranges = calibrate(policy.network, lambda network: policy.head(network, states))
+    for width, what in wanted.narrow:
+        assert width.scheme is not None
+        plan = wanted.plan(width.scheme, what)
+        network = quantized(policy.network, plan, _calibrated(ranges, plan))
+        played = _played(policy, network, wanted, tell, f"{width.name}, {what}")
+        other, size = policy.outputs(states, network), model_bytes(policy.network, plan)
+        yield _row(policy, width.name, width.bits, what, played, full, head, other, size)
 
 
-def plays(subject: Subject, wanted: Sweep) -> int:
+def plays(policy: "TorchPolicy", wanted: Sweep) -> int:
     """How many episodes a sweep plays in all."""
-    return wanted.episodes * (1 + (subject.trained is not None) + len(wanted.narrow))
+    return wanted.episodes * (1 + (policy.trained is not None) + len(wanted.narrow))
 
 
-def check_network(subject: Subject) -> None:
+def check_network(policy: "TorchPolicy") -> None:
     """Refuse weights that are no numbers, and layers that let nothing through."""
-    check_weights(subject.network)
-    for name, layer in zip(subject.layer_names, find_layers(subject.network), strict=True):
+    check_weights(policy.network)
+    for name, layer in zip(policy.layer_names, find_layers(policy.network), strict=True):
         axes = [axis for axis in range(layer.weight.dim()) if axis not in layer.networks]
         alive = layer.weight.detach().abs().amax(axes).flatten() > 0
         if not bool(alive.all()):
@@ -245,42 +235,21 @@ def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[dict[str
     return layers
 
 
-class _States:
-    """States as they are met; when there are too many, every second one is let go, and from then on not taken."""
-
-    def __init__(self) -> None:
-        self.rows: list[NDArray[np.float32]] = []  # each (N, O)
-        self.stride = self.met = 0
-
-    def add(self, observation: NDArray[np.float32]) -> None:
-        """Take what is due of (E, N, O)."""
-        for row in observation:
-            if self.met % max(self.stride, 1) == 0:
-                self.rows.append(row.copy())
-                if len(self.rows) > STATES:
-                    self.rows, self.stride = self.rows[::2], 2 * max(self.stride, 1)
-            self.met += 1
-
-    def array(self) -> NDArray[np.float32]:
-        """(B, N, O)."""
-        return np.stack(self.rows)
-
-
 def _played(
-    subject: Subject,
+    policy: "TorchPolicy",
     network: nn.Module,
     wanted: Sweep,
     advance: Callable[[float, str], None],
     doing: str,
-    seen: _States | None = None,
+    seen: Thinned | None = None,
 ) -> tuple[float, float]:
     """Mean return and the half-width of its interval."""
-    env = subject.make_env(min(wanted.episodes, subject.most_copies), wanted.seed)
+    env = policy.make_env(min(wanted.episodes, policy.most_copies), wanted.seed)
 
-    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+    def act(observation: Array) -> Array:
         if seen is not None:
             seen.add(observation)
-        return subject.actions(_head(subject, network, observation))
+        return policy.actions(policy.outputs(observation, network))
 
     try:
         result = play(env, act, wanted.episodes, lambda count: advance(count, doing))
@@ -289,22 +258,12 @@ def _played(
     return result.mean, result.ci95
 
 
-@torch.inference_mode()
-def _head(subject: Subject, network: nn.Module, observation: NDArray[np.float32]) -> Tensor:
-    weights = sum(parameter.numel() for parameter in network.parameters())
-    with threads_for(len(observation) * weights):
-        head = subject.head(network, observation)
-    if not bool(torch.isfinite(head).all()):
-        raise UserError("The policy gives NaN or infinity for a state that it meets: it cannot be compared.")
-    return head
-
-
 def _calibrated(ranges: Ranges, plan: Plan) -> Ranges | None:
     return None if plan.dynamic else ranges
 
 
 def _row(
-    subject: Subject,
+    policy: "TorchPolicy",
     name: str,
     bits: int,
     what: str,
@@ -314,8 +273,8 @@ def _row(
     other: Tensor,
     size: int,
 ) -> Row:
-    equal = subject.equal(subject.actions(head), subject.actions(other))
-    divergence = subject.divergence(head, other)
+    equal = policy.equal(policy.actions(head), policy.actions(other))
+    divergence = policy.divergence(head, other)
     return Row(
         name,
         bits,
@@ -325,5 +284,5 @@ def _row(
         (full - played[0]) / abs(full) if full else None,
         float(equal.mean()),
         None if divergence is None else float(divergence.mean()),
-        size + subject.overhead,
+        size + policy.overhead,
     )

@@ -1,0 +1,85 @@
+"""A trained policy as one ONNX file, or one per agent, each checked against PyTorch before any is written."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import __version__
+from shoal.errors import UserError
+from shoal.files import write_whole
+from shoal.inference.form import Precision
+from shoal.inference.policy import Policy
+from shoal.policies.trained import Array
+from shoal.quantization.export import Exported, checked, each_agent, raw_states
+
+if TYPE_CHECKING:
+    from shoal.policies.torch_policy import StatesFrom, TorchPolicy
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the files are to be; `TorchPolicy.export` says what each means."""
+
+    precision: Precision = "float32"
+    bits: int | None = None
+    single: bool = False
+    sample: bool = False
+    tolerance: float | None = None
+    seed: int = 0
+    each: bool = False
+    """One file per agent."""
+
+
+class Job(NamedTuple):
+    """One file to be written."""
+
+    policy: Policy
+    path: Path
+    states: Array  # (B, N, O)
+    outputs: NDArray[np.floating]  # (B, N, U), as PyTorch computes them for the states
+
+
+def export(trained: "TorchPolicy", path: str | Path, wanted: Wanted) -> list[Exported]:
+    """Write the policy's files; none, if one of them does not play as PyTorch does."""
+    trained.portable(wanted.sample, wanted.each)  # what is wrong with it is told before it plays
+    states, source = trained.states(wanted.seed)
+    return write(make_jobs(trained, Path(path), states, wanted), wanted, trained.name, source)
+
+
+def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted) -> list[Job]:
+    """The policy in one file, or one per agent."""
+    policy = trained.portable(wanted.sample, wanted.each)
+    outputs, states = trained.outputs(states).numpy(), raw_states(policy, states)
+    if not wanted.each:
+        return [Job(policy, path, states, outputs)]
+    only = trained.trained_agents[0] if trained.trained is not None and trained.trained_agents else None
+    names = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
+    if len(set(names)) < len(names):
+        raise UserError("Two agents of the team would have the same file: their names differ by odd letters only.")
+    return [
+        Job(
+            alone,
+            names[n],
+            states[:, n : n + 1, : alone.observation_size].copy(),
+            outputs[:, n : n + 1, : alone.action_size],
+        )
+        for n, alone in enumerate(each_agent(policy, only))
+    ]
+
+
+def write(jobs: list[Job], wanted: Wanted, exported_from: str, states_from: "StatesFrom") -> list[Exported]:
+    """All files of an export, written once all are checked against PyTorch."""
+    facts = {"shoal_version": __version__, "exported_from": exported_from, "states_from": states_from}
+    how = wanted.bits, wanted.single, wanted.tolerance, facts
+    found = [checked(job.policy, job.path, wanted.precision, job.states, job.outputs, *how) for job in jobs]
+    for job, (_, content) in zip(jobs, found, strict=True):
+        write_whole(job.path, content, "the policy")
+    return [replace(exported, states_from=states_from) for exported, _ in found]
+
+
+def file_name(agent: str) -> str:
+    """An agent's name with nothing that a file cannot have."""
+    return "".join(letter if letter.isalnum() or letter in "_-." else "-" for letter in agent)

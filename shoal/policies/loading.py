@@ -1,0 +1,66 @@
+"""From a path to a trained policy; torch is imported only for run folders and zips."""
+
+import os
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from shoal.errors import UserError
+from shoal.policies.trained import Kind, TrainedPolicy
+
+
+def kind_of(path: str) -> Kind:
+    """What a path holds, by its look; a `UserError` if there is nothing."""
+    if os.path.isdir(path):
+        return "run"
+    if not os.path.exists(path):  # which is also False for names that no file could have
+        raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
+    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
+
+
+def load(
+    path: str | os.PathLike[str],
+    env: str = "",
+    *,
+    agents: int | None = None,
+    episode_length: int | None = None,
+    env_options: str = "",
+    normaliser: str = "",
+    threads: int | None = None,
+    trust: bool = False,
+    warn: Callable[[str], None] = warnings.warn,
+) -> TrainedPolicy:
+    """The trained policy in a run folder, a Stable-Baselines3 zip or an exported ONNX file.
+
+    Args:
+        path: run folder, zip or ONNX file.
+        env: world to play in; none: its own. A zip needs one, e.g. CartPole-v1.
+        agents: number of agents, where the world has a choice; None: as in training.
+        episode_length: steps of an episode; None: as in training, or the environment's own limit.
+        env_options: the environment's constructor arguments as a JSON object.
+        normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
+        threads: threads of ONNX Runtime; for exported files only.
+        trust: let third-party code run that the path names or holds.
+        warn: told what the user should know about damaged or doubtful files.
+
+    """
+    path = os.fspath(path)
+    kind = kind_of(path)
+    named = {"env": env, "agents": agents, "episode_length": episode_length, "env_options": env_options}
+    said = {name: value for name, value in named.items() if value not in (None, "")}
+    if normaliser and kind != "zip":
+        raise UserError(f"--normaliser is for zips of Stable-Baselines3, but '{path}' is none.")
+    if threads is not None and kind != "onnx":
+        raise UserError(f"--threads is for exported files, but '{path}' is none.")
+    if kind == "onnx":
+        from shoal.policies.exported import ExportedPolicy
+
+        return ExportedPolicy(Path(path), said, 1 if threads is None else threads, trust)
+    if kind == "run":
+        from shoal.policies.run import load_run
+
+        return load_run(Path(path), said, trust, warn)
+    from shoal.policies.stable_baselines import load_zip
+
+    return load_zip(Path(path), said, normaliser, trust, warn)

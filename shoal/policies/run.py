@@ -1,0 +1,126 @@
+"""The trained team of a run folder."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.algorithms.team import Team
+from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.errors import UserError, counted
+from shoal.inference.policy import Policy
+from shoal.networks import Actors
+from shoal.networks.actors import log_deviation
+from shoal.policies.compare import choices_kl, gaussians_kl
+from shoal.policies.states import meet, replayed
+from shoal.policies.torch_policy import StatesFrom, TorchPolicy
+from shoal.policies.trained import Array
+from shoal.policies.worlds import world_config, world_settings
+from shoal.quantization.export import from_team
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import load_team
+from shoal.training.play import build_env
+
+COPIES, STEPS = 16, 128
+"""Of the episodes in which a team meets states, with the noise of training."""
+
+
+def load_run(folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[[str], None]) -> "RunPolicy":
+    """The team of a run folder, in its own world or in the one that is `said`; see `load_team`."""
+    team, config = load_team(folder, warn, trust, str(said.get("env", "")))
+    world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
+    return RunPolicy(team, dataclasses.replace(config, **world_settings(world)), folder)
+
+
+class RunPolicy(TorchPolicy):
+    """The team of a run."""
+
+    kind = "run"
+    samples = (False, True)
+
+    def __init__(self, team: Team, config: TrainConfig, folder: Path) -> None:
+        self.team, self.config, self.folder = team, config, folder
+        self.name, self.spec = str(folder), team.spec
+        self.agents, self.observation_size = team.spec.agents, team.spec.observation_size
+        self.action_size = team.spec.action_size
+        actors = team.rollout_actors
+        self.network = _without_quantizer(actors)
+        self.trained = actors if bool(team.extra.get("qat.on", False)) else None
+        self.trained_bits = config.qat_bits
+        self.trained_agents = None if config.qat_agent is None else (config.qat_agent,)
+        self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
+        self._noise = team.random_state()
+
+    def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
+        """Copies of its world."""
+        env = build_env(self.config, copies, seed, stagger)
+        own, spec = self.spec, env.spec
+        if (spec.observation_sizes, spec.action_sizes) != (own.observation_sizes, own.action_sizes):
+            env.close()
+            raise UserError(
+                f"--env {self.env} does not fit the run in '{self.name}': it has {_sizes(spec)}, the run {_sizes(own)}."
+            )
+        return env
+
+    def respond(self, observation: Array, sample: bool) -> Array:
+        """The team's actions: the most likely ones, or with the noise of training."""
+        return self.team.to_world(self.team.act(observation, explore=sample))
+
+    def reseed(self, seed: int) -> None:
+        """The noise of training starts where it did when the run was loaded; the run's own seed decides it."""
+        self.team.load_random_state(self._noise)
+
+    def head(self, network: Any, observation: Array) -> Tensor:
+        """(B, N, U)."""
+        rows = torch.from_numpy(observation).to(self.team.device).transpose(0, 1)
+        return network(rows).transpose(0, 1).cpu()
+
+    def actions(self, head: Tensor) -> Array:
+        """(B, N, A)."""
+        chosen = self.team.rollout_actors.greedy(head.transpose(0, 1)).transpose(0, 1)
+        return self.team.to_world(chosen.contiguous().cpu().numpy())
+
+    def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
+        """(B, N): of the choices, or of the Gaussians before they are squashed, which is the same."""
+        actors = self.team.rollout_actors
+        if actors.kind == "deterministic":
+            return None
+        real = actors.real.transpose(0, 1)  # (1, N, A)
+        if actors.kind == "categorical":
+            return choices_kl(head.masked_fill(~real, -1e9), other.masked_fill(~real, -1e9))
+        (mean, squashed), (other_mean, other_squashed) = head.chunk(2, -1), other.chunk(2, -1)
+        deviations = log_deviation(squashed).exp(), log_deviation(other_squashed).exp()
+        return (gaussians_kl(mean, deviations[0], other_mean, deviations[1]) * real).sum(-1)
+
+    def portable(self, sample: bool = False, each: bool = False) -> Policy:
+        """All agents' policies."""
+        metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
+        policy = from_team(self.team, sample=sample, one_agent=each)
+        return dataclasses.replace(policy, metadata=metadata).check()
+
+    def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
+        """From the run's replay, if that is still on disk; else played now with the noise of training."""
+        rng = np.random.default_rng(seed)
+        held = replayed(self.folder, self.spec, self.config.storage, rng)
+        if held is not None:
+            return held, "replay"
+        self.reseed(seed)
+        env = self.make_env(COPIES, seed, stagger=True)
+        return meet(env, lambda observation: self.respond(observation, sample=True), rng, STEPS), "played"
+
+
+def _sizes(spec: EnvSpec) -> str:
+    """What a world asks of its agents."""
+    seen, acted = counted(spec.observation_size, "number"), counted(spec.action_size, "action")
+    return f"{counted(spec.agents, 'agent')} with {seen} to see and {acted}"
+
+
+def _without_quantizer(actors: Actors) -> Actors:
+    actors = copy.deepcopy(actors)
+    actors.quantizer = None
+    return actors

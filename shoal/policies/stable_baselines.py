@@ -1,0 +1,188 @@
+"""The model in a Stable-Baselines3 zip, playing in a Gymnasium environment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.algorithms.config import option
+from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.errors import UserError, counted
+from shoal.inference.engine import Draws
+from shoal.inference.policy import Head, Policy
+from shoal.policies.compare import choices_kl, gaussians_kl
+from shoal.policies.states import STATES, meet
+from shoal.policies.torch_policy import StatesFrom, TorchPolicy
+from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array
+from shoal.policies.worlds import world_config
+from shoal.quantization.normaliser import read_normaliser
+from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
+from shoal.training.play import build_env, random_act
+
+COPIES, AT_RANDOM = 16, 0.2
+"""Of the episodes in which a model meets states: copies, and the share of random actions."""
+
+
+def load_zip(
+    path: Path, said: Mapping[str, Any], normaliser: str, trust: bool, warn: Callable[[str], None]
+) -> "BaselinesPolicy":
+    """The model in a zip, in the environment that is `said`."""
+    model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
+    for note in model.notes:
+        warn(note)
+    return BaselinesPolicy(model, said)
+
+
+class BaselinesPolicy(TorchPolicy):
+    """A model of Stable-Baselines3."""
+
+    kind = "zip"
+    agents = 1
+
+    def __init__(self, model: Model, said: Mapping[str, Any]) -> None:
+        """`said`: its environment, with or without gym: before it, and what else the user says about it."""
+        self.model, self.name = model, model.path
+        env = str(said.get("env") or "")
+        if not env:
+            raise UserError(f"--env is missing: which environment the model in '{self.name}' plays is not in its zip.")
+        self.config = world_config(
+            None, {**said, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, what=""
+        )
+        if model.channels is not None and (idle := sorted(said.keys() - {"env"})):
+            raise UserError(f"{option(idle[0])} has no effect on an environment of images; leave it out.")
+        self.network, self.layer_names = model.network, model.names
+        self.trained, self.trained_bits = trained_network(model), model.trained_bits
+        self.image: tuple[int, int, int] | None = None
+        self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
+        self.overhead = 0 if model.normaliser is None else 4 * 2 * model.normaliser.mean.size
+        self.samples = (False, True) if self._draws_actions else (False,)
+        world = self.make_env()  # found to fit before anything is played
+        self.spec = world.spec
+        world.close()
+        self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
+        self.reseed(0)
+
+    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
+        """The environment, if it fits the model."""
+        if self.model.channels is None:
+            env = build_env(self.config, copies, seed, stagger=False)
+        else:
+            from shoal.envs.pixels import make_pixels
+
+            env, self.image = make_pixels(self.env, self.model.channels, copies, seed)
+        try:
+            self._check(env.spec)
+        except UserError:
+            env.close()
+            raise
+        return env
+
+    def respond(self, observation: Array, sample: bool) -> Array:
+        """The model's actions: the most likely ones, or drawn as in its training."""
+        head = self.outputs(observation)
+        if not sample:
+            return self.actions(head)
+        if self.model.discrete:
+            return self.actions(head - torch.from_numpy(self._noise.uniform(tuple(head.shape))).log().neg().log())
+        assert self.model.log_std is not None
+        return self.actions(head + self.model.log_std.exp() * torch.randn(head.shape, generator=self._generator))
+
+    def reseed(self, seed: int) -> None:
+        """Start the noise of drawn actions anew."""
+        self._noise, self._generator = Draws(seed), torch.Generator().manual_seed(seed)
+
+    def head(self, network: Any, observation: Array) -> Tensor:
+        """(B, 1, U)."""
+        rows = observation[:, 0]
+        if self.model.scale_image:
+            rows = rows / np.float32(255)
+        if (normaliser := self.model.normaliser) is not None:
+            rows = normaliser.apply(rows, np.float32)
+        x = torch.from_numpy(rows)
+        return network(x if self.image is None else x.view(-1, *self.image))[:, None]
+
+    def actions(self, head: Tensor) -> Array:
+        """(B, 1, A)."""
+        if self.model.discrete:
+            return torch.nn.functional.one_hot(head.argmax(-1), head.shape[-1]).float().numpy()
+        low, high = self.spec.action_low, self.spec.action_high
+        assert low is not None and high is not None
+        if self.model.squash == "tanh":
+            return np.asarray(low + 0.5 * (head.tanh().numpy() + 1) * (high - low), np.float32)
+        return np.clip(head.numpy(), low, high)
+
+    @property
+    def _draws_actions(self) -> bool:
+        """A2C and PPO; DQN and DDPG play one action for certain."""
+        if self.model.algorithm in ("dqn", "ddpg"):
+            return False
+        return self.model.discrete or self.model.log_std is not None
+
+    def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
+        """(B, 1)."""
+        if not self._draws_actions:
+            return None
+        if self.model.discrete:
+            return choices_kl(head, other)
+        assert self.model.log_std is not None
+        deviation = self.model.log_std.exp().expand_as(head)
+        return gaussians_kl(head, deviation, other, deviation).sum(-1)
+
+    def portable(self, sample: bool = False, each: bool = False) -> Policy:
+        """The model, with what it was trained to be rounded to."""
+        if each:
+            raise UserError("--each is for runs of teams; the model of a zip is one agent.")
+        low, high = self.spec.action_low, self.spec.action_high
+        policy = to_policy(self.model, low, high, self.image, self.spec.whole_numbers)
+        if sample:
+            if not policy.head.discrete or self.model.algorithm == "dqn":
+                raise UserError(
+                    "Only the choices of A2C and PPO can be drawn by their probabilities; leave --sample out."
+                )
+            policy = replace(policy, head=Head("categorical"))
+        return replace(policy, metadata={**policy.metadata, "env": self.env, "world": {"env": self.env}})
+
+    def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
+        """Of episodes in which every fifth action is a random one."""
+        copies = min(COPIES, self.most_copies)
+        env = self.make_env(copies, seed)
+        rng, at_random = np.random.default_rng(seed), random_act(env.spec, seed)
+
+        def act(observation: Array) -> Array:
+            random = rng.random((copies, 1, 1)) < AT_RANDOM
+            return np.where(random, at_random(observation), self.respond(observation, sample=False))
+
+        return meet(env, act, rng, -(-STATES // copies)), "played"
+
+    def _check(self, spec: EnvSpec) -> None:
+        model = self.model
+        if model.inputs is not None and model.inputs != spec.observation_size:
+            raise UserError(
+                f"--env {self.env} does not fit the model in '{model.path}': it shows "
+                f"{counted(spec.observation_size, 'number')}, the model sees {model.inputs}."
+            )
+        kind = {True: ("choice", "choices"), False: ("number in a box", "numbers in a box")}
+        if (spec.discrete, spec.action_size) != (model.discrete, model.actions):
+            raise UserError(
+                f"--env {self.env} does not fit the model in '{model.path}': it takes "
+                f"{counted(spec.action_size, *kind[spec.discrete])}, the model gives "
+                f"{counted(model.actions, *kind[model.discrete])}."
+            )
+        if not spec.from_zero:
+            raise UserError(
+                f"--env {self.env} does not count its choices from 0, as Stable-Baselines3 does without asking: "
+                "the model would play other choices than in its training."
+            )
+        if self.image is not None:
+            with torch.no_grad():
+                try:
+                    self.network(torch.zeros(1, *self.image))
+                except RuntimeError:
+                    raise UserError(
+                        f"--env {self.env} does not fit the model in '{model.path}': its images are "
+                        f"{self.image[1]} x {self.image[2]}, and the model's layers are of another size."
+                    ) from None

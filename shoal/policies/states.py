@@ -1,0 +1,62 @@
+"""States that a policy meets: what its exports are checked with, and what its ranges are calibrated on.
+
+Shape letters: E copies, B rows, N agents, O observation.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.policies.trained import Array
+from shoal.replay.layout import Layout
+from shoal.training.checkpoint import newest_segment
+from shoal.training.play import Act
+from shoal.training.run_folder import CHECKPOINTS
+
+STATES = 512
+"""States that an export is checked and calibrated with."""
+
+
+def meet(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
+    """(B, N, O): some of the states of `env` while `act` plays it for so many steps; the world is closed."""
+    observation = env.reset()
+    seen = [observation.copy()]
+    try:
+        for _ in range(steps):
+            observation = env.step(act(observation)).observation
+            seen.append(observation.copy())
+    finally:
+        env.close()
+    met = np.concatenate(seen)
+    return met[rng.choice(len(met), min(count, len(met)), replace=False)]
+
+
+def replayed(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator, count: int = STATES) -> Array | None:
+    """(B, N, O): some of the observations in the newest part of a run's replay; None if that is not on disk."""
+    held = newest_segment(folder / CHECKPOINTS)
+    if held is None:
+        return None
+    rows = held["rows"][rng.integers(len(held["rows"]), size=count)]
+    return Layout.of(spec, storage).observations(rows)
+
+
+class Thinned:
+    """States as they are met, at most so many: when there are more, every second one is dropped from then on."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.rows = most, list[Array]()  # each (N, O)
+        self.stride, self.met = 1, 0
+
+    def add(self, observation: Array) -> None:
+        """Take what is due of (E, N, O)."""
+        for row in observation:
+            if self.met % self.stride == 0:
+                self.rows.append(row.copy())
+                if len(self.rows) > self.most:
+                    self.rows, self.stride = self.rows[::2], 2 * self.stride
+            self.met += 1
+
+    def array(self) -> Array:
+        """(B, N, O)."""
+        return np.stack(self.rows)

@@ -1,0 +1,39 @@
+"""The world that a trained policy plays in: its own, or one that the user names."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.errors import UserError
+from shoal.training.config import TrainConfig, WorldConfig
+from shoal.trust import check_trusted
+
+FIELDS = tuple(field.name for field in dataclasses.fields(WorldConfig))
+
+
+def world_settings(config: TrainConfig) -> dict[str, Any]:
+    """What of a run's settings its world is made by."""
+    return {name: getattr(config, name) for name in FIELDS}
+
+
+def world_config(own: Any, said: Mapping[str, Any], trust: bool, what: str) -> TrainConfig:
+    """The settings of the world to play in.
+
+    Args:
+        own: the world that the policy was trained in; what is no such thing is taken as nothing.
+        said: what the user says of it; in another world nothing of the policy's own is kept.
+        trust: whether third-party code may run that `own` names.
+        what: whose world it is, for the sentence that asks for --trust.
+
+    """
+    held = own if isinstance(own, dict) and own.keys() <= set(FIELDS) else {}
+    env = str(said.get("env") or held.get("env") or "")
+    if f"gym:{env}" == held.get("env"):  # a Gymnasium ID may stand alone
+        env = f"gym:{env}"
+    if not env:
+        raise UserError("The file does not say which world it was trained in; name one with --env.")
+    if env != held.get("env"):
+        held = {}
+    unsaid = {name: "" if name in said else str(held.get(name) or "") for name in ("env", "env_options")}
+    check_trusted(what, unsaid["env"], unsaid["env_options"], trust)
+    return TrainConfig(**{**held, **said, "env": env}).checked()

@@ -1,0 +1,159 @@
+"""`shoal.load`: a trained policy from a run, a zip and a file, with one interface."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO
+
+import shoal as package
+from shoal import TrainConfig, train
+from shoal.errors import UserError
+from shoal.training.evaluation import evaluate_team, load_team
+from tests.quantization.zips import make, saved
+
+SMALL = TrainConfig(
+    env="predator-prey", agents=6, episodes=20, copies=4, warmup=100, update_every=20, batch=32, hidden=(16, 16),
+    evaluate_episodes=0, checkpoint_every=0, tensorboard=False, threads=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A working directory with a run, its exports and a zip."""
+    folder = tmp_path_factory.mktemp("policies")
+    train(TrainConfig(**{**vars(SMALL), "out": str(folder / "runs" / "hunt")}))
+    policy = package.load(folder / "runs" / "hunt")
+    policy.export(str(folder / "hunt.onnx"))
+    policy.export(str(folder / "drawn.onnx"), sample=True)
+    saved(make("ppo", "CartPole-v1"), folder / "ppo.zip")
+    saved(make("a2c", "Pendulum-v1"), folder / "a2c.zip")
+    saved(make("dqn", "CartPole-v1"), folder / "dqn.zip")
+    return folder
+
+
+def loaded(folder, name):
+    env = {"ppo.zip": "CartPole-v1", "dqn.zip": "CartPole-v1", "a2c.zip": "Pendulum-v1"}.get(name, "")
+    return package.load(folder / name, env)
+
+
+NAMES = ("runs/hunt", "hunt.onnx", "drawn.onnx", "ppo.zip", "a2c.zip", "dqn.zip")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_actions_are_what_the_world_takes(folder, name):
+    policy = loaded(folder, name)
+    env = policy.make_env(copies=5, seed=3)
+    observation = env.reset()
+    for _ in range(3):
+        actions = policy.act(observation)
+        assert actions.shape == (5, policy.agents, policy.action_size) and actions.dtype == np.float32
+        assert np.allclose(policy.act(observation[2]), actions[2], atol=1e-5)
+        if policy.agents == 1:
+            assert np.allclose(policy.act(observation[1, 0]), actions[1, 0], atol=1e-5)
+        observation = env.step(actions).observation
+    assert policy.act(observation[:0]).shape == (0, policy.agents, policy.action_size)
+    for wrong in (observation[..., 1:], observation[None], observation[0, 0, 0]):
+        with pytest.raises(UserError, match=r"The observation has the shape .*, but the policy in .* takes"):
+            policy.act(wrong)
+    if policy.agents > 1:
+        with pytest.raises(UserError, match=r"takes .6, 26. or .copies, 6, 26."):
+            policy.act(observation[0, 0])
+    env.close()
+
+
+def test_a_run_plays_as_its_team_does(folder):
+    policy, (team, config) = loaded(folder, "runs/hunt"), load_team(folder / "runs" / "hunt", print)
+    played = evaluate_team(team, config, 7, 1)
+    assert policy.evaluate(7) == policy.evaluate(7) == played["deterministic"]
+    assert policy.evaluate(7, sample=True) == policy.evaluate(7, sample=True) == played["noisy"]
+    assert policy.evaluate_random(7) == played["random"]
+
+
+def test_a_zip_plays_as_its_library_does(folder):
+    theirs, states = PPO.load(folder / "ppo.zip"), np.random.default_rng(0).standard_normal((50, 1, 4))
+    policy = loaded(folder, "ppo.zip")
+    expected = theirs.predict(states[:, 0].astype(np.float32), deterministic=True)[0]
+    assert (policy.act(states)[:, 0].argmax(-1) == expected).all()
+
+
+def test_an_export_plays_as_its_run_does(folder):
+    run, file = loaded(folder, "runs/hunt"), loaded(folder, "hunt.onnx")
+    assert file.evaluate(5).mean == pytest.approx(run.evaluate(5).mean, rel=1e-6)
+    assert file.env == run.env == "predator-prey" and (run.kind, file.kind) == ("run", "onnx")
+
+
+def test_drawn_actions_are_those_of_the_distribution(folder):
+    """Each choice as often as its probability says, within five standard errors; Gaussians by their two moments."""
+    state = np.random.default_rng(0).standard_normal((1, 6, 26)).astype(np.float32)
+    file, run = loaded(folder, "drawn.onnx"), loaded(folder, "runs/hunt")
+    probability = run.outputs(state).softmax(-1).numpy()[0]
+    check_shares(np.stack([file.act(state, sample=True)[0] for _ in range(2000)]), probability)
+    assert np.array_equal(file.act(state), run.act(state))
+    ppo, x = loaded(folder, "ppo.zip"), np.float32([[[0.1, -0.2, 0.03, 0.4]]])
+    probability = ppo.outputs(x).softmax(-1).numpy()[0]
+    check_shares(ppo.act(np.repeat(x, 2000, 0), sample=True), probability)
+    a2c, x = loaded(folder, "a2c.zip"), np.float32([[[0.1, -0.2, 0.03]]])
+    a2c.model.log_std.fill_(-3)
+    drawn = a2c.act(np.repeat(x, 2000, 0), sample=True)
+    deviation = float(torch.tensor(-3.0).exp())
+    assert abs(drawn.mean() - a2c.act(x)) < 5 * deviation / 2000**0.5
+    assert drawn.std() == pytest.approx(deviation, rel=0.1)
+
+
+def check_shares(drawn, probability):
+    error = np.sqrt(probability * (1 - probability) / len(drawn))
+    assert (np.abs(drawn.mean(0) - probability) < 5 * error + 1e-9).all()
+
+
+def test_what_cannot_be_drawn_exported_or_quantized(folder):
+    for name in ("hunt.onnx", "dqn.zip"):
+        policy = loaded(folder, name)
+        for draw in (lambda policy: policy.act(policy.make_env().reset(), sample=True),
+                     lambda policy: policy.evaluate(1, sample=True)):  # fmt: skip
+            with pytest.raises(UserError, match="has no distribution to draw actions from"):
+                draw(policy)
+    with pytest.raises(UserError, match="is an exported file already"):
+        loaded(folder, "hunt.onnx").export("other.onnx")
+    with pytest.raises(UserError, match="is an exported file; quantize the run"):
+        loaded(folder, "hunt.onnx").quantize()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("none", {}, "There is no run folder, Stable-Baselines3 zip or ONNX file"),
+        ("ppo.zip", {}, "--env is missing"),
+        ("runs/hunt", {"normaliser": "n.npz"}, "--normaliser is for zips"),
+        ("runs/hunt", {"threads": 2}, "--threads is for exported files"),
+        ("hunt.onnx", {"threads": 0}, "--threads is 0"),
+        ("runs/hunt", {"env": "cooperative-navigation"}, "does not fit the run"),
+        ("ppo.zip", {"env": "Pendulum-v1"}, "does not fit the model"),
+        ("hunt.onnx", {"env": "cooperative-navigation"}, "is a policy for 6 agents"),
+    ],
+)
+def test_wrong_paths_and_options(folder, name, options, said):
+    with pytest.raises(UserError, match=said):
+        package.load(folder / name, **options).make_env()
+
+
+def test_another_world_that_fits(folder):
+    run = package.load(folder / "runs" / "hunt", episode_length=7, warn=print)
+    assert (
+        run.make_env().spec.episode_length
+        == 7
+        == package.load(folder / "hunt.onnx", episode_length=7).config.episode_length
+    )
+    assert run.config.agents == 6
+
+
+def test_the_example_of_the_readme(folder, monkeypatch, capsys):
+    """As it stands there."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "shoal.load" in block]
+    monkeypatch.chdir(folder)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "Evaluation(episodes=100" in (out := capsys.readouterr().out) and "8 bits both" in out
+    assert len(example.strip().splitlines()) <= 12
