@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms.precision import FULL
+
 
 def clip_gradients(gradients: Sequence[Tensor], axes: Sequence[int], limit: float, by: str) -> None:
     """Scale gradients down to norm `limit`: each weight array of each agent by itself, or each agent's network whole.
@@ -46,20 +48,27 @@ class Descent:
         self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         # counts are float32 whatever the parameters are: the kernel asks for it
         self.steps = [torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self.parameters]
+        self.precision = FULL
 
     def step(self, loss: Tensor) -> None:
-        """One step down the gradient of `loss`."""
-        gradients = [gradient.contiguous() for gradient in torch.autograd.grad(loss, self.parameters)]
+        """One step down the gradient of `loss`, in the run's precision."""
+        scaled = self.precision.scaled(loss)
+        gradients = [gradient.contiguous() for gradient in torch.autograd.grad(scaled, self.parameters)]
         with torch.no_grad():
+            if not self.precision.accept(gradients):
+                return
             if self.clip > 0:
                 clip_gradients(gradients, self.axes, self.clip, self.clip_by)
-            torch._foreach_add_(self.steps, 1)
-            # torch.optim.Adam's own kernel, without the quarter of a millisecond that its Python takes
-            torch._fused_adam_(
-                self.parameters, gradients, self.means, self.squares, [], self.steps,
-                lr=self.learning_rate, beta1=self.BETAS[0], beta2=self.BETAS[1], eps=self.EPSILON,
-                weight_decay=0.0, amsgrad=False, maximize=False,
-            )  # fmt: skip
+            self.precision.step(self.parameters, lambda: self._adam(gradients))
+
+    def _adam(self, gradients: list[Tensor]) -> None:
+        torch._foreach_add_(self.steps, 1)
+        # torch.optim.Adam's own kernel, without the quarter of a millisecond that its Python takes
+        torch._fused_adam_(
+            self.parameters, gradients, self.means, self.squares, [], self.steps,
+            lr=self.learning_rate, beta1=self.BETAS[0], beta2=self.BETAS[1], eps=self.EPSILON,
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments and step counts, by parameter number."""

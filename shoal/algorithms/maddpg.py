@@ -73,5 +73,5 @@ class MADDPG(Team):
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
         own = self.actors.sample(head, self.noise)  # (N, B, A)
-        q = self.critics.of_own_action(batch.joint, own, self.config.first_layer == "dense")[:, 0]  # (N, B)
+        q = self.critics.of_own_action(batch.joint, own, self.dense)[:, 0]  # (N, B)
         return batch.mean(self.config.logit_penalty * self.actors.penalty(head) - q)

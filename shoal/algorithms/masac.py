@@ -104,7 +104,7 @@ class MASAC(Team):
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
         own, entropy = self.actors.sample_with_entropy(head, self.noise)  # (N, B, A), (N, B)
-        q = self.critics.of_own_action(batch.joint, own, self.config.first_layer == "dense")  # (N, 2, B)
+        q = self.critics.of_own_action(batch.joint, own, self.dense)  # (N, 2, B)
         q = q[:, 0] if self.tf2 else q.amin(1)
         return batch.mean(-q - self._alpha() * entropy), entropy.detach()
 

@@ -12,6 +12,7 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.descent import Descent, move_targets
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.noise import Noise
+from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics, NoiseSource
@@ -40,7 +41,7 @@ class Team:
         self.networks: dict[str, nn.Module] = {}
         self.targets: dict[str, str] = {}  # names of target networks, each with that of its online one
         self.descents: dict[str, Descent] = {}
-        self.extra: dict[str, Tensor] = {}  # what is kept with the weights beside them: a quantizer's ranges
+        self.precision = FULL
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
@@ -59,6 +60,17 @@ class Team:
         """An optimizer for one stack of networks."""
         return Descent(network.stacked_parameters(), self.config.learning_rate, self.config.clip, self.config.clip_by)
 
+    def use(self, precision: Precision) -> None:
+        """Learn in this precision from now on."""
+        self.precision = precision
+        for descent in self.descents.values():
+            descent.precision = precision
+
+    @property
+    def dense(self) -> bool:
+        """Whether the critics' inputs are built whole for every agent instead of using their first layer again."""
+        return self.config.first_layer == "dense" or self.precision.dense
+
     def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
         """The transitions that this update learns from."""
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
@@ -72,7 +84,9 @@ class Team:
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
         """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
         phase("mini-batch sampling")
-        return self.learn(self.sample_minibatch(ring, sampler, rng), phase)
+        batch = self.sample_minibatch(ring, sampler, rng)
+        with self.precision.learning():
+            return self.learn(batch, phase)
 
     @torch.no_grad()
     def redraw_actions(self, batch: Minibatch) -> None:
@@ -114,17 +128,19 @@ class Team:
         return np.asarray(middle + half * actions, np.float32)
 
     def weights(self) -> dict[str, Tensor]:
-        """All networks' parameters by name, targets included, and what is kept with them."""
-        parameters = {
+        """All networks' parameters by name, targets included, and the state of the precision."""
+        return self._named_parameters() | self.precision.state()
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        return {
             f"{network}.{name}": parameter.detach()
             for network, module in self.networks.items()
             for name, parameter in module.named_parameters()
         }
-        return parameters | self.extra
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take over what `weights` returned; other shapes or names are refused with a sentence."""
-        own = self.weights()
+        own = self._named_parameters()
         if missing := own.keys() - weights.keys():
             raise UserError(f"The weights lack '{min(missing)}': they are of another algorithm or number of layers.")
         for name, parameter in own.items():
@@ -134,6 +150,7 @@ class Team:
                     f"{tuple(parameter.shape)}: the number of agents or the sizes of the world differ."
                 )
             parameter.copy_(weights[name])
+        self.precision.load_state(weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """All optimizers' moments by name."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks.actors import real_entries
-from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack
+from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack, change_gradient
 from shoal.networks.stacked import StackedMLP, xavier
 from shoal.numerics.emulation.roles import emulating
 
@@ -75,7 +75,8 @@ class JointCritics(nn.Module):
         if self.heads > 1:
             change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
         if self.quantizer is not None:
-            return self._by_head(self.rest(torch.baddbmm(z, change, own_weights).relu(), frozen=True))
+            z = change_gradient(torch.baddbmm(z, change, own_weights), self.quantizer.gradient(0))
+            return self._by_head(self.rest(z.relu(), frozen=True))
         return self._by_head(OwnCritics.apply(z, change, own_weights, *self.rest.flat))
 
     def _of_own_rows(self, joint: Tensor, frozen: bool) -> Tensor:
@@ -84,6 +85,7 @@ class JointCritics(nn.Module):
             first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
             first = self.quantizer.weight(0, first)
             z = self._first_layer(self.quantizer.input(0, joint, frozen), first, bias)
+            z = change_gradient(z, self.quantizer.gradient(0))
             return self._by_head(self.rest(z.relu(), frozen))
         h = Stack.apply(joint, frozen, True, *self._by_agent(self.first, self.first_bias))  # (N, B, heads*H)
         return self._by_head(self.rest(self._as_stack(h), frozen))

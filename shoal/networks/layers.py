@@ -7,7 +7,7 @@ multiplication. In `numerics.emulate` neither is done: products are what they ar
 Shape letters: C networks in the stack, B batch rows, I inputs, U outputs (units), J joint, H hidden, A action.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,10 +20,11 @@ from shoal.numerics.emulation.roles import emulating, role
 NARROW = 16  # results of at most this many columns are computed the other way round
 
 Gradients = tuple[Tensor | None, ...]
+Change = Callable[[Tensor], Tensor]
 
 
 class LayerQuantizer(Protocol):
-    """What a layer's numbers go through before its product; gradients pass as if it were not there."""
+    """What a layer's numbers go through before its products; gradients go straight past weights and inputs."""
 
     def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
         """What this layer (counted from 0) is given, quantized; `frozen`: the network learns nothing from it."""
@@ -31,6 +32,10 @@ class LayerQuantizer(Protocol):
 
     def weight(self, layer: int, weight: Tensor) -> Tensor:
         """This layer's weights, quantized."""
+        ...
+
+    def gradient(self, layer: int) -> "Change | None":
+        """What the gradient of this layer's output goes through before its two products; None: it stays as it is."""
         ...
 
 
@@ -91,16 +96,20 @@ def backward_stack(
     need_parameters: bool,
     last_relu: bool = False,
     inputs: Sequence[Tensor] = (),
+    quantizer: LayerQuantizer | None = None,
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """Gradients of the input and of the parameters, given that of the last output; None where not needed.
 
-    `inputs` are what the layers' products were of, if that is not the output before.
+    `inputs` are what the layers' products were of, if that is not the output before. `quantizer` may change the
+    gradients that go into products.
     """
     gradients: list[Tensor | None] = [None] * len(parameters)
     for k in reversed(range(0, len(parameters), 2)):
         before, after = (inputs or outputs)[k // 2], outputs[k // 2 + 1]
         if last_relu or k + 2 < len(parameters):
             gradient = through_relu(gradient, after)
+        if quantizer is not None and (change := quantizer.gradient(k // 2)) is not None:
+            gradient = change(gradient)
         if need_parameters:
             with role("grad_weight"):
                 gradients[k] = product(before.mT, gradient)
@@ -140,7 +149,7 @@ class QuantizedStack(Function):
     def forward(ctx: Any, x: Tensor, frozen: bool, quantizer: LayerQuantizer, *parameters: Tensor) -> Tensor:
         """One batched product a layer."""
         outputs, inputs, narrow = forward_quantized(x, parameters, quantizer, frozen)
-        ctx.frozen, ctx.layers = frozen, len(inputs)
+        ctx.frozen, ctx.layers, ctx.quantizer = frozen, len(inputs), quantizer
         ctx.save_for_backward(*inputs, *outputs, *narrow)
         return outputs[-1]
 
@@ -151,9 +160,31 @@ class QuantizedStack(Function):
         saved, layers = ctx.saved_tensors, ctx.layers
         inputs, outputs, narrow = saved[:layers], saved[layers : 2 * layers + 1], saved[2 * layers + 1 :]
         x, parameters = backward_stack(
-            gradient, outputs, narrow, ctx.needs_input_grad[0], not ctx.frozen, inputs=inputs
-        )
+            gradient, outputs, narrow, ctx.needs_input_grad[0], not ctx.frozen,
+            inputs=inputs, quantizer=ctx.quantizer,
+        )  # fmt: skip
         return x, None, None, *parameters
+
+
+class ChangedGradient(Function):
+    """The identity, whose gradient goes through a function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Change) -> Tensor:
+        """x itself."""
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:
+        """The changed gradient."""
+        return ctx.change(gradient), None
+
+
+def change_gradient(x: Tensor, change: Change | None) -> Tensor:
+    """x, whose gradient goes through `change` if there is one."""
+    return x if change is None or not torch.is_grad_enabled() else ChangedGradient.apply(x, change)
 
 
 class SharedCritics(Function):

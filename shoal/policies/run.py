@@ -25,6 +25,7 @@ from shoal.quantization.export import from_team
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import load_team
 from shoal.training.play import build_env
+from shoal.training.precision import QatPrecision
 
 COPIES, STEPS = 16, 128
 """Of the episodes in which a team meets states, with the noise of training."""
@@ -50,7 +51,8 @@ class RunPolicy(TorchPolicy):
         self.action_size = team.spec.action_size
         actors = team.rollout_actors
         self.network = _without_quantizer(actors)
-        self.trained = actors if bool(team.extra.get("qat.on", False)) else None
+        precision = team.precision
+        self.trained = actors if isinstance(precision, QatPrecision) and bool(precision.qat.on) else None
         self.trained_bits = config.qat_bits
         self.trained_agents = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))

@@ -30,11 +30,6 @@ class Layer:
     number: int = 0
     """Which layer of a stack."""
 
-    @property
-    def stacked(self) -> bool:
-        """Whether it is a layer of one of our stacks."""
-        return isinstance(self.module, StackedMLP | JointCritics)
-
     def kept(self, scheme: Scheme) -> tuple[int, ...]:
         """The axes of the weights along which every index has its own scale."""
         per_channel = scheme.per_channel

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
-from shoal.networks import JointCritics, StackedMLP
+from shoal.networks import StackedMLP
 from shoal.quantization.affine import Scheme, simulate, stored_bytes, value_range
+from shoal.quantization.attach import attach, detach_all
 from shoal.quantization.layers import Layer, check_weights, find_layers
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 """min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
 Edge = Scheme | Literal["full"] | None
 """The scheme of a layer at an edge; full: in full precision."""
-Tap = Callable[[Layer, Tensor], Tensor]
+See = Callable[[Layer, Tensor], Tensor]
 """Sees what a layer is given, and says what it is given instead."""
 
 
@@ -159,40 +160,31 @@ def _chosen(masks: dict[int, Tensor], layer: Layer, narrow: Tensor, full: Tensor
     return narrow if mask is None else torch.where(mask.to(full.device), narrow, full)
 
 
-class _StackTap:
-    """A stack's layers through the tap: the weights are quantized already."""
+class _InputTap:
+    """Lets a function see, and replace, what a layer is given; weights are quantized already."""
 
-    def __init__(self, layers: list[Layer], tap: Tap) -> None:
-        self.layers, self.tap = {layer.number: layer for layer in layers}, tap
+    gradient = None
 
-    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """What the tap makes of it."""
-        return self.tap(self.layers[layer], x)
+    def __init__(self, layer: Layer, tap: See) -> None:
+        self.layer, self.tap = layer, tap
 
-    def weight(self, layer: int, weight: Tensor) -> Tensor:
+    def input(self, x: Tensor, frozen: bool) -> Tensor:
+        """What the function makes of it."""
+        return self.tap(self.layer, x)
+
+    def weight(self, weight: Tensor) -> Tensor:
         """As it is."""
         return weight
 
 
 def _plain_copy(module: nn.Module) -> nn.Module:
-    """A copy whose stacks have no quantizer: what was trained with one is quantized anew from its own weights."""
+    """A copy without quantizers: what was trained with some is quantized anew from its own weights."""
     module = copy.deepcopy(module)
-    for part in module.modules():
-        if isinstance(part, StackedMLP | JointCritics):
-            part.quantizer = None
+    detach_all(module)
     return module
 
 
-def _tap(layers: list[Layer], tap: Tap) -> None:
+def _tap(layers: list[Layer], tap: See) -> None:
     """Let the tap see, and replace, what each layer is given."""
     for layer in layers:
-        if layer.stacked:
-            part = layer.module
-            assert isinstance(part, StackedMLP | JointCritics)
-            part.quantizer = _StackTap([other for other in layers if other.module is part], tap)
-        else:
-            layer.module.register_forward_pre_hook(_hook(layer, tap))
-
-
-def _hook(layer: Layer, tap: Tap) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    return lambda module, inputs: (tap(layer, inputs[0]), *inputs[1:])
+        attach(layer, _InputTap(layer, tap))

@@ -16,8 +16,9 @@ from torch.autograd import Function
 
 from shoal.errors import UserError, check_range
 from shoal.inference.layers import Grid, Quantized
-from shoal.networks import JointCritics, StackedMLP
+from shoal.networks import StackedMLP
 from shoal.quantization.affine import Scheme, scale_of, symmetric_scale, value_range
+from shoal.quantization.attach import attach, attached
 from shoal.quantization.layers import Layer, find_layers
 
 MOMENTUM = 0.01
@@ -93,6 +94,9 @@ class FakeLayer:
             kept[of] = self._quantized(weight, self.weight_scale(weight), 0.0, self.weights)
         return kept[of]
 
+    gradient = None
+    """Straight through."""
+
     def keep_weights(self, yes: bool) -> None:
         """Quantize weights once, for all passes that nothing is learned from, until this is called again."""
         self._kept = {} if yes else None
@@ -141,21 +145,6 @@ class FakeLayer:
         self.seen += 1
 
 
-class FakeStack:
-    """The quantizer of a stack of ours: one for each of its layers."""
-
-    def __init__(self, layers: Mapping[int, FakeLayer]) -> None:
-        self.layers = dict(layers)
-
-    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """What this layer is given."""
-        return self.layers[layer].input(x, frozen)
-
-    def weight(self, layer: int, weight: Tensor) -> Tensor:
-        """This layer's weights."""
-        return self.layers[layer].weight(weight)
-
-
 class Qat:
     """Quantization-aware training of some networks, by name; targets use the ranges of their online networks."""
 
@@ -183,7 +172,7 @@ class Qat:
         for name in sorted(online, key=lambda name: online[name] != name):  # online ones first: they are observed
             if online[name] not in self.layers:
                 self.layers[online[name]] = FakeLayer(found[name], bits, self.on, only)
-            self._attach(found[name], self.layers[online[name]])
+            self._undo.append(attach(found[name], self.layers[online[name]]))
 
     def progress(self, done: float) -> None:
         """This share of the training is done."""
@@ -213,17 +202,6 @@ class Qat:
             undo()
         self._undo = []
 
-    def _attach(self, layer: Layer, fake: FakeLayer) -> None:
-        part = layer.module
-        if isinstance(part, StackedMLP | JointCritics):
-            if not isinstance(part.quantizer, FakeStack):
-                part.quantizer = FakeStack({})
-                self._undo.append(lambda: setattr(part, "quantizer", None))
-            part.quantizer.layers[layer.number] = fake
-        else:
-            setattr(part, "forward", _forward(part, fake))  # noqa: B010
-            self._undo.append(lambda: delattr(part, "forward"))
-
 
 def online_name(name: str, targets: Mapping[str, str]) -> str:
     """The full name of a layer, or of the online one whose target it is."""
@@ -240,8 +218,8 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
     """
     frozen = []
     for layer in find_layers(network):
-        fake = _fake_of(layer)
-        if fake is None or not fake.on:
+        fake = attached(layer)
+        if not isinstance(fake, FakeLayer) or not fake.on:
             return None
         if fake.only is not None and not one_agent:
             raise UserError(
@@ -249,25 +227,3 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
             )
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen
-
-
-def _fake_of(layer: Layer) -> FakeLayer | None:
-    part = layer.module
-    if isinstance(part, StackedMLP | JointCritics):
-        return part.quantizer.layers.get(layer.number) if isinstance(part.quantizer, FakeStack) else None
-    return getattr(part.__dict__.get("forward"), "fake", None)
-
-
-class _forward:
-    """What a Linear or a convolution does in place of its own `forward`."""
-
-    def __init__(self, part: nn.Module, fake: FakeLayer) -> None:
-        self.part, self.fake = part, fake
-
-    def __call__(self, x: Tensor) -> Tensor:
-        part: Any = self.part
-        x = self.fake.input(x, frozen=not torch.is_grad_enabled())
-        weight = self.fake.weight(part.weight)
-        if isinstance(part, nn.Linear):
-            return nn.functional.linear(x, weight, part.bias)
-        return part._conv_forward(x, weight, part.bias)

@@ -83,6 +83,8 @@ class PrecisionConfig:
     mostly gives better returns."""
     qat_agent: int | None = None
     """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
+    mac: str | None = None
+    """Emulate this MAC unit in every product of the updates, bit by bit, e.g. E5M2:5+E6M5; None: float32."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
                 raise UserError("--qat-bits is the engine's only; the reference implementation is full precision.")
+        if self.mac is not None:
+            self._check_mac(self.mac)
         check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.qat_agent is not None:
             check_range("--qat-agent", self.qat_agent, 0)
@@ -120,6 +124,17 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
             raise UserError(
                 f"--sampler {self.sampler} is the reference implementation's only; the engine has neighbor."
             )
+
+    def _check_mac(self, mac: str) -> None:
+        from shoal.numerics.mac.unit import parse_mac
+
+        parse_mac(mac)
+        if self.implementation == "reference":
+            raise UserError("--mac is the engine's only; the reference implementation is full precision.")
+        if self.qat_bits is not None:
+            raise UserError("--mac and --qat-bits cannot be used together.")
+        if self.device != "cpu":
+            raise UserError(f"--mac is emulated on the CPU, but --device is {self.device}.")
 
     @property
     def world_options(self) -> dict[str, Any]:

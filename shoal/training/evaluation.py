@@ -12,7 +12,7 @@ from shoal.training.checkpoint import newest
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.parts import Learner
 from shoal.training.play import Act, Evaluation, build_env, options_named, play, random_act
-from shoal.training.precision import train_quantized
+from shoal.training.precision import make_precision
 from shoal.training.run_folder import CHECKPOINTS
 from shoal.training.stored import check_settings, check_world, damage, no_checkpoint
 
@@ -73,6 +73,6 @@ def load_team(
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
-    train_quantized(team, config)  # its ranges are among the weights
+    make_precision(team, config)  # its state is among the weights
     team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.parts["weights"].items()})
     return team, config

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from shoal.algorithms import make_team
+from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
-from shoal.quantization.qat import Qat
 from shoal.replay import Ring, Sampler, can_sample, make_sampler
 from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.parts import Learner, Replay
-from shoal.training.precision import train_quantized
+from shoal.training.precision import make_precision
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode, ReturnTracker
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
@@ -205,7 +205,7 @@ class Training:
     team: Learner
     ring: Replay
     sampler: Sampler
-    qat: Qat | None = None
+    precision: Precision = FULL
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
@@ -244,8 +244,9 @@ class Training:
                 f"--capacity {config.capacity} holds {self.ring.capacity_per_copy} for each of "
                 f"{counted(config.copies, 'copy', 'copies')}."
             )
-        self.team = make_team(spec, config, config.seed, device)
-        self.qat = train_quantized(self.team, config)
+        team = make_team(spec, config, config.seed, device)
+        self.precision = make_precision(team, config)
+        self.team = team
 
     @property
     def most_samples(self) -> int | None:
@@ -304,8 +305,7 @@ class Training:
         self.fresh += ended
         self.last.extend(ended)
         self.episodes += len(ended)
-        if self.qat is not None:
-            self.qat.progress(self.episodes / self.config.episodes)
+        self.precision.progress(self.episodes / self.config.episodes)
         self.samples += self.config.copies
         self.observation = step.observation
 
@@ -332,6 +332,7 @@ class Training:
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": float(total.mean()) / self.loss_count for name, total in self.losses.items()}
+        line |= self.precision.figures()
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
         self.check_finite(line)
         log.add(line)

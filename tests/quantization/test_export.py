@@ -20,11 +20,11 @@ from shoal.policies.export import Wanted, make_jobs, write
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
 from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong
-from shoal.quantization.qat import Qat
 from shoal.replay import Ring
 from shoal.replay.layout import Layout
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.loop import Training
+from shoal.training.precision import make_precision
 from shoal.training.snapshot import snapshot
 from tests.quantization.teams import SMALL, box_spec, choice_spec, states_for, team_outputs
 
@@ -220,11 +220,11 @@ def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path, bit
 def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     spec = choice_spec()
     team = make_team(spec, SMALL, 3, torch.device("cpu"))
-    qat, x, path = Qat({"actors": team.rollout_actors}, 4, delay=0, only=1), states_for(spec), tmp_path / "p.onnx"
+    config, x, path = replace(SMALL, qat_bits=4, quant_delay=0.0, qat_agent=1), states_for(spec), tmp_path / "p.onnx"
+    qat = make_precision(team, config).qat
     team.rollout_actors(torch.from_numpy(x).transpose(0, 1))  # ranges are observed
     qat.freeze()
-    team.extra["qat.on"] = qat.on
-    policy = RunPolicy(team, replace(SMALL, qat_agent=1), tmp_path)
+    policy = RunPolicy(team, config, tmp_path)
     with pytest.raises(UserError, match="takes one file an agent: say --each"):
         make_jobs(policy, path, x, Wanted())
     jobs = make_jobs(policy, path, x, Wanted(each=True))

@@ -20,7 +20,7 @@ from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
 from shoal.training.checkpoint import newest
 from shoal.training.evaluation import load_team
 from shoal.training.play import build_env
-from shoal.training.precision import train_quantized
+from shoal.training.precision import make_precision
 
 SPEC = EnvSpec("spec", ("a", "b", "c"), (3, 4, 4), (2, 2, 2), True)
 SMALL = TrainConfig(
@@ -266,7 +266,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 
 def test_critics_can_stay_in_full_precision():
     team = MADDPG(SPEC, SMALL, 0, torch.device("cpu"))
-    qat = train_quantized(team, dataclasses.replace(SMALL, qat_bits=4, qat_critics=False))
+    qat = make_precision(team, dataclasses.replace(SMALL, qat_bits=4, qat_critics=False)).qat
     assert {name.partition(".")[0] for name in qat.layers} == {"actors"}
     assert team.critics.quantizer is None and team.actors.quantizer is not None
     assert team.target_actors.quantizer is not None and "qat.actors.0.low" in team.weights()

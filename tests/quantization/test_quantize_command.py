@@ -105,7 +105,7 @@ def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
 def test_a_run_whose_quantization_was_not_on_yet_was_not_trained_with_it(run):
     team, config = load_team(run, print)
     assert RunPolicy(team, config, run).trained is team.rollout_actors
-    team.extra["qat.on"].fill_(0)
+    team.precision.qat.on.fill_(0)
     assert RunPolicy(team, config, run).trained is None
 
 

@@ -1,13 +1,15 @@
 """What an emulation counts: products by name and role, and what happened in them."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from shoal.numerics.emulation.roles import ROLES
 from shoal.numerics.mac.matmul import MacStats
 
 NOTHING = MacStats(0, 0, 0, 0)
+FUNCTION = "function."
 
 
 class Covered(NamedTuple):
@@ -73,6 +75,25 @@ class Counts:
             self._rows[key] = calls + 1, None if macs is None or before is None else before + macs
             if happened is not None:
                 self.by_role[role] += happened
+
+    def state(self) -> dict[str, list[int]]:
+        """Every count by name; products that cannot be counted are -1."""
+        with self._lock:
+            rows = {
+                f"{FUNCTION}{op}.{role}.{int(emulated)}": [calls, -1 if macs is None else macs]
+                for (op, role, emulated), (calls, macs) in self._rows.items()
+            }
+            return {"calls": [self._calls]} | {f"role.{name}": [*astuple(self.by_role[name])] for name in ROLES} | rows
+
+    def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
+        """Count on from what `state` returned."""
+        with self._lock:
+            (self._calls,) = state["calls"]
+            self.by_role = {name: MacStats(*state[f"role.{name}"]) for name in ROLES}
+            self._rows = {}
+            for name, (calls, macs) in ((name, counts) for name, counts in state.items() if name.startswith(FUNCTION)):
+                op, role, emulated = name.removeprefix(FUNCTION).rsplit(".", 2)
+                self._rows[op, role, emulated == "1"] = calls, None if macs < 0 else macs
 
     def coverage(self) -> Coverage:
         """A row for each function and role."""

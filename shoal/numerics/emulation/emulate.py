@@ -4,7 +4,7 @@ An `Emulation` is a context, a decorator, and the counts of what went through it
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from math import prod
@@ -99,6 +99,14 @@ class Emulation:
     def coverage(self) -> Coverage:
         """Which functions went through units and which did not, by role; as a text, a table."""
         return self._counts.coverage()
+
+    def state(self) -> dict[str, list[int]]:
+        """All counts by name; the number of products decides the random bits of the next stochastic one."""
+        return self._counts.state()
+
+    def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
+        """Count on from what `state` returned."""
+        self._counts.load_state(state)
 
     def __enter__(self) -> "Emulation":
         before, stack, functions = (here.emulation, here.mode), ExitStack(), Functions(self)
