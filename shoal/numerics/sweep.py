@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range
+from shoal.numerics.formats.types import Scalar
 from shoal.numerics.hardware.area import Area, mac_cost
 from shoal.numerics.hardware.energy import Operation, energy
 from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.matmul import matmul
-from shoal.numerics.mac.unit import MacUnit, Scalar, parse_mac
+from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.quantize import quantize
 
 SLIDES_UNITS = (

@@ -69,6 +69,11 @@ class FloatFormat:
         """Bits of a code."""
         return 1 + self.exponent + self.mantissa
 
+    @property
+    def significant_bits(self) -> int:
+        """Bits of the significand, the implicit one included."""
+        return self.mantissa + 1
+
     @cached_property
     def max(self) -> float:
         """The largest finite value."""
@@ -260,6 +265,11 @@ class FixedFormat:
         return self.integer + self.fraction + self.sign_extra
 
     @property
+    def significant_bits(self) -> int:
+        """Bits of a magnitude."""
+        return self.width - 1
+
+    @property
     def max(self) -> float:
         """The largest value."""
         return math.ldexp(2 ** (self.width - 1) - 1, -self.fraction)
@@ -319,6 +329,9 @@ class FixedFormat:
 
     def __repr__(self) -> str:
         return f"Q{self.integer}.{self.fraction}" + brackets({"sign_extra": True} if self.sign_extra else {})
+
+
+Scalar = FloatFormat | FixedFormat
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,11 +9,10 @@ import math
 from dataclasses import dataclass
 
 from shoal.errors import check_choice
-from shoal.numerics.formats.types import FloatFormat
+from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import KINDS
-from shoal.numerics.hardware.design import Design, Scalar, parse_design
-from shoal.numerics.mac.unit import MacUnit
+from shoal.numerics.hardware.units import Unit, datapath_of
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,14 @@ class Operation:
         return self.multiply + self.add
 
 
-def energy(design: str | MacUnit | Design) -> Operation:
+def energy(unit: Unit) -> Operation:
     """pJ of a multiplication of the unit's operands and of an addition in its accumulator. The CFG has no figures."""
-    return _operation(design, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
+    return _operation(unit, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
 
 
-def silicon_area(design: str | MacUnit | Design) -> Operation:
+def silicon_area(unit: Unit) -> Operation:
     """μm² of a multiplier of the unit's operands and of an adder of its accumulator's format."""
-    return _operation(design, tables.MULTIPLY_AREA, tables.ADD_AREA)
+    return _operation(unit, tables.MULTIPLY_AREA, tables.ADD_AREA)
 
 
 def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
@@ -48,12 +47,10 @@ def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
     return low * format.width / 64, high * format.width / 64
 
 
-def _operation(design: str | MacUnit | Design, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
-    design = parse_design(design)
-    added, kind = _between(design.accumulator, add)
-    multiplied, *other = (
-        _between(format, multiply) for format in (design.operand, design.second) if format is not None
-    )
+def _operation(unit: Unit, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
+    path = datapath_of(unit)
+    added, kind = _between(path.accumulator, add)
+    multiplied, *other = (_between(format, multiply) for format in dict.fromkeys(path.operands))
     if other:  # half of each one's own multiplier
         return Operation((multiplied[0] + other[0][0]) / 2, added, "extrapolated")
     return Operation(multiplied[0], added, max(kind, multiplied[1], key=KINDS.index))

@@ -7,9 +7,8 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import Area, Cost, fits, mac_cost
-from shoal.numerics.hardware.design import Design
 from shoal.numerics.hardware.energy import energy
-from shoal.numerics.mac.unit import MacUnit
+from shoal.numerics.hardware.units import Unit
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
 
@@ -28,18 +27,18 @@ class Comparison:
     """The same figures, and how each is known, for machines."""
 
 
-def compare(designs: Sequence[str | MacUnit | Design], pes: int = tables.SYSTEM_PES) -> Comparison:
+def compare(units: Sequence[Unit], pes: int = tables.SYSTEM_PES) -> Comparison:
     """What `shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13` prints."""
-    if isinstance(designs, str) or not designs:
+    if isinstance(units, str) or not units:
         raise UserError("Name at least one MAC unit to compare, such as E5M2:5+Q8.13.")
-    costs = [mac_cost(design, pes) for design in designs]
+    costs = [mac_cost(unit, pes) for unit in units]
     header = ("LUTs of", "multiplier", "converter", "accumulator", "unit", f"array of {pes}", "system")
     lines: Lines = [(*header, "saved", "DSPs", "pJ/MAC")]
     for cost in costs:
         parts = (cost.multiplier, cost.converter, cost.accumulator, cost.unit, cost.array, cost.system)
-        spent = energy(cost.design)
+        spent = energy(cost.datapath)
         figures = (f"{cost.saving:.1%}", f"{cost.system.dsps:,}", f"{spent.total:.3g}{MARKS[spent.kind]}")
-        lines.append((str(cost.design), *map(figure, parts), *figures))
+        lines.append((str(cost.datapath), *map(figure, parts), *figures))
     return Comparison(lines, _notes(costs), [cost_json(cost) for cost in costs])
 
 
@@ -55,9 +54,9 @@ def cost_json(cost: Cost) -> dict[str, Any]:
     """A cost as plain values; figures are not rounded."""
     parts = ("multiplier", "converter", "accumulator", "unit", "array", "surroundings", "system")
     areas: dict[str, Area | None] = {part: getattr(cost, part) for part in parts}
-    spent = energy(cost.design)
+    spent = energy(cost.datapath)
     return {
-        "unit": str(cost.design),
+        "unit": str(cost.datapath),
         "pes": cost.pes,
         "saving": cost.saving,
         "areas": {part: None if area is None else dict(vars(area)) for part, area in areas.items()},
@@ -81,7 +80,7 @@ def _notes(costs: list[Cost]) -> list[str]:
         "No mark: the slides' own figure, or a sum of such; i: interpolated, x: extrapolated, ± standard error.",
         f"Saved: LUTs against the FP32 system of the slides; DSPs: of the whole system of {costs[0].pes} units.",
     ]
-    if any(cost.design.cfg not in (None, 1) for cost in costs):
+    if any(cost.datapath.cfg not in (None, 1) for cost in costs):
         notes.append("LUTs of a CFG-2 to 6 multiplier rest on 'over 50% area reduction' to CFG-5/6; no table has them.")
     if any(cost.converter and cost.converter.kind == "extrapolated" for cost in costs):
         notes.append("Converters are tabulated to Q8.13 only; to other targets the same LUTs are assumed.")

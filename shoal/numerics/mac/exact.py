@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shoal.errors import UserError
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
-from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, Scalar
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
+from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit
 from shoal.numerics.rounding.exact import exponent_of, keep_to_range, round_exact, round_magnitude
 
 Draw = Callable[[int], int]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.rounding.kernels32 import M0, M1, S0, S1, S2, random_word
 from shoal.numerics.rounding.kernels64 import MAGNITUDE, finish_rounding, magnitude_of, round_by_chance, up_in_gap
-from shoal.numerics.rounding.plan import Plan
+from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 from shoal.numerics.rounding.shifts import right
 
-HELPERS = "44b4d27feeef5176"
+HELPERS = "9ee6465e20e79ad1"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -35,8 +35,8 @@ def multiply_outputs(
     c: NDArray[np.float64],
     outputs: NDArray[np.int64],
     plan: MacPlan,
-    product: Plan,
-    sums: Plan,
+    product: RoundingPlan,
+    sums: RoundingPlan,
     first: int,
     keys: Keys,
     counts: NDArray[np.int64],

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError, check_range, whole_number
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.mac import kernels, tile_kernels
 from shoal.numerics.mac.plan import mac_plan
 from shoal.numerics.mac.tiles import Fast, fast, tile
-from shoal.numerics.mac.unit import MacUnit, Scalar, parse_mac, product_ends
+from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.plan import FLOAT32, fits
 from shoal.numerics.rounding.quantize import check_memory, from_numpy, is_dense, quantize
 from shoal.numerics.rounding.randomness import Keys, keys
@@ -147,16 +147,14 @@ class _Work:
 
     def _blas(self) -> Tensor | None:
         """The product by BLAS if every sum of products, in any order, is a value of the accumulator as it is."""
-        multiplier, sums = self.unit.multiplier, self.unit.accumulator
+        path, sums = self.unit.datapath, self.unit.accumulator
         plan, _, _ = mac_plan(self.unit)
         if plan.product_rounded or self.unit.order == "kahan":
             return None
-        _, step = product_ends(self.unit)
-        significant = sums.width - 1 if isinstance(sums, FixedFormat) else sums.mantissa + 1
+        step = Fraction(2) ** path.product_lsb
         if step < Fraction(sums.min_positive):  # also where a gap is below the smallest value
             return None
-        smallest = Fraction(multiplier.formats[0].min_positive) * Fraction(multiplier.formats[1].min_positive)
-        if smallest < Fraction(plan.product_flush_before):
+        if path.smallest_product < Fraction(plan.product_flush_before):
             return None
         for part in (slice(SAMPLE), slice(None)):  # most are ruled out by their first numbers
             most = [float(operand.reshape(-1)[part].abs().max()) for operand in (self.a, self.b)]
@@ -164,7 +162,7 @@ class _Work:
                 return None
             bound = Fraction(most[0]) * Fraction(most[1]) * self.depth
             # Every sum is a multiple of `step` up to `bound`.
-            if bound > sums.max or bound > plan.product_max or bound / step > 2 ** min(significant, 53):
+            if bound > sums.max or bound > plan.product_max or bound / step > 2 ** min(sums.significant_bits, 53):
                 return None
         kind = torch.float32 if bound / step <= 2**24 and _normal(step, bound) else torch.float64
         product = np.matmul(self.a.to(kind).numpy(), self.b.to(kind).numpy())

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shoal.numerics.formats.types import FixedFormat, FloatFormat
-from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, product_ends
+from shoal.numerics.mac.unit import FloatMultiplier, MacUnit
 from shoal.numerics.rounding.exact import exponent_of, round_exact
-from shoal.numerics.rounding.plan import FLOAT64, VARIANTS, Plan, make_plan
+from shoal.numerics.rounding.plan import FLOAT64, VARIANTS, RoundingPlan, rounding_plan
 
 SEQUENTIAL, CHUNKED, PAIRWISE, KAHAN, EXACT = range(5)
 LIMB = 32
@@ -59,7 +59,7 @@ class MacPlan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
+def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
     """The unit, how its multiplier rounds, and how its accumulator does."""
     multiplier, sums = unit.multiplier, unit.accumulator
     fixed, order = isinstance(sums, FixedFormat), unit.order.partition("(")[0]
@@ -68,8 +68,8 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
     ends = [sign * math.inf for sign in (1, -1)]
     if not infinities:
         ends = [round_exact(end, sums, unit.rounding, unit.overflow) for end in ends]
-    largest, step = product_ends(unit)
-    span = math.log2(largest / step) + 40  # a sum of 2^31 products and a sign
+    path = unit.datapath
+    span = path.product_top - path.product_lsb + 41  # a sum of 2^31 products and a sign
     product_plan, product = _product_rules(unit)
     plan = MacPlan(
         order=("sequential", "chunked", "pairwise", "kahan", "exact").index(order),
@@ -91,14 +91,14 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
         stochastic=int(unit.rounding == "stochastic"),
         random_bits=unit.random_bits,
         variant=VARIANTS.index(unit.variant),
-        exact_base=exponent_of(step),
+        exact_base=path.product_lsb,
         exact_limbs=math.ceil(span / LIMB) + 3,
-        exact_cut=exponent_of(Fraction(-sums.min)) - exponent_of(step),
+        exact_cut=exponent_of(Fraction(-sums.min)) - path.product_lsb,
     )
-    return plan, product_plan, make_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
+    return plan, product_plan, rounding_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
 
 
-def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
+def _product_rules(unit: MacUnit) -> tuple[RoundingPlan, dict[str, float]]:
     multiplier = unit.multiplier
     product = multiplier.product
     rules: dict[str, float] = {
@@ -112,10 +112,10 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
     }
     if not isinstance(multiplier, FloatMultiplier):
         rules |= {"product_rounded": int(multiplier.rounded), "product_saturates": 1}
-        return make_plan(product, FLOAT64, multiplier.product_rounding, "saturate", "round", "zero"), rules
+        return rounding_plan(product, FLOAT64, multiplier.product_rounding, "saturate", "round", "zero"), rules
     if not multiplier.encoding.rounded_output:
         rules |= {"product_rounded": 0, "product_flush_before": product.min_positive, "product_max": product.max}
-        return make_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
+        return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
     assert isinstance(product, FloatFormat)
     grid = product
     if not multiplier.encoding.subnormal_outputs:
@@ -126,4 +126,4 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
             beyond = [round_exact(2 * end, product, multiplier.product_rounding) for end in (product.max, product.min)]
             rules |= {"product_max": product.max}
             rules |= {"product_beyond_positive": beyond[0], "product_beyond_negative": beyond[1]}
-    return make_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules
+    return rounding_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules

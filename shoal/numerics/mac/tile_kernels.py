@@ -23,7 +23,7 @@ from shoal.numerics.mac.lanes import FLOATS, INTS, WIDTH, Floats, Ints, splat
 from shoal.numerics.rounding.kernels32 import random_word
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 
-HELPERS = "be1e75a7f8d4fafb"
+HELPERS = "9453f30b887dc943"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.mac.plan import mac_plan
 from shoal.numerics.mac.tile_kernels import (
     CHANCE,
@@ -27,8 +27,7 @@ from shoal.numerics.mac.tile_kernels import (
     IntParameters,
     make_tile,
 )
-from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, Scalar, product_ends
-from shoal.numerics.rounding.exact import exponent_of
+from shoal.numerics.mac.unit import FloatMultiplier, MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
 
 SINGLE = FloatFormat(8, 23)
@@ -109,13 +108,12 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
 
 def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float], tuple[int, int]] | None:
     """(flags, limits, rounding) of products times 2^shift, if float32 holds them exactly."""
-    multiplier, (a, b) = unit.multiplier, unit.multiplier.formats
-    bits = sum(f.width - 1 if isinstance(f, FixedFormat) else f.mantissa + 1 for f in (a, b))
-    largest, step = product_ends(unit)
-    top, bottom = exponent_of(largest) + 1, exponent_of(step)
-    lowest = min(bottom + shift, a.lsb_exponent + shift, a.lsb_exponent, b.lsb_exponent)
+    multiplier, path = unit.multiplier, unit.datapath
+    a, b = path.operands
+    top = path.product_top + 1
+    lowest = min(path.product_lsb + shift, a.lsb_exponent + shift, a.lsb_exponent, b.lsb_exponent)
     highest = max(top + shift, a.highest_exponent + shift + 1, a.highest_exponent + 1, b.highest_exponent + 1)
-    if bits > SIGNIFICANT or lowest < FLOAT32.lowest or highest >= FLOAT32.highest:
+    if path.exact_bits > SIGNIFICANT or lowest < FLOAT32.lowest or highest >= FLOAT32.highest:
         return None
     if not isinstance(multiplier, FloatMultiplier):
         if multiplier.rounded and not (
@@ -128,12 +126,11 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
             return None
         return 0, (0.0, 0.0, 0.0), (0, 0)
     plan, _, _ = mac_plan(unit)
-    smallest = Fraction(a.min_positive) * Fraction(b.min_positive)
-    flags = FLUSH if smallest < Fraction(plan.product_flush_before) else 0
+    flags = FLUSH if path.smallest_product < Fraction(plan.product_flush_before) else 0
     before, after = math.ldexp(plan.product_flush_before, shift), math.ldexp(plan.product_flush_after, shift)
     product = multiplier.product
-    product_max = math.ldexp(min(product.max, float(largest)), shift)
-    if not plan.product_rounded and largest <= Fraction(product.max):
+    product_max = math.ldexp(min(product.max, float(path.largest_product)), shift)
+    if not plan.product_rounded and path.largest_product <= Fraction(product.max):
         return flags, (before, after, product_max), (0, 0)
     if multiplier.encoding.rounded_output and multiplier.product_rounding != "nearest-even":
         return None
@@ -148,15 +145,14 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
 
 def _float_mode(unit: MacUnit) -> tuple[int, int, int, int] | None:
     """(mode, flags, mantissa bits dropped, field of the smallest normal number) of a floating-point sum."""
-    sums = unit.accumulator
+    sums, path = unit.accumulator, unit.datapath
     assert isinstance(sums, FloatFormat)
-    largest, step = product_ends(unit)
     if sums == SINGLE and unit.rounding == "nearest-even":
         return NATIVE, 0, 0, 0
-    significant, dropped = sums.mantissa + 1, FLOAT32.mantissa - sums.mantissa
+    significant, dropped = sums.significant_bits, FLOAT32.mantissa - sums.mantissa
     lowest_field = sums.lowest_exponent - FLOAT32.lowest + 1
-    vanish = VANISH if exponent_of(step) < sums.lsb_exponent else 0
-    top = max(exponent_of(largest), sums.highest_exponent) + 2
+    vanish = VANISH if path.drops else 0
+    top, lsb = path.aligned
     if sums.subnormals != "gradual" or not sums.signed_zero or dropped < 2 or sums.lsb_exponent < FLOAT32.lowest:
         return None
     if top >= FLOAT32.highest or lowest_field <= sums.mantissa:
@@ -166,14 +162,8 @@ def _float_mode(unit: MacUnit) -> tuple[int, int, int, int] | None:
         if unit.random_bits > HALF_WORD or significant + unit.random_bits + spare > SIGNIFICANT:
             return None
         return CHANCE_A if unit.variant == "A" else CHANCE, vanish, dropped, lowest_field
-    product = unit.multiplier.product
-    wide = product.width - 1 if isinstance(product, FixedFormat) else product.mantissa + 1
-    a, b = unit.multiplier.formats
-    if isinstance(a, FloatFormat) and isinstance(b, FloatFormat) and min(a.mantissa, b.mantissa) == 0:
-        wide = min(wide, a.mantissa + b.mantissa + 1)  # times a power of two
-    lowest = min(exponent_of(step), sums.lsb_exponent)
-    harmless = wide <= significant and 2 * significant + 1 <= SIGNIFICANT
-    exact = top - lowest <= SIGNIFICANT
+    harmless = path.product_significant_bits <= significant and 2 * significant + 1 <= SIGNIFICANT
+    exact = top - lsb <= SIGNIFICANT
     if unit.rounding == "nearest-even" and (harmless or exact) and top + dropped < FLOAT32.highest:
         return NEAREST, vanish, dropped, lowest_field
     return (GENERAL, vanish, dropped, lowest_field) if significant + 2 <= SIGNIFICANT else None

@@ -6,16 +6,15 @@ open, the answer is a field with the recommended default.
 
 import re
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from functools import cached_property
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.encodings import Encoding, encoding, operand_format
 from shoal.numerics.formats.notation import UNIT_EXAMPLES, parse, unit_parts
-from shoal.numerics.formats.types import FixedFormat, FloatFormat, brackets, truth
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar, brackets, truth
+from shoal.numerics.mac.datapath import Datapath, product_bits
 from shoal.numerics.rounding.plan import NANS, VARIANTS, check_rules
 
-Scalar = FloatFormat | FixedFormat
 FLUSHES = ("after-rounding", "before-rounding", "subnormal-grid")
 PRODUCT_BIASES = ("sum", "ieee")
 ORDERS = ("sequential", "pairwise", "kahan", "exact", "chunked(n)")
@@ -69,7 +68,7 @@ class FloatMultiplier:
                 raise UserError(f"output must be a float format with gradual underflow, not {self.output!r}.")
             if not (self.output.infinities and self.output.nans):
                 raise UserError(f"output must have infinities and NaN, which CFG-{self.cfg} gives out.")
-        bits = sum(format.mantissa + 1 for format in self.formats)
+        bits = sum(format.significant_bits for format in self.formats)
         if bits > CARRIER_BITS:
             raise UserError(f"A product of {self} has {bits} significant bits; {CARRIER_BITS} are possible (float64).")
         top = max(format.highest_exponent for format in self.formats)
@@ -103,11 +102,10 @@ class FloatMultiplier:
         if chosen.rounded_output:
             if self.output is not None:
                 return self.output
-            return a if a == b else FloatFormat(max(a.exponent, b.exponent), max(a.mantissa, b.mantissa))
-        exponent, mantissa = max(a.exponent, b.exponent) + 1, a.mantissa + b.mantissa + 1
+            return a if a == b else FloatFormat(*product_bits(a, b, exact=False))
         bias = a.exponent_bias + b.exponent_bias if self.product_bias == "sum" else None
         subnormals = "normal" if chosen.subnormal_inputs == "normal" else "zero"
-        return FloatFormat(exponent, mantissa, bias, subnormals, nans=chosen.nan_code)
+        return FloatFormat(*product_bits(a, b, exact=True), bias, subnormals, nans=chosen.nan_code)
 
     @property
     def smallest_normal(self) -> float:
@@ -173,11 +171,9 @@ class FixedMultiplier:
     def product(self) -> FixedFormat:
         """The format of what comes out."""
         a, b = self.formats
-        if not self.rounded:
-            return FixedFormat(a.width - a.fraction + b.width - b.fraction, a.fraction + b.fraction)
         if self.output is not None:
             return self.output
-        return a if a == b else FixedFormat(max(f.width - f.fraction for f in (a, b)), max(a.fraction, b.fraction))
+        return a if self.rounded and a == b else FixedFormat(*product_bits(a, b, exact=not self.rounded))
 
     @property
     def name(self) -> str:
@@ -251,10 +247,11 @@ class MacUnit:
     def _check_feed(self) -> None:
         """Refuse a product that cannot feed the accumulator, and sums that float64 does not carry exactly."""
         product, sums = self.multiplier.product, self.accumulator
-        significant = sums.width - 1 if isinstance(sums, FixedFormat) else sums.mantissa + 1
         most = CARRIER_BITS - 2 - (self.random_bits if self.rounding == "stochastic" else 0)
-        if significant > most:
-            raise UserError(f"Accumulator {sums} has {significant} significant bits; up to {most} are possible here.")
+        if sums.significant_bits > most:
+            raise UserError(
+                f"Accumulator {sums} has {sums.significant_bits} significant bits; up to {most} are possible here."
+            )
         if sums.highest_exponent > 900 or sums.lsb_exponent < -900:
             raise UserError(f"Accumulator {sums} is too close to the ends of float64; at most 10 exponent bits do.")
         if product.min_positive > -sums.min:
@@ -267,6 +264,13 @@ class MacUnit:
                 f"The largest product of {self.multiplier}, {product.max:g}, is below half the smallest value of "
                 f"accumulator {sums}, {sums.min_positive:g}: every product would vanish."
             )
+
+    @cached_property
+    def datapath(self) -> Datapath:
+        """The unit's stages and their bits."""
+        multiplier = self.multiplier
+        cfg = multiplier.cfg if isinstance(multiplier, FloatMultiplier) else None
+        return Datapath(multiplier.formats, self.accumulator, cfg, multiplier.product)
 
     @property
     def chunk(self) -> int:
@@ -331,10 +335,3 @@ def _switches(value: object) -> dict[str, object]:
     if isinstance(value, MacUnit) and value.fused is not isinstance(value.accumulator, FixedFormat):
         different.pop("fused")
     return different
-
-
-def product_ends(unit: MacUnit) -> tuple[Fraction, Fraction]:
-    """Bounds of the multiplier's finite products: the largest magnitude, and a power of two that divides all."""
-    a, b = unit.multiplier.formats
-    largest = max(Fraction(a.max), -Fraction(a.min)) * max(Fraction(b.max), -Fraction(b.min))
-    return largest, Fraction(2) ** min(a.lsb_exponent + b.lsb_exponent, unit.multiplier.product.lsb_exponent)

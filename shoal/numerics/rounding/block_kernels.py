@@ -9,9 +9,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.rounding.kernels32 import INFINITY, MAGNITUDE, round_nearest_or_directed, round_stochastically
-from shoal.numerics.rounding.plan import Plan
+from shoal.numerics.rounding.plan import RoundingPlan
 
-HELPERS = "0331acfdf6f69d77"
+HELPERS = "236d460bb1566c11"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -20,7 +20,7 @@ file to see whether its cache is up to date, so this changes with them; a test t
 def round_bands(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     tile: tuple[int, int],
     bands: tuple[int, int],
     exponents: tuple[int, int, int],
@@ -78,8 +78,8 @@ def _exponent(u: np.int32) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _move(plan: Plan, s: int) -> Plan:
-    return Plan(
+def _move(plan: RoundingPlan, s: int) -> RoundingPlan:
+    return RoundingPlan(
         plan.dropped,
         plan.lowest_field + s,
         plan.lsb + s,

@@ -8,9 +8,7 @@ import math
 from fractions import Fraction
 
 from shoal.errors import UserError
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
-
-Scalar = FloatFormat | FixedFormat
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 
 
 def round_exact(

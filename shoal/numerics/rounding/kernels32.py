@@ -9,11 +9,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from shoal.numerics.rounding.plan import FLOAT32, Plan
+from shoal.numerics.rounding.plan import FLOAT32, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 from shoal.numerics.rounding.shifts import left, right
 
-HELPERS = "1dc55c8228c9140f"
+HELPERS = "37d6783c36fcfbee"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -26,7 +26,7 @@ BLOCK = 4096  # elements that stay in the first cache between two loops over the
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: Plan) -> int:
+def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: RoundingPlan) -> int:
     """y = x rounded, bits to bits; returns how many are NaN."""
     dropped, lowest_field = np.int32(plan.dropped), np.int32(plan.lowest_field)
     near, away = np.int32(-plan.near), np.int32(plan.away)
@@ -54,7 +54,7 @@ def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: Plan) -> np.int32:
+def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: RoundingPlan) -> np.int32:
     """The bits of k spacings: in a full binade k carries into the exponent, below all of them it is k·2^lsb."""
     full = np.int32(left(k, np.int32(plan.dropped)) + left(np.int32(e - 1), np.int32(23)))
     # k·2^lsb by adding to the exponent field of float(k), which no mode of the processor can flush; where that would
@@ -67,7 +67,7 @@ def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: Plan) -> np.in
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: Plan) -> np.int32:
+def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: RoundingPlan) -> np.int32:
     """Overflow, specials and the sign."""
     over = np.int32(plan.over_negative) if x < 0 else np.int32(plan.over_positive)
     largest = np.int32(plan.max_negative) if x < 0 else np.int32(plan.max_positive)
@@ -84,7 +84,7 @@ def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: Plan) -> np.int
 def round_stochastically(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: int,
     before: int,
     between: int,
@@ -110,7 +110,7 @@ def round_stochastically(
 def _chance(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: np.uint32,
     before: np.uint32,
     between: np.uint32,
@@ -172,7 +172,7 @@ def _any_in_gap(x: NDArray[np.int32], smallest: int) -> bool:
 def _chance_in_gap(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: np.uint32,
     before: np.uint32,
     between: np.uint32,

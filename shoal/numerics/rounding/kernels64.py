@@ -8,10 +8,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.rounding.kernels32 import random_word
-from shoal.numerics.rounding.plan import FLOAT64, Plan
+from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 
-HELPERS = "3e5a784c3aa354db"
+HELPERS = "f3a8e50c665058c1"
 """Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
 file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
@@ -23,7 +23,7 @@ POINT = 62
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: Plan) -> int:
+def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: RoundingPlan) -> int:
     """y = x rounded, bits to bits; returns how many are NaN."""
     nans = 0
     for i in range(x.size):
@@ -46,7 +46,13 @@ def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_stochastically(
-    x: NDArray[np.int64], y: NDArray[np.int64], plan: Plan, first_index: int, keys: Keys, bits: int, variant: int
+    x: NDArray[np.int64],
+    y: NDArray[np.int64],
+    plan: RoundingPlan,
+    first_index: int,
+    keys: Keys,
+    bits: int,
+    variant: int,
 ) -> int:
     """y = x rounded up or down by chance, bits to bits; arguments as in `kernels.round_stochastically`."""
     nans = 0
@@ -88,7 +94,7 @@ def round_by_chance(sig: int, shift: int, random: int, bits: int, variant: int) 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def up_in_gap(e: int, sig: int, random: int, plan: Plan, bits: int, variant: int) -> bool:
+def up_in_gap(e: int, sig: int, random: int, plan: RoundingPlan, bits: int, variant: int) -> bool:
     """As in `kernels`."""
     places = e - 1074 + bits - plan.gap_exponent
     down = min(max(-places, 0), 62)
@@ -99,7 +105,7 @@ def up_in_gap(e: int, sig: int, random: int, plan: Plan, bits: int, variant: int
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def magnitude_of(e: int, k: int, below: int, plan: Plan) -> int:
+def magnitude_of(e: int, k: int, below: int, plan: RoundingPlan) -> int:
     """The bits of k spacings, as in `kernels`."""
     if below == 0:
         return (k << plan.dropped) + ((e - 1) << 52)
@@ -109,7 +115,7 @@ def magnitude_of(e: int, k: int, below: int, plan: Plan) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def finish_rounding(x: int, u: int, r: int, plan: Plan) -> int:
+def finish_rounding(x: int, u: int, r: int, plan: RoundingPlan) -> int:
     """Overflow, specials and the sign."""
     if u > INFINITY:
         return plan.nan

@@ -58,7 +58,7 @@ FLOAT16, BFLOAT16 = Carrier(10, -14, 15), Carrier(7, -126, 127)
 FLOAT32, FLOAT64 = Carrier(23, -126, 127), Carrier(52, -1022, 1023)
 
 
-class Plan(NamedTuple):
+class RoundingPlan(NamedTuple):
     """A format and its rules as integers; magnitudes are bits of the carrier without the sign."""
 
     dropped: int
@@ -98,9 +98,9 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def make_plan(
+def rounding_plan(
     format: FloatFormat | FixedFormat, carrier: Carrier, rounding: str, overflow: str, underflow: str, nan: str
-) -> Plan:
+) -> RoundingPlan:
     """The plan for one of the roundings except hysteresis; with `wrap` the plan knows no largest value."""
     if isinstance(format, FixedFormat):  # one spacing everywhere: all of the carrier's bits, above the lowest binade
         mantissa, lowest = carrier.mantissa, carrier.mantissa - format.fraction
@@ -131,7 +131,7 @@ def make_plan(
     kept = carrier.infinity if infinities else carrier.nan if overflow == "nan" else None
     if overflow == "saturate":
         kept = None
-    plan = Plan(
+    plan = RoundingPlan(
         dropped=carrier.mantissa - mantissa,
         lowest_field=lowest - carrier.lowest + 1,
         lsb=lowest - mantissa,
@@ -154,15 +154,14 @@ def make_plan(
         nan=carrier.nan if nans else carrier.infinity if nan == "infinity" else 0,
         signed_zero=signed_zero,
     )
-    return Plan(*map(int, plan))  # one type for the compiled loops
+    return RoundingPlan(*map(int, plan))  # one type for the compiled loops
 
 
 @lru_cache(maxsize=512)
 def fits(format: FloatFormat | FixedFormat, carrier: Carrier) -> bool:
     """Whether the carrier holds every value of the format."""
-    significant = format.width - 1 if isinstance(format, FixedFormat) else format.mantissa + 1
     return (
-        significant <= carrier.mantissa + 1
+        format.significant_bits <= carrier.mantissa + 1
         and format.lsb_exponent >= carrier.lowest - carrier.mantissa
         and format.highest_exponent <= carrier.highest
     )

@@ -23,10 +23,10 @@ from shoal.numerics.rounding.plan import (
     FLOAT64,
     VARIANTS,
     Carrier,
-    Plan,
+    RoundingPlan,
     check_rules,
     fits,
-    make_plan,
+    rounding_plan,
     rounds_in,
 )
 from shoal.numerics.rounding.randomness import SPAN, keys
@@ -109,7 +109,8 @@ def quantize(
     in_force = check_rules(element, rounding, overflow, underflow, nan)
     dtype = _result_type(chosen, x.dtype)
     y = _place(out, tensor, x, dtype)
-    check_memory(f"Rounding {x.numel():,} numbers", _needed(x, element, dtype, y), "pieces of it, or out=, need less")
+    needed = memory_needed(x, element, dtype, y)
+    check_memory(f"Rounding {x.numel():,} numbers", needed, "pieces of it, or out=, need less")
 
     if rounding == "hysteresis":
         check_choice("start", start, STARTS)
@@ -193,7 +194,7 @@ def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
     """y = x rounded by the compiled loops; returns how many are NaN."""
-    plan = make_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    plan = rounding_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     x = x.contiguous()
     if rules.rounding == "stochastic" and _overlap(x, y):
         x = x.clone()
@@ -250,7 +251,7 @@ def _round_blocks_float32(
     keep_infinities: bool,
 ) -> int:
     """y = x rounded by the compiled loops; returns how many are NaN, or less than 0 if they cannot."""
-    plan = make_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    plan = rounding_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     if keep_infinities:
         plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
     source = x.contiguous().numpy().reshape(shape).view(np.int32)
@@ -270,7 +271,7 @@ def _round_blocks_float32(
 
 def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
     """y = x rounded by the compiled loops; returns how many are NaN."""
-    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     source = x.contiguous().numpy().reshape(-1).view(np.int64)
     target = y.numpy().reshape(-1).view(np.int64)
 
@@ -295,7 +296,7 @@ def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y
 
 def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
     """y = x rounded by torch operations, in pieces; both flat. Returns how many are NaN."""
-    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     nans = 0
     for first in range(0, x.numel(), tensors.PIECE):
         piece = x[first : first + tensors.PIECE].double()
@@ -304,7 +305,7 @@ def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, 
     return nans
 
 
-def _round_piece(x: Tensor, plan: Plan, rules: Rules, first: int) -> Tensor:
+def _round_piece(x: Tensor, plan: RoundingPlan, rules: Rules, first: int) -> Tensor:
     if rules.rounding != "stochastic":
         return tensors.round_nearest_or_directed(x, plan)
     parts = [
@@ -373,7 +374,7 @@ def check_memory(what: str, needed: int, less: str) -> None:
         check_fits(what, needed, lambda _free: less)
 
 
-def _needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
+def memory_needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
     """Bytes that rounding takes beside the tensor and `out`, on the CPU."""
     if x.device.type != "cpu":
         return 0
@@ -424,9 +425,7 @@ def _result_type(format: Format, dtype: torch.dtype) -> torch.dtype:
 
 def _holds(format: Format, carrier: Carrier) -> bool:
     if isinstance(format, BlockFormat):  # its shared exponents are held to the carrier's range
-        element = format.element
-        significant = element.width - 1 if isinstance(element, FixedFormat) else element.mantissa + 1
-        return significant <= carrier.mantissa + 1
+        return format.element.significant_bits <= carrier.mantissa + 1
     return fits(format, carrier)
 
 

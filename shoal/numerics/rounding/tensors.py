@@ -7,7 +7,7 @@ bits and 64-bit integers throughout; the dropped part `delta` has 62 bits after 
 import torch
 from torch import Tensor
 
-from shoal.numerics.rounding.plan import FLOAT64, Plan
+from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, SPAN, Keys
 
 MANTISSA = FLOAT64.mantissa
@@ -20,7 +20,7 @@ PIECE = 2**22
 """Elements that are worked on together, so that temporaries stay small."""
 
 
-def round_nearest_or_directed(x: Tensor, plan: Plan) -> Tensor:
+def round_nearest_or_directed(x: Tensor, plan: RoundingPlan) -> Tensor:
     """x, flat float64, rounded."""
     bits = x.view(torch.int64)
     u, e, sig, below = _take_apart(bits, plan)
@@ -38,7 +38,7 @@ def round_nearest_or_directed(x: Tensor, plan: Plan) -> Tensor:
     return _finish(bits, u, r, plan)
 
 
-def round_stochastically(x: Tensor, plan: Plan, index: int, keys: Keys, bits: int, variant: int) -> Tensor:
+def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, bits: int, variant: int) -> Tensor:
     """x, flat float64, rounded up or down by chance; arguments as in `kernels.round_stochastically`."""
     pattern = x.view(torch.int64)
     u, e, sig, below = _take_apart(pattern, plan)
@@ -69,7 +69,7 @@ def round_stochastically(x: Tensor, plan: Plan, index: int, keys: Keys, bits: in
     return _finish(pattern, u, r, plan)
 
 
-def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: Plan, bits: int, variant: int) -> Tensor:
+def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: RoundingPlan, bits: int, variant: int) -> Tensor:
     """As in `kernels`; right below the smallest value, anything elsewhere."""
     places = e - 1074 + bits - plan.gap_exponent
     down = (-places).clamp(0, 62)
@@ -80,7 +80,7 @@ def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: Plan, bits: int
     return torch.where(2 * scaled + lost.long() >= needed, plan.smallest, 0)
 
 
-def _take_apart(bits: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _take_apart(bits: Tensor, plan: RoundingPlan) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Magnitude bits, exponent field, significand, and how many binades below the format's lowest full one."""
     u = bits & MAGNITUDE
     e = (u >> MANTISSA).clamp(min=1)
@@ -88,7 +88,7 @@ def _take_apart(bits: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tenso
     return u, e, sig, (plan.lowest_field - e).clamp(min=0)
 
 
-def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: Plan) -> Tensor:
+def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: RoundingPlan) -> Tensor:
     """The bits of k spacings."""
     full = (k << plan.dropped) + ((e - 1) << MANTISSA)
     # k·2^lsb, exact, in two steps because 2^lsb itself may be subnormal
@@ -96,7 +96,7 @@ def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: Plan) -> Tensor:
     return torch.where(below > 0, small, full)
 
 
-def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: Plan) -> Tensor:
+def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: RoundingPlan) -> Tensor:
     """Overflow, specials and the sign."""
     negative = bits < 0
     over = torch.where(negative, plan.over_negative, plan.over_positive)
