@@ -1,8 +1,8 @@
 """Hardware cost of a MAC unit on an FPGA: LUTs and DSPs of its parts, of the array and of the whole system.
 
-Every figure that the slides tabulate is returned as it stands there. In between, least-squares fits of the same tables
-speak, and every figure says what it is: `tabulated`; `interpolated`, between the rows of the fit; or `extrapolated`,
-beyond them or resting on an assumption. `docs/numerics.md` lists the fits, their errors and the assumptions.
+Figures that the slides tabulate are returned unchanged. Others come from least-squares fits of the same tables, and
+every figure is labelled: `tabulated`; `interpolated`, between the rows of the fit; or `extrapolated`, beyond them or
+based on an assumption. `docs/numerics.md` lists the fits, their errors and the assumptions.
 """
 
 import math
@@ -26,39 +26,39 @@ Resources = tables.Resources
 
 @dataclass(frozen=True)
 class Area:
-    """LUTs and DSPs of a part, and how they are known."""
+    """LUTs and DSPs of a part, and where they come from."""
 
     luts: float
     dsps: int
     kind: str
     """`tabulated`, `interpolated` or `extrapolated`."""
     error: float | None
-    """Standard error of the LUTs; 0 if tabulated, None if nothing is left to judge it by."""
+    """Standard error of the LUTs; 0 if tabulated, None if the fit has no degrees of freedom left."""
     source: str
-    """The slide, or what the figure was made from."""
+    """The slide, or how the figure was derived."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A MAC unit's parts, their sum, and what an array of them takes alone and within a system."""
+    """Area of a MAC unit's parts, of the unit, of an array of units and of the whole system."""
 
     datapath: Datapath
     pes: int
     multiplier: Area
     converter: Area | None
-    """From the float product to the fixed accumulator; None where none is needed."""
+    """From the float product to the fixed-point accumulator; None if not needed."""
     accumulator: Area
     unit: Area
     """One MAC unit: multiplier, converter and accumulator."""
     array: Area
     """`pes` units."""
     surroundings: Area
-    """System less array: FP32 converters, interconnect, buffers for the accumulators' output."""
+    """System minus array: FP32 converters, interconnect, buffers for the accumulators' output."""
     system: Area
 
     @property
     def saving(self) -> float:
-        """The part of the FP32 system's LUTs that this system saves; negative if it takes more."""
+        """LUTs saved relative to the FP32 system, as a fraction; negative if this system takes more."""
         return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
 
 
@@ -77,14 +77,14 @@ def mac_cost(unit: Unit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cos
     system = _system(path, pes, dsps, one, accumulator)
     around = (system.luts - array.luts, system.dsps - array.dsps)
     error = array.error if system.kind == "tabulated" else system.error
-    surroundings = Area(*around, _worst(system, array), error, "system less array")
+    surroundings = Area(*around, _worst(system, array), error, "system minus array")
     return Cost(path, pes, multiplier, converter, accumulator, one, array, surroundings, system)
 
 
 def multiplier_area(path: Datapath, dsps: bool = True) -> Area:
-    """The multiplier: LUTs only for floats of up to three mantissa bits, else with DSPs.
+    """The multiplier: LUTs only for floats of up to three mantissa bits, otherwise with DSPs.
 
-    Of two formats: half of each one's own multiplier; half the difference is the error.
+    For two formats: the mean of the multipliers for either format, with half the difference as the error.
     """
     a, b = path.operands
     if a != b:
@@ -110,12 +110,12 @@ def multiplier_area(path: Datapath, dsps: bool = True) -> Area:
     if share == 1:
         return area
     error = None if area.error is None else math.hypot(share * area.error, tables.CFG_SHARE_ERROR * area.luts)
-    source = f"CFG-1, of which {share:.0%} is left by assumption"
+    source = f"{share:.0%} of CFG-1, by assumption"
     return replace(area, luts=share * area.luts, kind="extrapolated", error=error, source=source)
 
 
 def accumulator_area(format: Scalar) -> Area:
-    """The accumulator, by its own format alone: float (shifters, rounding) or fixed (saturation)."""
+    """The accumulator, by its format alone: float (shifters, rounding) or fixed point (saturation)."""
     bits = bits_of(format)
     if row := _rows(tables.ACCUMULATOR, type(format)).get(bits):
         return Area(*row, "tabulated", 0.0, tables.ACCUMULATOR.source)
@@ -125,10 +125,10 @@ def accumulator_area(format: Scalar) -> Area:
 
 
 def converter_area(path: Datapath) -> Area | None:
-    """From the float product to the fixed accumulator; None where there is no such step.
+    """From the float product to the fixed-point accumulator; None if there is no such step.
 
-    The table knows one target, Q8.13. Another one is given the same LUTs: the system rows fit best if a wider target
-    costs nothing more. What it would cost more in proportion to its width is the error.
+    The table has one target, Q8.13. Other targets are assumed to take the same LUTs: the system rows fit best if a
+    wider target costs nothing extra. The extra cost in proportion to its width is the error.
     """
     if not path.converts:
         return None
@@ -140,12 +140,12 @@ def converter_area(path: Datapath) -> Area | None:
     if bits_of(target) == bits_of(known):
         return area
     error = math.hypot(area.error or 0.0, area.luts * (target.width / known.width - 1))
-    source = f"that to {known}, by assumption the same to {target}"
+    source = f"the same as to {known}, by assumption"
     return Area(max(area.luts, float(target.width)), 0, "extrapolated", error, source)
 
 
 def fits() -> list[Fit]:
-    """The fits that speak between the tables' rows."""
+    """The fits used between the tables' rows."""
     return [*_part_fits().values(), _surroundings_fit()]
 
 
@@ -157,16 +157,16 @@ def _fixed_multiplier(format: FixedFormat) -> Area:
 
 
 def _dsps(bits: int) -> int:
-    """DSP blocks (27 × 18 bits, signed) for a product of two magnitudes; as tabulated for 8, 11, 15, 24 and 31 bits."""
+    """DSP blocks (27 × 18 bits, signed) for a product of magnitudes; as tabulated for 8, 11, 15, 24 and 31 bits."""
     return math.ceil(bits / 26) * math.ceil(bits / 17)
 
 
 def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area) -> Area:
-    """The whole system: its row in the table, or the array and what a fit of the table's rows puts around it.
+    """The whole system: its row in the table, or the array plus surroundings from a fit of the table's rows.
 
-    The rows know one low-precision multiplier, E5M2 in CFG-5. With another one the figure is extrapolated, and the
-    errors of both multipliers count; with that one they cancel. Of what is around another number of PEs, the part that
-    goes with the width of the output is taken to grow with it.
+    The rows have one low-precision multiplier, E5M2 in CFG-5. With any other the figure is extrapolated, and the errors
+    of both multipliers count; with that one they cancel. For another number of PEs, the part of the surroundings that
+    depends on the output width is assumed to grow in proportion.
     """
     row = _system_rows().get(_key(path))
     if row and pes == tables.SYSTEM_PES and (dsps or not _wide(path)):
@@ -177,7 +177,7 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
     if _key(path) == _key(datapath_of("fp32")):  # with DSPs or without
         luts, blocks = _fp32_surroundings()
         luts, blocks = pes * unit.luts + luts + grown, pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
-        return Area(luts, blocks, "extrapolated", None, "array, and what the FP32 row has around it")
+        return Area(luts, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row")
     anchor = datapath_of("E5M2:5")
     if _key(path) == _key(replace(anchor, accumulator=path.accumulator)):
         between = around.inside and accumulator.kind != "extrapolated" and pes == tables.SYSTEM_PES
@@ -187,12 +187,12 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
         errors = [around.error, _scaled(unit.error, pes), _scaled(multiplier_area(anchor).error, pes)]
     kind = "interpolated" if between else "extrapolated"
     luts = pes * unit.luts + around.value + grown
-    return Area(luts, pes * unit.dsps, kind, _root(errors), "array, and a fit of the system rows around it")
+    return Area(luts, pes * unit.dsps, kind, _root(errors), "array plus a fit of the system rows' surroundings")
 
 
 @cache
 def _part_fits() -> dict[str, Fit]:
-    """The fits of single parts, from the tables' rows without the FP32 accumulator, which is another design."""
+    """Fits of single parts, from the tables' rows without the FP32 accumulator, which is a different design."""
     multiplier, accumulator = _rows(tables.MULTIPLIER), _rows(tables.ACCUMULATOR)
     in_luts = {point: luts for point, (luts, dsps) in multiplier.items() if not dsps}
     in_luts |= {point: luts for point, (luts, _) in _rows(tables.MULTIPLIER_WITHOUT_DSPS).items()}
@@ -215,7 +215,7 @@ def _fit(name: str) -> Fit:
 
 @cache
 def _surroundings_fit() -> Fit:
-    """What is around the array of the low-precision systems, by the width of the accumulators' output."""
+    """Surroundings of the array in the low-precision systems, by the width of the accumulators' output."""
     rows: dict[tuple[int, ...], float] = {}
     for path, (luts, _) in ((datapath_of(name), row) for name, row in tables.SYSTEM.rows.items()):
         if path.cfg == 5:
@@ -226,7 +226,7 @@ def _surroundings_fit() -> Fit:
 
 @cache
 def _fp32_surroundings() -> tuple[float, int]:
-    """The FP32 system less its array; the DSPs (one a PE) are not explained by the slides."""
+    """The FP32 system minus its array; the slides do not explain its DSPs (one per PE)."""
     luts, dsps = tables.SYSTEM.rows["fp32+fp32"]
     parts = (tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"])
     return luts - tables.SYSTEM_PES * sum(p[0] for p in parts), dsps - tables.SYSTEM_PES * sum(p[1] for p in parts)
@@ -238,7 +238,7 @@ def _system_rows() -> dict[tuple[object, ...], Resources]:
 
 
 def _key(path: Datapath) -> tuple[object, ...]:
-    """What two units of the same area have in common: biases and the like do not matter."""
+    """Identifies units of the same area: biases and the like do not matter."""
     return *((type(format), bits_of(format)) for format in (*path.operands, path.accumulator)), path.cfg
 
 
@@ -262,7 +262,7 @@ def _by_width(table: tables.Table[Resources]) -> dict[tuple[int, ...], float]:
 
 
 def _fitted(name: str, point: tuple[int, ...], least: int) -> Area:
-    """A part by its fit, the DSPs left out, but at least a LUT for each bit it gives out."""
+    """A part's LUTs by its fit, but at least one per output bit; without DSPs."""
     estimate = _fit(name)(point)
     kind = "interpolated" if estimate.inside else "extrapolated"
     return Area(max(estimate.value, float(least)), 0, kind, estimate.error, f"fit of the {name}")
@@ -286,6 +286,6 @@ def _scaled(error: float | None, n: int) -> float | None:
 
 
 def _root(errors: list[float | None]) -> float | None:
-    """Errors of independent figures together; None if one is not known."""
+    """Combined error of independent figures; None if one is unknown."""
     known = [error for error in errors if error is not None]
     return math.hypot(*known) if len(known) == len(errors) else None

@@ -3,7 +3,7 @@
     a, b ──► multiplier ──► product ──► converter, if any ──► adder ──► accumulator
 
 Emulation (`plan`, `tiles`, `matmul`) reads from it what float32 and float64 can carry exactly, and `hardware` what a
-unit costs. Nothing here is limited to what can be emulated: a unit of fp64 operands has a cost, too.
+unit costs. Nothing here is limited to what can be emulated: a unit with fp64 operands has a cost, too.
 """
 
 import re
@@ -30,7 +30,7 @@ class Datapath:
     cfg: int | None = None
     """CFG-1 to CFG-6 of a float multiplier; None for a fixed-point one."""
     product: Scalar | None = field(default=None, compare=False)
-    """Format of the multiplier's output, if it is known: then the range of the products is, too."""
+    """Format of the multiplier's output; None for a unit known by name only, which has widths but no product range."""
 
     def __post_init__(self) -> None:
         a, b = self.operands

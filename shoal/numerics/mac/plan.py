@@ -1,4 +1,4 @@
-"""What the loops of a MAC unit need to know, worked out once a unit: its rules as numbers of float64."""
+"""The parameters of the loops for a MAC unit, computed once per unit: its rules as float64 numbers."""
 
 import math
 from fractions import Fraction
@@ -24,25 +24,25 @@ class MacPlan(NamedTuple):
     fused: int
     product_rounded: int
     product_saturates: int
-    """Fixed point: the multiplier's overflow saturates instead of giving infinity, and zero has no sign."""
+    """Fixed point: multiplier overflow saturates instead of becoming infinite, and zero has no sign."""
     product_flush_before: float
     """Exact products below this magnitude become zero."""
     product_flush_after: float
-    """Rounded ones."""
+    """Rounded products below this magnitude become zero."""
     product_max: float
-    """Products beyond become one of the two that follow."""
+    """Products beyond this become one of the next two."""
     product_beyond_positive: float
     """Infinity, or the largest product where the multiplier rounds inward."""
     product_beyond_negative: float
     nan_code: int
     zero_infinity: int
-    """Without a NaN code, whether 0 × inf is 0."""
+    """Without a NaN code: whether 0 × inf is 0."""
     takes_nan: int
     nan_as: float
-    """What a NaN product becomes if the accumulator does not take it."""
+    """Result for a NaN product if the accumulator has no NaN."""
     signed_zero: int
     infinite_positive: float
-    """What an infinite sum becomes."""
+    """Result for an infinite sum."""
     infinite_negative: float
     saturates: int
     wraps: int
@@ -55,12 +55,12 @@ class MacPlan(NamedTuple):
     """Exact order: every product is a multiple of 2^exact_base."""
     exact_limbs: int
     exact_cut: int
-    """Exact order, wrapping: the bit of the sum from which on half periods of the accumulator are counted."""
+    """Exact order, wrapping: the bit of the sum from which half periods of the accumulator are counted."""
 
 
 @lru_cache(maxsize=256)
 def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
-    """The unit, how its multiplier rounds, and how its accumulator does."""
+    """Plans of the unit, of its multiplier's rounding and of its accumulator's rounding."""
     multiplier, sums = unit.multiplier, unit.accumulator
     fixed, order = isinstance(sums, FixedFormat), unit.order.partition("(")[0]
     nans = isinstance(sums, FloatFormat) and sums.nans
@@ -121,7 +121,7 @@ def _product_rules(unit: MacUnit) -> tuple[RoundingPlan, dict[str, float]]:
     if not multiplier.encoding.subnormal_outputs:
         when = "product_flush_before" if multiplier.flush == "before-rounding" else "product_flush_after"
         rules[when] = multiplier.smallest_normal
-        if multiplier.flush == "after-rounding":  # an exponent so wide that it is never at its end
+        if multiplier.flush == "after-rounding":  # an exponent so wide that it never overflows
             grid = FloatFormat(11, product.mantissa)
             beyond = [round_exact(2 * end, product, multiplier.product_rounding) for end in (product.max, product.min)]
             rules |= {"product_max": product.max}

@@ -1,4 +1,4 @@
-"""Which units go through the fast loops, and how: chosen by conditions on the formats, never by hope."""
+"""Which units use the fast loops, and how: decided by conditions on the formats under which they are exact."""
 
 import math
 from fractions import Fraction
@@ -40,24 +40,24 @@ class Fast(NamedTuple):
 
     kind: int
     scale: float
-    """A fixed-point sum is kept in units of its step: the first operand is multiplied by this."""
+    """A fixed-point sum is kept in multiples of its step: the first operand is multiplied by this."""
     floats: np.ndarray
     ints: np.ndarray
     marks: bool
-    """Whether it may leave outputs to be done again."""
+    """Whether outputs may be marked for recomputation."""
     subnormals: bool
     """Whether subnormal float32 numbers may occur."""
 
 
 @lru_cache(maxsize=64)
 def tile(kind: int) -> Any:
-    """The compiled tile of a kind."""
+    """The compiled tile for a kind."""
     return make_tile(kind)
 
 
 @lru_cache(maxsize=256)
 def fast(unit: MacUnit, count: bool) -> Fast | None:
-    """How to compute the unit fast and exactly, or None. With `count` it also counts."""
+    """How to compute the unit fast and exactly, or None; with `count`, events are counted."""
     multiplier, sums = unit.multiplier, unit.accumulator
     fixed = isinstance(sums, FixedFormat)
     if not (unit.order == "sequential" or (unit.chunk and unit.chunk % 2 == 0)):
@@ -78,12 +78,12 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
         return None
     mode, more, dropped, lowest_field = how
     if more & VANISH and not fixed and not isinstance(multiplier, FloatMultiplier):
-        return None  # a sum may be -0, and a zero product, which has no sign here but one in float32, makes it +0
+        return None  # a sum may be -0; adding a zero product, which has a sign in float32 but none here, makes it +0
     kind |= more | (FIXED if fixed else 0) | (CHUNK if unit.chunk else 0)
-    if count or unit.overflow != "saturate":  # what overflows otherwise is found by counting, and done again
+    if count or unit.overflow != "saturate":  # other overflows are found by counting, and recomputed
         kind |= COUNT
     if kind & ROUND:
-        kind |= FLUSH  # harmless where it is not needed, and one loop less to compile
+        kind |= FLUSH  # harmless where it is not needed, and saves compiling another loop
     scale = math.ldexp(1.0, shift)
     taken: Scalar = sums
     if fixed and not isinstance(multiplier, FloatMultiplier) and multiplier.rounded:
@@ -107,7 +107,7 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
 
 
 def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float], tuple[int, int]] | None:
-    """(flags, limits, rounding) of products times 2^shift, if float32 holds them exactly."""
+    """(flags, limits, rounding) of products times 2^shift, if float32 can represent them exactly."""
     multiplier, path = unit.multiplier, unit.datapath
     a, b = path.operands
     top = path.product_top + 1
@@ -117,7 +117,7 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
         return None
     if not isinstance(multiplier, FloatMultiplier):
         if multiplier.rounded and not (
-            # the converter does the same as the multiplier's rounding
+            # the converter's rounding is the same as the multiplier's
             isinstance(unit.accumulator, FixedFormat)
             and multiplier.product.fraction == unit.accumulator.fraction
             and multiplier.product.max <= unit.accumulator.max
@@ -144,7 +144,7 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
 
 
 def _float_mode(unit: MacUnit) -> tuple[int, int, int, int] | None:
-    """(mode, flags, mantissa bits dropped, field of the smallest normal number) of a floating-point sum."""
+    """(mode, flags, dropped mantissa bits, exponent field of the smallest normal number) of a floating-point sum."""
     sums, path = unit.accumulator, unit.datapath
     assert isinstance(sums, FloatFormat)
     if sums == SINGLE and unit.rounding == "nearest-even":
