@@ -1,4 +1,4 @@
-"""The picture of a sweep over MAC units: how wrong a product is over what the hardware costs."""
+"""Plot of a sweep over MAC units: error of a product over hardware cost."""
 
 import io
 import math
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_sweep(found: Sequence[Line], path: Path) -> Path:
-    """Write a point for each unit and inner length, its unit numbered; a ring where something saturated."""
+    """Plot one point per unit and inner length, labelled by unit number; hollow where something saturated."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patheffects import withStroke
@@ -37,10 +37,12 @@ def draw_sweep(found: Sequence[Line], path: Path) -> Path:
     for number, (unit, luts) in enumerate(units, 1):
         errors = [line.error for line in points if line.unit == unit]
         axes.plot([luts, luts], [min(errors), max(errors)], color=FAINT_INK, linewidth=0.8, zorder=1)
-        place = (0, 7) if number % 2 else (0, -14)  # neighbours above and below
+        place = (0, 7) if number % 2 else (0, -14)  # alternate above and below
         end = max(errors) if number % 2 else min(errors)
         label = axes.annotate(str(number), (luts, end), place, textcoords="offset points", ha="center", color=INK)
-        label.set(fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])  # over others' dots
+        label.set(
+            fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")]
+        )  # above other points
     _finish(axes)
     names = [f"{number}  {unit}" for number, (unit, _) in enumerate(units, 1)]
     nothing = [Line2D([], [], linestyle="none") for _ in units]
@@ -58,8 +60,8 @@ def _luts(line: Line) -> float:
 def _finish(axes: "Axes") -> None:
     axes.set(yscale="log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("LUTs of a system of 64 units", fontsize=9, color=FAINT_INK)
-    axes.set_ylabel("relative error of the product, root mean square", fontsize=9, color=FAINT_INK)
+    axes.set_xlabel("LUTs of a system with 64 units", fontsize=9, color=FAINT_INK)
+    axes.set_ylabel("relative RMS error of the product", fontsize=9, color=FAINT_INK)
     axes.set_title("Error of a product over the area of its MAC units", loc="left", fontsize=10, color=INK)
     axes.margins(0.08)
     axes.grid(color="#E8EBF0", linewidth=0.8)
