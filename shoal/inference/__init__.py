@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from shoal.inference.layers import Conv2d, Grid, Linear, Quantized
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Conv2d, Linear, Quantized
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.lazy import lazy
 

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
-from shoal.inference.layers import Array, Conv2d, Grid, Layer, Linear, check_layer, layer_of_agent, run_layer
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
 
 Actions = NDArray[Any]
 """Choices (B, N) int64, or boxes (B, N, A) float32."""
 FORMAT = 1
 """Of what an exported file says about itself."""
+ALL = slice(None)
 MASKED = np.float32(-1e9)  # added to the logits of choices that an agent does not have
 
 
@@ -133,7 +135,7 @@ class Policy:
         assert isinstance(last, Linear)
         size, quantized = self.action_size, last.quantized
         if quantized is not None:
-            quantized = replace(quantized, weight_scale=quantized.weight_scale[:, :size])
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(size)))
         means = replace(last, weight=last.weight[:, :, :size], bias=last.bias[:, :size], quantized=quantized)
         return replace(self, layers=(*self.layers[:-1], means), head=replace(self.head, kind="box"))
 
@@ -146,7 +148,9 @@ class Policy:
             layers[0] = replace(first, weight=np.ascontiguousarray(first.weight[:, :seen]))
         last = layers[-1]
         assert isinstance(last, Linear)
-        quantized = last.quantized and replace(last.quantized, weight_scale=last.quantized.weight_scale[:, :act])
+        quantized = last.quantized
+        if quantized is not None:
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(act)))
         weight = np.ascontiguousarray(last.weight[:, :, :act])
         layers[-1] = replace(last, weight=weight, bias=last.bias[:, :act], quantized=quantized)
         head, norm = played.head, played.normaliser
