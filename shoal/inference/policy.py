@@ -268,15 +268,19 @@ class Policy:
 
 def _check(policy: Policy) -> None:
     n, sizes = policy.agents, (len(policy.observation_sizes), len(policy.action_sizes))
-    if n < 1 or sizes != (n, n) or not policy.layers or min(*policy.observation_sizes, *policy.action_sizes) < 1:
+    if n < 1 or sizes != (n, n) or not policy.layers:
         seen, acted = counted(sizes[0], "observation"), counted(sizes[1], "action")
         raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
+    if min(*policy.observation_sizes, *policy.action_sizes) < 1:
+        raise UserError("The policy has an agent that sees nothing or has no action.")
+    if not isinstance(policy.layers[-1], Linear):
+        raise UserError("The policy's last layer is a convolution, but must be linear.")
     if not policy.linear_only and (n != 1 or policy.image is None):
         raise UserError("A policy with convolutions needs an image and exactly one agent.")
     if policy.image and (min(policy.image) < 1 or math.prod(policy.image) != policy.observation_size):
-        raise UserError(f"The policy's image is {policy.image}, but its observation has {policy.observation_size}.")
+        raise UserError(f"The policy's image is {policy.image}, but its observation has another size.")
     if policy.one_hot and policy.observation_size != 1:
-        raise UserError(f"The policy sees one whole number, but its observation has {policy.observation_size}.")
+        raise UserError("The policy sees one whole number, but its observation is a vector.")
     for k, layer in enumerate(policy.layers, 1):
         check_layer(layer, f"Layer {k}", n)
     outputs = policy.layers[-1].units
