@@ -7,6 +7,10 @@ class UserError(Exception):
     """What is wrong, where, and what would be right, in one sentence."""
 
 
+class Diverged(UserError):
+    """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
+
+
 def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
     """Raise a `UserError` that lists the choices unless `value` is one of them."""
     if value not in choices:

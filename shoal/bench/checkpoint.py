@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.profiling.rounds import Cell, Timing, one_round
-from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.profiling.subjects import Subject, changed, play_step, rows_that_fit
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import random_act
@@ -51,10 +51,7 @@ def _saves(training: Training, samples: int) -> list[float]:
         checkpoints = Checkpoints(Path(folder) / "checkpoints")
         for number in range(SAVES + 1):  # the first one writes the whole ring
             for _ in range(samples // training.config.copies):
-                actions = act(training.observation)
-                step = training.env.step(actions)
-                training.ring.add(actions, step)
-                training.observation = step.observation
+                play_step(training, act)
             start = time.perf_counter()
             checkpoints.save(number, *snapshot(training), training.ring)
             seconds.append(time.perf_counter() - start)

@@ -24,7 +24,7 @@ def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> dict[st
     """Misses of one mini-batch, and of the mini-batches of one update of all trainers."""
     training = subject.use(cell.algorithm, cell.sampler)
     rng, model = np.random.default_rng(0), CacheModel(geometry)
-    batch, ring, sampler = training.config.batch, training.ring, training.sampler
+    batch, ring, sampler = training.config.batch, training.ring, training.learner.sampler
     found: list[Misses] = []
     if isinstance(ring, Replays):
         assert isinstance(sampler, ListSampler)

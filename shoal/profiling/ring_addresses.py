@@ -91,14 +91,14 @@ class VirtualRing:
         return rows_needed(self.spec, self.capacity_per_copy)
 
     @property
-    def oldest(self) -> int:
-        """The first transition of the run."""
-        return 0
+    def oldest(self) -> Ints:
+        """(E,) the first transition of the run."""
+        return np.zeros(self.copies, np.int64)
 
     @property
-    def added(self) -> int:
-        """As many as the ring holds."""
-        return self.capacity_per_copy
+    def added(self) -> Ints:
+        """(E,) as many as the ring holds."""
+        return np.full(self.copies, self.capacity_per_copy)
 
     @property
     def nbytes(self) -> int:

@@ -179,7 +179,7 @@ def test_a_subject_shares_its_ring_between_algorithms_and_samplers():
     ring, team = first.ring, first.team
     second = subject.use("masac", "neighbor")
     assert second.ring is ring and len(ring) == 1000 and second.team is not team
-    assert type(second.sampler).__name__ == "Neighbor"
+    assert type(second.learner.sampler).__name__ == "Neighbor"
     second.update()
     assert subject.use("maddpg", "uniform").team is team
 
