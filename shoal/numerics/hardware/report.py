@@ -10,6 +10,7 @@ from shoal.numerics.hardware.area import Area, Cost, fits, mac_cost
 from shoal.numerics.hardware.design import Design
 from shoal.numerics.hardware.energy import energy
 from shoal.numerics.mac.unit import MacUnit
+from shoal.results import Result, Table
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
 
@@ -41,6 +42,15 @@ def compare(designs: Sequence[str | MacUnit | Design], pes: int = tables.SYSTEM_
         figures = (f"{cost.saving:.1%}", f"{cost.system.dsps:,}", f"{spent.total:.3g}{MARKS[spent.kind]}")
         lines.append((str(cost.design), *map(figure, parts), *figures))
     return Comparison(lines, _notes(costs), [cost_json(cost) for cost in costs])
+
+
+def area_result(designs: Sequence[str | MacUnit | Design], pes: int, with_fits: bool = False) -> Result:
+    """The comparison, and the fits behind it; the latter among the tables only if asked for."""
+    found = compare(designs, pes)
+    units = Table.of_texts(f"Area of MAC units, and of a system of {pes:,}", found.lines)
+    fitted = Table.of_texts("Fits of the slides' tables", fit_lines())
+    data = {"units": found.json, "notes": found.notes, "fits": fitted.records()}
+    return Result("mac area", "Area of MAC units", [units, fitted] if with_fits else [units], found.notes, data=data)
 
 
 def figure(area: Area | None) -> str:
