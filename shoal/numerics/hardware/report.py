@@ -44,9 +44,9 @@ def compare(designs: Sequence[str | MacUnit | Design], pes: int = tables.SYSTEM_
     return Comparison(lines, _notes(costs), [cost_json(cost) for cost in costs])
 
 
-def area_result(designs: Sequence[str | MacUnit | Design], pes: int, with_fits: bool = False) -> Result:
+def area_result(names: Sequence[str], pes: int, with_fits: bool = False) -> Result:
     """The comparison, and the fits behind it; the latter among the tables only if asked for."""
-    found = compare(designs, pes)
+    found = compare(names, pes)
     units = Table.of_texts(f"Area of MAC units, and of a system of {pes:,}", found.lines)
     fitted = Table.of_texts("Fits of the slides' tables", fit_lines())
     data = {"units": found.json, "notes": found.notes, "fits": fitted.records()}
