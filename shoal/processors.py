@@ -16,6 +16,16 @@ def usable_processors(root: Path = Path("/")) -> int:
     return max(1, min([_affinity(), *_quotas(root)]))
 
 
+def processor_name(root: Path = Path("/")) -> tuple[str, str]:
+    """Name and vendor of the processor. `root` is where /proc is looked for."""
+    pairs: dict[str, str] = {}
+    for line in read_text(root / "proc/cpuinfo").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            pairs.setdefault(key.strip(), value.strip())
+    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
+
+
 def check_threads(threads: int) -> None:
     """Refuse more threads than there are processors to run them: they would only wait for each other."""
     check_range("--threads", threads, 1)

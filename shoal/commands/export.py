@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoal.arguments import parse
-from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
+from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
+from shoal.results import Table
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:
@@ -114,4 +115,5 @@ def print_exports(exported: list["Exported"]) -> None:
         }
         for one in exported
     ]
-    print_rows(f"Exported, checked on {exported[0].states} states ({exported[0].states_from})", rows)
+    title = f"Exported, checked on {exported[0].states} states ({exported[0].states_from})"
+    print_table(Table.of(title, rows))

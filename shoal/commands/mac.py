@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shoal.arguments import numbers, overview, parse
-from shoal.console import output_file, print_json, print_lines, progress_bar, put
+from shoal.console import output_file, print_json, print_result, progress_bar, put
 from shoal.errors import UserError, printable
 
 
@@ -47,10 +47,9 @@ def mac_describe(argv: list[str]) -> int:
 
     found = describe_name(command.name, command.cfg)
     if command.json:
-        print_json(found.json)
-        return 0
-    for title, lines in found.tables:
-        print_lines(title, lines)
+        print_json(found.data)
+    else:
+        print_result(found)
     return 0
 
 
@@ -75,19 +74,14 @@ def mac_area(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(AreaCommand, mac_area, argv)
-    from shoal.numerics.hardware.report import compare, fit_lines
+    from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = compare(command.units or tuple(SYSTEM.rows), command.pes)
+    found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
-        header, *lines = fit_lines()
-        fits = [dict(zip(header, line, strict=True)) for line in lines]
-        print_json({"units": found.json, "notes": found.notes, "fits": fits})
-        return 0
-    print_lines(f"Area of MAC units, and of a system with {command.pes:,} of them", found.lines)
-    put("\n".join(found.notes))
-    if command.fits:
-        print_lines("Fits of the slides' tables", fit_lines())
+        print_json(found.made_by("mac", "area", *argv).to_json())
+    else:
+        print_result(found)
     return 0
 
 
@@ -119,20 +113,21 @@ def mac_sweep(argv: list[str]) -> int:
     inner, picture = numbers("--inner", command.inner), None
     if command.picture:
         picture = output_file("--picture", command.picture, ".png")
-    from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_lines, sweep_notes
+    from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
     with progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
-        found = sweep(units, inner, command.scale, command.seed, advance)
+        found = sweep_result(sweep(units, inner, command.scale, command.seed, advance), command.scale)
     if picture:
-        from shoal.report.mac import draw_sweep
+        from shoal.report.panels import draw_figure
 
-        draw_sweep(found, picture)
+        if not found.figures:
+            raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
+        draw_figure(found.figures[0], picture)
     if command.json:
-        print_json({"rows": [line.json() for line in found], "picture": command.picture or None})
+        print_json(found.made_by("mac", "sweep", *argv).to_json() | {"picture": command.picture or None})
         return 0
-    print_lines("Products through MAC units", sweep_lines(found))
-    put("\n".join(sweep_notes(found, command.scale)))
+    print_result(found)
     if picture:
         put(f"PNG  {printable(str(picture))}")
     return 0

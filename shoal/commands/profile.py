@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shoal.arguments import numbers, parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, put, write_json
+from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, write_json
 from shoal.errors import UserError
 
 
@@ -44,9 +44,9 @@ def profile(argv: list[str]) -> int:
 
     command = parse(ProfileCommand, profile, argv)
     from shoal.profiling import profile as profiling
+    from shoal.profiling.figures import profile_result
     from shoal.profiling.machine import machine_geometry, parse_geometry
-    from shoal.profiling.tables import remarks, tables
-    from shoal.report.phases import draw_profile
+    from shoal.report.panels import draw_figures
     from shoal.training.setup import make_device
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
@@ -58,18 +58,20 @@ def profile(argv: list[str]) -> int:
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
     folder = output_folder(command.out)
+
+    def keep(so_far: profiling.Profile) -> None:
+        write_json(profile_result(so_far).made_by("profile", *argv).to_json(), folder / "profile.json")
+
     with progress_bar("shoal profile", sweep.total_seconds) as advance:
-        found = profiling.profile(
-            sweep, geometry, advance, lambda so_far: write_json(so_far.to_dict(), folder / "profile.json")
-        ).to_dict()
-    if not found["rows"]:
-        raise UserError(f"Nothing could be measured: {' '.join(found['failed'])}")
-    pictures = draw_profile(found, folder)
+        measured = profiling.profile(sweep, geometry, advance, keep)
+    if not measured.rows:
+        raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
+    found = profile_result(measured).made_by("profile", *argv)
+    write_json(found.to_json(), folder / "profile.json")
+    pictures = draw_figures(found, folder)
     if command.json:
-        print_json(found)
-        return ended(found)
-    for title, rows in tables(found):
-        print_rows(title, rows)
-    put("\n".join(remarks(found)))
-    print_files(folder, pictures)
-    return ended(found)
+        print_json(found.to_json())
+    else:
+        print_result(found)
+        print_files(folder, pictures)
+    return ended(found.data)

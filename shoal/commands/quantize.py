@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from shoal.arguments import parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
-from shoal.errors import UserError, check_choice, check_range, counted
+from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, say, write_json
+from shoal.errors import UserError, check_choice, check_range
 
 
 def quantize(argv: list[str]) -> int:
@@ -56,8 +56,9 @@ def quantize(argv: list[str]) -> int:
     check_range("--episodes", command.episodes, 1, 10**7)
     from shoal.policies import load
     from shoal.policies.torch_policy import TorchPolicy
+    from shoal.policies.width_result import width_result
     from shoal.policies.widths import WHAT, Sweep, named_width, plays, sweep
-    from shoal.training.run_folder import finite
+    from shoal.report.panels import draw_figures
 
     options = command.style, not command.asymmetric, command.per_tensor
     widths = tuple(named_width(word, *options) for word in words(command.bits))
@@ -76,35 +77,14 @@ def quantize(argv: list[str]) -> int:
         raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made of.")
     folder = output_folder(command.out)
     with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
-        found = finite(sweep(policy, wanted, advance).to_dict() | {"style": command.style})
-    write_json(found, folder / "quantize.json")
-    from shoal.report.widths import draw_weights, draw_widths
-
-    pictures = [draw_widths(found, folder / "quantize.png"), draw_weights(found, folder / "weights.png")]
+        found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)
+    write_json(found.to_json(), folder / "quantize.json")
+    pictures = draw_figures(found, folder)
     if command.json:
-        print_json(found | {"pictures": [str(path) for path in pictures]})
-        return ended(found)
-    print_rows(
-        f"{command.policy} in {policy.env}, {counted(command.episodes, 'episode')} each",
-        list(map(shown_row, found["rows"])),
-    )
-    print_files(folder, pictures)
-    for sentence in found["failed"]:
-        say(sentence)
-    return ended(found)
-
-
-def shown_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a person reads it."""
-    mean, half = row["return_mean"], row["return_ci95"]
-    error = row["relative_error"]
-    return {
-        "precision": row["precision"],
-        "quantized": row["what"],
-        "return": mean,
-        "95 % interval": "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
-        "relative error": "–" if error is None else f"{error:+z.1%}",
-        "equal actions": f"{row['equal_actions']:.1%}",
-        "KL": row["kl"],
-        "bytes": row["bytes"],
-    }
+        print_json(found.to_json() | {"pictures": [str(path) for path in pictures]})
+    else:
+        print_result(found)
+        print_files(folder, pictures)
+        for sentence in found.data["failed"]:
+            say(sentence)
+    return ended(found.data)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from shoal.console import print_rows
+from shoal.console import print_table
 from shoal.errors import counted
+from shoal.results import Table
 
 
 def print_returns(
@@ -20,7 +21,7 @@ def print_returns(
         for name, (mean, ci) in teams.items()
     ]
     where, each = f" in {env}" if env else "", f", {counted(episodes, 'episode')} each" if episodes else ""
-    print_rows(f"Return of an episode{where}{each}", rows)
+    print_table(Table.of(f"Return of an episode{where}{each}", rows))
 
 
 def interval(mean: float, ci: float | None) -> str:

@@ -1,7 +1,6 @@
 """`shoal study`."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from shoal.console import (
     output_folder,
     print_files,
     print_json,
-    print_rows,
+    print_result,
     progress_bar,
     put,
     read_json,
@@ -57,6 +56,7 @@ def study(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
+    from shoal.results import Result
     from shoal.studies import STUDIES, Options, run_study, study_length, study_of
 
     if command.list:
@@ -71,23 +71,22 @@ def study(argv: list[str]) -> int:
     options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust)
     length = study_length(command.name, command.quick, options)
     if command.data:
-        held = read_json(Path(command.data))
-        found = study_of(command.name, held.get("data", held))
+        held = Result.from_json(read_json(Path(command.data)))
+        found = replace(study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
         folder = output_folder(command.out)
         with progress_bar(f"shoal study {command.name}", length) as advance:
-            found = run_study(command.name, command.quick, advance, options)
+            found = run_study(command.name, command.quick, advance, options).made_by("study", *argv)
     form = "-quick" if command.quick else ""
-    write_json(dataclasses.asdict(found), folder / f"{found.name}{form}.json")
-    from shoal.report.studies import draw_study
+    as_json = found.to_json(nested=True) | {"picture": f"{found.name}{form}.png"}
+    write_json(as_json, folder / f"{found.name}{form}.json")
+    from shoal.report.panels import draw_figures
 
-    picture = draw_study(found, folder / f"{found.name}{form}.png")
+    pictures = draw_figures(found, folder, form)
     if command.json:
-        print_json(dataclasses.asdict(found))
-        return ended(found.data)
-    for title, rows in found.tables:
-        print_rows(title, rows)
-    put("\n".join(found.findings))
-    print_files(folder, [picture])
+        print_json(as_json)
+    else:
+        print_result(found)
+        print_files(folder, pictures)
     return ended(found.data)

@@ -9,6 +9,7 @@ from shoal.numerics.formats.encodings import operand_format
 from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
+from shoal.results import Result, Table
 
 MOST_SHOWN = 16  # mantissa fields; of more, only the first and the last are shown
 MOST_VALUES = 10  # widest format, in bits, whose values are all shown
@@ -28,31 +29,23 @@ class Description:
     """The header, then the positive values by exponent field; only for floats of up to `MOST_VALUES` bits."""
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The output of `shoal mac describe`."""
-
-    tables: list[tuple[str, Lines]]
-    """Titles and tables, each with its header."""
-    json: dict[str, Any]
-
-
-def describe_name(name: str, cfg: int | None = None) -> Tables:
+def describe_name(name: str, cfg: int | None = None) -> Result:
     """Describe a format (`E5M2`, as decoded by configuration `cfg` if given) or a unit (`E5M2:5+E6M5`) by name."""
     if "+" not in name:
         found = describe(name, cfg)
-        return Tables(_tables(found, with_encodings=cfg is None), description_json(found))
+        tables = _tables(found, with_encodings=cfg is None)
+        return Result("mac describe", str(found.format), tables, data=description_json(found))
     if cfg is not None:
         raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit --cfg.")
     unit = parse_mac(name)
     formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
     operands = [describe(format) for format in dict.fromkeys(formats)]
     properties = unit_properties(unit)
-    tables: list[tuple[str, Lines]] = [(str(unit), [("property", "value"), *properties])]
+    tables = [Table.of_texts(str(unit), [("property", "value"), *properties])]
     for operand in operands:
         tables += _tables(operand, with_encodings=False)
     as_json = {"unit": str(unit), "properties": dict(properties), "operands": [description_json(o) for o in operands]}
-    return Tables(tables, as_json)
+    return Result("mac describe", str(unit), tables, data=as_json)
 
 
 def unit_properties(unit: MacUnit) -> list[Row]:
@@ -96,16 +89,16 @@ def description_json(found: Description) -> dict[str, Any]:
     }
 
 
-def _tables(found: Description, with_encodings: bool) -> list[tuple[str, Lines]]:
+def _tables(found: Description, with_encodings: bool) -> list[Table]:
     """The tables of a format; for a plain EeMm including its special fields in all six configurations."""
     name = str(found.format)
-    tables: list[tuple[str, Lines]] = [(name, [("property", "value"), *found.properties])]
+    tables = [Table.of_texts(name, [("property", "value"), *found.properties])]
     if with_encodings and (encodings := _encodings(found.format)):
-        tables.append((f"{name}: special exponent fields in the six configurations", encodings))
+        tables.append(Table.of_texts(f"{name}: special exponent fields in the six configurations", encodings))
     elif found.ends:
-        tables.append((f"{name}: special exponent fields", found.ends))
+        tables.append(Table.of_texts(f"{name}: special exponent fields", found.ends))
     if found.values:
-        tables.append((f"{name}: positive values", found.values))
+        tables.append(Table.of_texts(f"{name}: positive values", found.values))
     return tables
 
 

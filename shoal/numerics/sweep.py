@@ -1,5 +1,6 @@
 """A comparison of MAC units on the same products: error, saturation and cost."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.matmul import matmul
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.quantize import quantize
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 
 SLIDES_UNITS = (
     "fp32+fp32", "fp16+fp16", "E6M3:5+E7M7", "E6M2:5+E7M5", "E6M1:5+E7M3", "E5M3:5+E6M7", "E5M2:5+E6M5", "E5M1:5+E6M3",
@@ -28,8 +30,6 @@ SIDE = 64
 MOST_INNER = 2**17
 SECONDS, MOST_SECONDS = 0.05, 0.5
 """A unit's rate is measured for at least the first and three calls, but no longer than the second."""
-
-Lines = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -98,22 +98,8 @@ def sweep(
     return lines
 
 
-def sweep_lines(found: Sequence[Line]) -> Lines:
-    """The sweep as a text table."""
-    happened = ("saturated", "overflowed", "underflowed")
-    lines: Lines = [("unit", "K", "error", "largest", "of sums", *happened, "GMAC/s", "system LUTs", "pJ/MAC")]
-    for line in found:
-        rates = (line.saturated, line.overflowed, line.underflowed)
-        spent = "–" if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}"
-        errors = (f"{value:.2e}" for value in (line.error, line.largest_error, line.sum_error))
-        shares = ("0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}" for rate in rates)
-        cost = (figure(line.system), spent)
-        lines.append((line.unit, f"{line.inner:,}", *errors, *shares, f"{line.gmac_per_second:.3g}", *cost))
-    return lines
-
-
-def sweep_notes(found: Sequence[Line], scale: float) -> list[str]:
-    """Notes on the columns, in sentences."""
+def sweep_result(found: Sequence[Line], scale: float) -> Result:
+    """The sweep as a table, what its columns mean, and the error over the area."""
     notes = [
         f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
         "Errors are relative to the RMS of the float64 product; 'of sums' compares with the operands after the cast.",
@@ -122,7 +108,57 @@ def sweep_notes(found: Sequence[Line], scale: float) -> list[str]:
     ]
     if any("," in line.unit.partition("+")[2] for line in found):
         notes.append("Cost depends on formats only; order, rounding and overflow are not included.")
-    return notes
+    table = Table.of("Products through MAC units", [_cells(line) for line in found])
+    data = {"rows": [line.json() for line in found]}
+    return Result("mac sweep", "Products through MAC units", [table], notes, _figures(found), data)
+
+
+def _cells(line: Line) -> dict[Column, Value]:
+    return {
+        Column("unit"): line.unit,
+        Column("K"): line.inner,
+        Column("error", format=".2e"): line.error,
+        Column("largest", format=".2e"): line.largest_error,
+        Column("of sums", format=".2e"): line.sum_error,
+        Column("saturated"): _share(line.saturated),
+        Column("overflowed"): _share(line.overflowed),
+        Column("underflowed"): _share(line.underflowed),
+        Column("GMAC/s", format=".3g"): line.gmac_per_second,
+        Column("system LUTs"): figure(line.system),
+        Column("pJ/MAC"): None if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}",
+    }
+
+
+def _share(rate: float) -> str:
+    return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
+
+
+def _figures(found: Sequence[Line]) -> list[Figure]:
+    """Error over LUTs, the units numbered; nothing where no unit has both."""
+    points = [
+        (line, line.system.luts) for line in found if line.system and math.isfinite(line.error) and line.error > 0
+    ]
+    if not points:
+        return []
+    series = []
+    for inner in sorted({line.inner for line, _ in points}):
+        own = [(line, luts) for line, luts in points if line.inner == inner]
+        hollow = [line.saturated + line.overflowed > 0 for line, _ in own]
+        errors, places = [line.error for line, _ in own], [luts for _, luts in own]
+        series.append(Series(f"K = {inner:,}", list(errors), at=places, hollow=hollow))
+    units = sorted({line.unit: luts for line, luts in points}.items(), key=lambda unit: unit[1])
+    errors_of = [[line.error for line, _ in points if line.unit == unit] for unit, _ in units]
+    numbers = [str(number) for number in range(1, len(units) + 1)]
+    series.append(
+        Series("", list(map(max, errors_of)), "spans", [luts for _, luts in units], low=list(map(min, errors_of)),
+               texts=numbers)
+    )  # fmt: skip
+    panel = Panel(
+        "", "relative error of the product, root mean square", series, "LUTs of a system of 64 units",
+        points=True, rings="saturated or overflowed", log=True,
+    )  # fmt: skip
+    key = [f"{number}  {unit}" for number, (unit, _) in zip(numbers, units, strict=True)]
+    return [Figure("sweep", "Error of a product over the area of its MAC units", [panel], key=key)]
 
 
 def operands(inner: int, scale: float, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

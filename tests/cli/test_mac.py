@@ -186,8 +186,11 @@ def test_nonsense(shoal, tmp_path, words, sentence):
 def test_bench_quantize(shoal, monkeypatch):
     monkeypatch.setattr(quantize.run, "__defaults__", (("nearest-even", "stochastic"), 0.01, 2**12))
     code, out, _ = shoal("bench", "quantize", "--json")
-    rows = strict(out)["rows"]
-    assert code == 0 and len(rows) == 12
+    found = strict(out)
+    rows = found["rows"]
+    assert code == 0 and len(rows) == 12 and all(row["bench"] == "quantize" for row in rows)
+    assert found["provenance"]["command"] == "shoal bench quantize --json"
+    assert [row["per element, ns"] for row in found["tables"][0][1]] == [row["ns_per_element"] for row in rows]
     assert {(row["rounding"], row["out"], row["goal"]) for row in rows} == {
         (rounding, out, goal) for rounding, goal in quantize.GOALS.items() for out in ("given", "new")
     }

@@ -9,6 +9,7 @@ from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import Area, Cost, fits, mac_cost
 from shoal.numerics.hardware.energy import energy
 from shoal.numerics.hardware.units import Unit
+from shoal.results import Result, Table
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
 
@@ -40,6 +41,15 @@ def compare(units: Sequence[Unit], pes: int = tables.SYSTEM_PES) -> Comparison:
         figures = (f"{cost.saving:.1%}", f"{cost.system.dsps:,}", f"{spent.total:.3g}{MARKS[spent.kind]}")
         lines.append((str(cost.datapath), *map(figure, parts), *figures))
     return Comparison(lines, _notes(costs), [cost_json(cost) for cost in costs])
+
+
+def area_result(names: Sequence[str], pes: int, with_fits: bool = False) -> Result:
+    """The comparison, and the fits behind it; the latter among the tables only if asked for."""
+    found = compare(names, pes)
+    units = Table.of_texts(f"Area of MAC units, and of a system with {pes:,} of them", found.lines)
+    fitted = Table.of_texts("Fits of the slides' tables", fit_lines())
+    data = {"units": found.json, "notes": found.notes, "fits": fitted.records()}
+    return Result("mac area", "Area of MAC units", [units, fitted] if with_fits else [units], found.notes, data=data)
 
 
 def figure(area: Area | None) -> str:
