@@ -43,7 +43,9 @@ def emulate(
 
     Args:
         mac: the unit of all products, or its name, such as `E5M2:5+E6M5`.
-        forward, grad_input, grad_weight: instead, one unit for each role; None leaves it to float32.
+        forward: instead of `mac`, the unit of forward products; None leaves them in float32.
+        grad_input: likewise, of the products that give gradients of inputs.
+        grad_weight: likewise, of the products that give gradients of weights.
         strict: refuse what multiplies and accumulates but cannot be emulated; otherwise it runs in float32 and is
             listed by `coverage()`.
         seed: decides, with the number of the product since the emulation was made, the random bits of stochastic units.

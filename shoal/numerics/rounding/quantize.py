@@ -91,7 +91,8 @@ def quantize(
         underflow: below the smallest value of a format without subnormals `round` to the nearer of it and zero, or
             `truncate` as a converter does that only rounds mantissas.
         nan: NaN where the format has none: `error`, `zero` or `infinity`.
-        seed, call: stochastic: decide the random bits, together with each element's index.
+        seed: stochastic: decides the random bits, together with `call` and each element's index.
+        call: stochastic: number of this call, so that calls with one seed draw different bits.
         offset: stochastic: the index of the first element, for a tensor that is rounded piece by piece.
         random_bits: stochastic: bits of R, 1 to 30 (to 60 for float64); as many as possible by default.
         variant: stochastic: `A`, `B` or `C`.
