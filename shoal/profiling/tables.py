@@ -13,7 +13,7 @@ Table = tuple[str, list[dict[str, Any]]]
 """A title, and rows of named cells."""
 
 
-CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; more --seconds mend it."
+CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; increase --seconds."
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
