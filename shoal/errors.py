@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to mend: a sentence, exit code 2, no traceback; and words for it."""
+"""Mistakes of the user: one sentence, exit code 2, no traceback; and helpers to check inputs."""
 
 import operator
 

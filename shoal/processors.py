@@ -1,4 +1,4 @@
-"""How many processors this process may use, which is not what the machine has: `taskset` and containers give fewer."""
+"""How many processors this process may use: fewer than the machine has under `taskset` or in a container."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from shoal.errors import UserError, check_range
 def usable_processors(root: Path = Path("/")) -> int:
     """Processors of this process's affinity, or fewer where its control group has a smaller quota; at least 1.
 
-    `root` is where /proc and /sys are looked for.
+    `root` is the folder of /proc and /sys.
     """
     return max(1, min([_affinity(), *_quotas(root)]))
 

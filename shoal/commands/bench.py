@@ -8,7 +8,7 @@ from shoal.console import print_json, print_result, progress_bar
 
 
 def bench(argv: list[str]) -> int:
-    """Shoal's own ratios, each measured in one run: worlds over mpe2, updates over bare products, and so on.
+    """Benchmarks as ratios, both sides measured in one run: worlds over mpe2, updates over bare products, and so on.
 
     shoal bench env
     shoal bench update --agents 3,12,48
@@ -38,11 +38,11 @@ def bench(argv: list[str]) -> int:
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
         phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
-        reference's and its ceiling; steady: training beside busy neighbours over training alone; gemm: emulated
+        reference's and its ceiling; steady: training beside other busy processes over training alone; gemm: emulated
         products beside float32 ones; quantize: rounding beside a copy; qat: quantization-aware training beside plain;
         inference: engines of exported policies beside PyTorch; all: each of them."""
         agents: str = ""
-        """Numbers of agents with commas between; none: the bench's own."""
+        """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

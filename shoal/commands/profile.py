@@ -18,7 +18,7 @@ def profile(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class ProfileCommand:
         agents: str = "3,6,12"
-        """Numbers of agents, with commas between."""
+        """Comma-separated numbers of agents."""
         algorithm: str = "maddpg"
         """maddpg, masac or both."""
         env: str = "predator-prey"
@@ -26,17 +26,17 @@ def profile(argv: list[str]) -> int:
         sampler: str = "uniform,neighbor"
         """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
         implementation: str = "engine,reference"
-        """engine, reference or both: they take turns, so that the machine's noise hits both alike."""
+        """engine, reference or both: they take turns, so that noise of the machine affects both alike."""
         ring: int | None = None
-        """Transitions in every ring; None: 1,000,000, or fewer if they do not fit into memory."""
+        """Replay capacity in transitions; None: 1,000,000, or fewer if they do not fit into memory."""
         seconds: float = 5.0
-        """Time for each combination; what it was too short for is said to be cut short."""
+        """Seconds per combination; combinations with too few rounds are marked as cut short."""
         caches: str = ""
-        """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
+        """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
         threads: int | None = None
-        """Processor threads; None: as `shoal train` chooses them."""
+        """CPU threads; None: as `shoal train` chooses them."""
         device: str = "cpu"
-        """Where the networks are: cpu, cuda, cuda:1, …; the clock waits for the device at every phase."""
+        """Torch device of the networks: cpu, cuda, cuda:1, …; the clock synchronizes with it at every phase."""
         out: str = "profile"
         """Folder for the pictures and profile.json."""
         json: bool = False

@@ -9,7 +9,7 @@ from shoal.errors import UserError, check_choice, check_range
 
 
 def quantize(argv: list[str]) -> int:
-    """How few bits a trained policy needs: returns, equal actions and bytes of a run or a Stable-Baselines3 zip.
+    """How few bits a trained policy needs: returns, equal actions and bytes over bit widths.
 
     shoal quantize runs/hunt
     shoal quantize ppo_cartpole.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
@@ -20,32 +20,33 @@ def quantize(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class QuantizeCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or a zip that Stable-Baselines3 saved (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
         env: str = ""
-        """Environment to play in; none: the run's own. A zip needs one, e.g. CartPole-v1."""
+        """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
         bits: str = "32,16,8,6,5,4,3,2"
-        """Widths with commas between: 2 to 16 bits, 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
+        """Comma-separated bit widths: 2 to 16, or 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
         what: str = "weights,both"
-        """What is quantized: weights, activations, both; several with commas between."""
+        """What is quantized, comma-separated: weights, activations, both."""
         style: Literal["standard", "paper"] = "standard"
-        """standard: integer codes, clamped, one scale an output; paper: round(W / d) with d over 2^n, not clamped."""
+        """standard: clamped integer codes, one scale per output channel; paper: round(W / d) with d over 2^n, not
+        clamped."""
         per_tensor: bool = False
-        """Standard style: one scale a layer instead of one an output."""
+        """Standard style: one scale per layer instead of one per output channel."""
         asymmetric: bool = False
-        """Standard style: weights with a zero point."""
+        """Standard style: asymmetric weights, with a zero point."""
         edge_bits: str = ""
-        """Another width for the first and the last layer; none: the same."""
+        """Bit width of the first and the last layer; empty: the same as the others."""
         dynamic: bool = False
-        """Ranges of activations from each state as it comes, instead of from states of the full-precision policy."""
+        """Dynamic ranges of activations, from each state, instead of ranges calibrated in full precision."""
         episodes: int = 100
-        """Episodes of each row; all rows play the same ones."""
+        """Episodes per row; all rows play the same ones."""
         seed: int = 1
-        """Decides the starts of the episodes."""
+        """Random seed of the initial states."""
         normaliser: str = ""
-        """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
+        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
-        """Let third-party code run: let Stable-Baselines3 load the zip itself (custom classes need that), or let a run
-        play in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
+        in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
         out: str = "quantize"
         """Folder for the pictures and quantize.json."""
         json: bool = False

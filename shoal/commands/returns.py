@@ -1,4 +1,4 @@
-"""Returns of teams as a table: the end of training and of evaluations."""
+"""Table of returns, after training and evaluation."""
 
 from collections.abc import Mapping
 
@@ -25,5 +25,5 @@ def print_returns(
 
 
 def interval(mean: float, ci: float | None) -> str:
-    """From where to where; one episode alone tells nothing about it."""
+    """The interval as text; one episode alone has none."""
     return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"

@@ -20,7 +20,7 @@ from shoal.errors import UserError, check_range
 
 
 def study(argv: list[str]) -> int:
-    """Redraw one of the papers' figures, with the papers' numbers beside ours; --list names them.
+    """Reproduce one of the papers' figures, with their numbers beside ours; --list names them.
 
     shoal study --list
     shoal study breakdown --quick
@@ -33,25 +33,25 @@ def study(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class StudyCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")] = ""
-        """Which study."""
+        """Name of the study."""
         list: bool = False
-        """Name all studies."""
+        """List all studies."""
         quick: bool = False
-        """Fewer cells, shorter runs: an impression within two minutes."""
+        """Fewer cells and shorter runs: a first impression within two minutes."""
         data: str = ""
-        """Make it of an earlier study's or profile's JSON file instead of measuring."""
+        """Use the JSON file of an earlier study or profile instead of measuring."""
         budget: float = 60.0
-        """Minutes after which a study of QuaRL begins no more cells; finished ones are kept in the folder."""
+        """Minutes after which a study of QuaRL starts no more cells; finished ones are kept in the folder."""
         model: str = ""
-        """ptq-table: a zip of Stable-Baselines3 to measure instead of models that the study trains."""
+        """ptq-table: a Stable-Baselines3 zip to measure instead of models that the study trains."""
         env: str = ""
-        """ptq-table: the environment of that model, e.g. ALE/Breakout-v5."""
+        """ptq-table: environment of that model, e.g. ALE/Breakout-v5."""
         normaliser: str = ""
-        """ptq-table: the observation normaliser of that model, as .npz or .safetensors; as .pkl only with --trust."""
+        """ptq-table: observation normaliser of that model, as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
-        """ptq-table: let Stable-Baselines3 load that model itself and run the code that is in it."""
+        """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
         out: str = "studies"
-        """Folder for the picture, the JSON file and the finished cells."""
+        """Folder for the picture, the JSON file and finished cells."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

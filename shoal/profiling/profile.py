@@ -1,4 +1,4 @@
-"""`shoal profile`: time, misses and memory of every cell asked for, as rows for tables, JSON and pictures."""
+"""`shoal profile`: time, misses and memory of every requested cell, as rows for tables, JSON and pictures."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field

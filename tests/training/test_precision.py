@@ -76,7 +76,7 @@ def test_it_resumes_with_the_same_bits_and_counts(tmp_path, unit):
     [
         ({"mac": "E5M2"}, "E5M2"),
         ({"mac": UNIT, "qat_bits": 8}, "cannot be used together"),
-        ({"mac": UNIT, "implementation": "reference"}, "--mac is the engine's only"),
+        ({"mac": UNIT, "implementation": "reference"}, "--mac needs --implementation engine"),
         ({"mac": UNIT, "device": "cuda"}, "--mac is emulated on the CPU"),
     ],
 )

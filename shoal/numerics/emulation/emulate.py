@@ -43,7 +43,9 @@ def emulate(
 
     Args:
         mac: the unit of all products, or its name, such as `E5M2:5+E6M5`.
-        forward, grad_input, grad_weight: instead, one unit per role; None leaves the role to float32.
+        forward: instead of `mac`, the unit of forward products; None leaves them in float32.
+        grad_input: likewise, of the products that give gradients of inputs.
+        grad_weight: likewise, of the products that give gradients of weights.
         strict: refuse operations that multiply and accumulate but cannot be emulated; otherwise they run in float32
             and are listed by `coverage()`.
         seed: random seed of stochastic units; each product since the emulation was created has its own random bits.

@@ -73,10 +73,12 @@ def matmul(
     gradient flows through it. It does not depend on the number of threads.
 
     Args:
-        a, b: numpy arrays or torch tensors of floating-point numbers on the CPU.
+        a: numpy array or torch tensor of floating-point numbers on the CPU.
+        b: of the same kind as `a`.
         mac: the unit or its name, such as `E5M2:5+E6M5`.
         stats: return (result, MacStats).
-        seed, call: stochastic: determine the random bits, together with each output's index and the step of its sum.
+        seed: stochastic: determines the random bits, together with `call`, each output's index and the step of its sum.
+        call: stochastic: number of this call, so that calls with one seed draw different bits.
         threads: number of threads, by default torch's; does not change the result.
         cast: round the operands to the unit's operand formats first, to nearest, ties to even. If False, they must
             already be values of these formats; others are refused.

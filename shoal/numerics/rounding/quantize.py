@@ -91,7 +91,8 @@ def quantize(
         underflow: below the smallest value of a format without subnormals, `round` to the nearer of it and zero, or
             `truncate` like a converter that only rounds mantissas.
         nan: what to do with NaN if the format has none: `error`, `zero` or `infinity`.
-        seed, call: stochastic: determine the random bits, together with each element's index.
+        seed: stochastic: determines the random bits, together with `call` and each element's index.
+        call: stochastic: number of this call, so that calls with one seed draw different bits.
         offset: stochastic: the index of the first element, for a tensor that is rounded piece by piece.
         random_bits: stochastic: number of random bits, 1 to 30 (60 for float64); by default the maximum.
         variant: stochastic: `A`, `B` or `C`.
