@@ -23,7 +23,7 @@ from shoal.numerics.mac.lanes import FLOATS, INTS, WIDTH, Floats, Ints, splat
 from shoal.numerics.rounding.kernels32 import random_word
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 
-HELPERS = "31b3d384f36b87e6"
+HELPERS = "cfa0c3363cd566bc"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 

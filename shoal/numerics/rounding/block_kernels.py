@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.numerics.rounding.kernels32 import INFINITY, MAGNITUDE, round_nearest_or_directed, round_stochastically
 from shoal.numerics.rounding.plan import RoundingPlan
 
-HELPERS = "b25374d0c8bbf1f4"
+HELPERS = "a3809756178eb1bd"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 

@@ -120,12 +120,12 @@ def _chance(
     """All elements; those below the smallest value as if underflow were gradual.
 
     delta, the dropped part of a spacing, has 32 bits after the point. A magnitude is rounded up if delta + R >= 1, with
-    R made of the upper `bits` of the word (B: plus half a unit of them); without a 33rd bit this is delta > ~R.
+    R made of the upper `bits` of the word (B: plus half of their last bit); without a 33rd bit this is delta > ~R.
     """
     dropped, lowest_field = np.int32(plan.dropped), np.int32(plan.lowest_field)
     upper = np.uint32(0xFFFFFFFF << (32 - bits))
     half = np.uint32((1 << (31 - bits)) if variant == 1 else 0)
-    unit, rest = np.int32(32 - bits), np.uint32(~upper >> np.uint32(1))
+    cut, rest = np.int32(32 - bits), np.uint32(~upper >> np.uint32(1))
     nearest = np.uint32(0xFFFFFFFF if variant == 2 else 0)
     least_kept = np.int32(plan.smallest if plan.gap_floor > 0 else 0)
     nans = np.int32(0)
@@ -142,10 +142,10 @@ def _chance(
         places_down = min(max(np.int32(shift - 32), np.int32(0)), np.int32(31))
         delta = right(left(tail, places_up), places_down)
 
-        # Variant C rounds delta to the nearest unit, ties to even; bits lost to the right break a tie.
+        # Variant C rounds delta to `bits` bits, ties to even; bits lost to the right break a tie.
         lost = np.uint32(1) if right(left(delta, places_down), places_up) != tail else np.uint32(0)
         exact = np.uint32(delta | lost)
-        tie = np.uint32(right(exact, unit) & np.uint32(1))
+        tie = np.uint32(right(exact, cut) & np.uint32(1))
         rounded = np.uint32(exact + np.uint32(np.uint32(rest + tie) & nearest))
         carry = rounded < exact
 

@@ -11,7 +11,7 @@ from shoal.numerics.rounding.kernels32 import random_word
 from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 
-HELPERS = "357f8774b5049c74"
+HELPERS = "5bf48c3e4f143851"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
@@ -79,17 +79,17 @@ def round_stochastically(
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_by_chance(sig: int, shift: int, random: int, bits: int, variant: int) -> int:
     """sig as a number of spacings of 2^shift units; delta, the dropped part, has POINT bits after the point."""
-    within, unit = min(shift, POINT), POINT - bits
+    within, cut = min(shift, POINT), POINT - bits
     tail = (sig & ((1 << within) - 1)) << (POINT - within)
     down = min(shift - within, 62)
     delta = tail >> down
     if variant == 2:
         exact = delta | (1 if (delta << down) != tail else 0)
-        delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
+        delta = exact + ((1 << (cut - 1)) - 1) + ((exact >> cut) & 1)
     if variant == 1:
-        up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
+        up = (delta >> (cut - 1)) + 2 * random + 1 >= 1 << (bits + 1)
     else:
-        up = (delta >> unit) + random >= 1 << bits
+        up = (delta >> cut) + random >= 1 << bits
     return (sig >> within) + (1 if up else 0)
 
 

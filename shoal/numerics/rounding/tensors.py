@@ -50,21 +50,21 @@ def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, 
 
     indices = torch.arange(index, index + x.numel(), device=x.device) % SPAN
     word = (random_word(indices, *keys[:2]) << 30) | (random_word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
-    unit = POINT - bits
-    random = (word >> unit) << unit
+    cut = POINT - bits
+    random = (word >> cut) << cut
     if variant == 0:
-        needed = delta >> unit << unit
+        needed = delta >> cut << cut
     elif variant == 1:
-        needed, random = delta >> (unit - 1) << (unit - 1), random + (1 << (unit - 1))
+        needed, random = delta >> (cut - 1) << (cut - 1), random + (1 << (cut - 1))
     else:
         exact = delta | ((delta << places_down) != (tail << (POINT - within))).long()
-        needed = (exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)) >> unit << unit
+        needed = (exact + ((1 << (cut - 1)) - 1) + ((exact >> cut) & 1)) >> cut << cut
     up = (needed + random >= 1 << POINT).long()
     r = _magnitude(e, kept + up, below, plan)
     if plan.gap_floor > 0:
         r = torch.where((u < plan.gap_floor) | (r < plan.smallest), 0, r)
     elif plan.smallest > 0:
-        inside = _chance_in_gap(e, sig, word >> unit, plan, bits, variant)
+        inside = _chance_in_gap(e, sig, word >> cut, plan, bits, variant)
         r = torch.where(u < plan.smallest, inside, r)
     return _finish(pattern, u, r, plan)
 
