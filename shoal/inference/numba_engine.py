@@ -1,7 +1,7 @@
-"""A whole policy in one compiled call, for networks so small that calling is what costs.
+"""A whole policy in one compiled call, for networks so small that call overhead dominates.
 
-Everything that is fixed lies in one array of numbers and one of whole numbers; nothing is allocated in a call.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+All constants lie in one array of floats and one of integers; a call allocates nothing.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from shoal.inference.engine import Draws, check_noise, check_observation, fittin
 from shoal.inference.layers import ACTIVATIONS, LEAK, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
-# where things stand among the whole numbers
+# positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
 SQUASHES = ("none", "clip", "tanh")
 RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
@@ -43,7 +43,7 @@ def _activate(y, units, activation):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _affine(x, y, weights, at, inputs, units):  # type: ignore[no-untyped-def]
-    """y = x W + b with the weights (I, U) and then the biases from `at` on; four inputs at a time."""
+    """y = x W + b with the weights (I, U) and then the biases starting at `at`; four inputs at a time."""
     bias = weights[at + inputs * units : at + (inputs + 1) * units]
     for u in range(units):
         y[u] = bias[u]
@@ -107,7 +107,7 @@ def _boxes(observation, whole, numbers, scratch, actions):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _choices(observation, whole, numbers, scratch, noise, actions):  # type: ignore[no-untyped-def]
-    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty if nothing is drawn."""
+    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty without sampling."""
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
             x, _ = _forward(observation[b, n], n, whole, numbers, scratch)
@@ -143,7 +143,7 @@ class NumbaEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers."""
+        """Bytes of the constants."""
         return self._numbers.nbytes
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
@@ -170,7 +170,7 @@ class NumbaEngine:
         return actions
 
     def load(self, policy: Policy) -> None:
-        """Copy other weights over the present ones."""
+        """Copy other weights over the current ones."""
         refuse_grids(policy, self.name)
         policy = fitting(self.policy, policy)
         self._numbers[:] = _numbers(policy)
@@ -186,7 +186,7 @@ class NumbaEngine:
 
 
 def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
-    """Sizes and kinds, in the order of AGENTS to STRIDE; inputs, units and activation of each layer; the choices."""
+    """Sizes and flags in the order AGENTS to STRIDE; inputs, outputs and activation per layer; numbers of choices."""
     layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
     shapes = [number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))]
     head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
@@ -196,7 +196,7 @@ def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
 
 
 def _numbers(policy: Policy) -> Array:
-    """(N, …): of each agent mean, deviation and clip, weights and biases of all layers, both ends of the box."""
+    """(N, …): per agent mean, deviation and clip; weights and biases of all layers; lower and upper action bounds."""
     n, size = policy.agents, policy.observation_size
     mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
     if (norm := policy.normaliser) is not None:

@@ -1,7 +1,7 @@
-"""One moment of a particle world as a picture: bodies, where they came from, and who touches whom.
+"""One moment of a particle world as a picture: bodies, their trails, and contacts.
 
-Shape letters: T time, K entities. Colours are Okabe and Ito's, which colour-blind people can tell apart;
-what matters also differs in shape (a covered landmark is filled, an open one is a ring).
+Shape letters: T time, K entities. Colours are Okabe and Ito's, which colour-blind people can distinguish; important
+states also differ in shape (a covered landmark is filled, an open one is a ring).
 """
 
 import math
@@ -52,7 +52,7 @@ def blend(first: Colour, second: Colour, share: float) -> Colour:
 
 @cache
 def font(size: int, bold: bool = False) -> "ImageFont.FreeTypeFont":
-    """DejaVu Sans, which comes with matplotlib and knows the minus sign."""
+    """DejaVu Sans, which comes with matplotlib and has the minus sign."""
     import matplotlib
     from PIL import ImageFont
 
@@ -75,8 +75,8 @@ class Scene:
     centre: Point
     half_width: float
 
-    pace: ClassVar = 0.2  # seconds a step that an eye can follow
-    colours: ClassVar = 63  # enough for so few hues, and a small file
+    pace: ClassVar = 0.2  # seconds per step, slow enough to follow
+    colours: ClassVar = 63  # enough for few hues, and a small file
 
     @cached_property
     def touching(self) -> NDArray[np.bool_]:
@@ -95,7 +95,7 @@ class Scene:
 
     @property
     def crowded(self) -> bool:
-        """So many moving bodies that long trails would hide each other and smooth motion would fill the file."""
+        """Whether so many bodies move that long trails would overlap and smooth motion would make large files."""
         return len(self.indices(*MOVERS)) > 20
 
     @property
@@ -111,15 +111,15 @@ class Scene:
         return _draw_moment(self, time, side, trail or (4 if self.crowded else 12))
 
     def legend(self, height: int) -> "Image.Image":
-        """What the discs mean, in one line."""
+        """The legend of the discs, in one line."""
         return _draw_legend(self.entities, height)
 
     def highlights(self) -> list[int]:
-        """Steps that a strip of moments should not miss: those with a catch."""
+        """Steps that a strip should include: those with a catch."""
         return np.flatnonzero(self.touched[:, self.indices("prey")].any(axis=1)).tolist()
 
     def tally(self, step: int) -> str:
-        """What the rewards of this world are made of, in words: landmarks covered now, touches so far."""
+        """What the rewards consist of, in words: landmarks covered now, touches so far."""
         if landmarks := self.indices("landmark"):
             return f"{self.touched[step, landmarks].sum()} of {len(landmarks)} covered"
         if prey := self.indices("prey"):
@@ -129,7 +129,7 @@ class Scene:
 
 
 def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
-    """(K, K) distances below which the first body counts as touched by the second; 0 for pairs that do not matter.
+    """(K, K) distances below which the first body counts as touched by the second; 0 for irrelevant pairs.
 
     Agents bump into agents and prey are caught by predators where discs meet, as in the rewards.
     A landmark is covered when its centre lies under an agent's disc.
@@ -146,7 +146,7 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
 
 
 def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Point, float]:
-    """Centre and half width of the smallest square, with a little air, around the arena and all bodies at all times."""
+    """Centre and half width of the smallest square, with a margin, around the arena and all bodies at all times."""
     radius = np.array([entity.radius for entity in entities])[:, None]  # (K, 1)
     low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in positions)], axis=0)
     high = np.max([(1.0, 1.0), *((position + radius).max(axis=(0, 1)) for position in positions)], axis=0)
@@ -154,7 +154,7 @@ def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]
 
 
 class Brush:
-    """Draws discs and lines given in units of the world (y upwards) on an image of `size` × `size` pixels."""
+    """Draws discs and lines, given in world units (y up), on an image of `size` × `size` pixels."""
 
     def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Point, half_width: float):
         self.draw = draw
@@ -162,7 +162,7 @@ class Brush:
         self.left, self.top = float(centre[0]) - half_width, float(centre[1]) + half_width
 
     def pixel(self, at: Point) -> tuple[float, float]:
-        """Where a point of the world is in the image."""
+        """Pixel coordinates of a point of the world."""
         x, y = at.tolist()
         return (x - self.left) * self.scale, (self.top - y) * self.scale
 
@@ -231,7 +231,7 @@ def _draw_bodies(brush: Brush, scene: Scene, kind: str, now: NDArray[np.float64]
 
 
 def _draw_trails(brush: Brush, scene: Scene, step: int, now: NDArray[np.float64], trail: int) -> None:
-    """Lines along the last steps, the older the paler and thinner, and a mark wherever a prey was caught."""
+    """Trails of the last steps, fading with age, and a mark wherever a prey was caught."""
     first = max(0, step - trail)
     path = np.concatenate([scene.position[first : step + 1], now[None]])  # (trail + 2, K, 2)
     freshness = (1 - (step - np.arange(first, step + 2)) / (trail + 1)).tolist()  # from nearly 0 to just above 1

@@ -14,7 +14,7 @@ PAPER = {3: 35.0, 48: 85.0}  # per cent of the time without the environment
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return sweeps.full(quick).total_seconds
 
 

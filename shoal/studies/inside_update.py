@@ -16,7 +16,7 @@ PAPER: dict[str, dict[str, float]] = {
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return sweeps.full(quick).total_seconds
 
 

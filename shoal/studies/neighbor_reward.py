@@ -1,4 +1,4 @@
-"""Figure 6: neighbour sampling does not lower the rewards. The same question is asked of 16-bit rows in the ring."""
+"""Figure 6: neighbour sampling does not lower the rewards. The same is tested for 16-bit rows in the ring."""
 
 import json
 import math
@@ -35,7 +35,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A world, a number of agents, and the ways of sampling that are compared in it."""
+    """A world, a number of agents, and the samplers to compare."""
 
     world: str
     agents: int
@@ -62,7 +62,7 @@ class CurveRow(TypedDict):
 
 
 class VariantRow(TypedDict):
-    """A way of sampling against uniform sampling."""
+    """A sampler compared with uniform sampling."""
 
     world: str
     agents: int
@@ -88,7 +88,7 @@ Curves = dict[tuple[Case, str, int], list[Point]]
 
 
 def cases(quick: bool) -> list[Case]:
-    """What is trained: everything, or one world for a first impression."""
+    """The cases to train: all, or one world in the quick form."""
     if quick:
         return [Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 2_000)]
     few = ("uniform", "neighbor", "uniform, float16 rows")
@@ -98,14 +98,14 @@ def cases(quick: bool) -> list[Case]:
 
 
 def length(quick: bool) -> float:
-    """Episodes times agents: about what the runs take."""
+    """Episodes times agents, roughly proportional to the run time."""
     return float(sum(case.agents * case.episodes * case.seeds * len(case.variants) for case in cases(quick)))
 
 
 def measured(quick: bool, advance: Advance) -> Found:
-    """Train every variant of every case with every seed, as many at a time as there are processors.
+    """Train every variant of every case with every seed, as many at a time as there are CPUs.
 
-    Interrupted, it keeps the runs that are finished.
+    When interrupted, it keeps finished runs.
     """
     todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
     curves: Curves = {}
@@ -126,10 +126,10 @@ def measured(quick: bool, advance: Advance) -> Found:
                 advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
         except (KeyboardInterrupt, BrokenProcessPool) as stop:
             for worker in multiprocessing.active_children():
-                worker.kill()  # asked politely it would go on with the next run
+                worker.kill()  # terminated gently it would start the next run
             if not curves:
                 raise
-            why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was ended by the system"
+            why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was killed by the system"
             failed.append(f"{why}: {len(curves)} of {len(todo)} runs are finished.")
     points: list[CurveRow] = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
@@ -141,7 +141,7 @@ def measured(quick: bool, advance: Advance) -> Found:
 
 
 def study(found: Found) -> Result:
-    """Each way of sampling against the uniform one."""
+    """Compare each sampler with uniform sampling."""
     rows = found["rows"]
     claim = "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents."
     findings = [claim, *map(sentence, rows), *found.get("failed", [])]
@@ -153,7 +153,7 @@ def study(found: Found) -> Result:
 
 
 def panels(curves: list[CurveRow]) -> list[Panel]:
-    """A panel for every world and number of agents."""
+    """One panel per world and number of agents."""
     groups: dict[tuple[str, int], dict[str, list[CurveRow]]] = {}
     for one in curves:
         groups.setdefault((one["world"], one["agents"]), {}).setdefault(one["variant"], []).append(one)
@@ -185,7 +185,7 @@ def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
 
 
 def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
-    """Train in a process of its own; returns the learning curve."""
+    """Train in a separate process; returns the learning curve."""
     from shoal.training.loop import train
 
     if train(TrainConfig(**settings, out=folder)).signal is not None:
@@ -203,9 +203,9 @@ def last_return(curve: list[Point]) -> float:
 
 
 def compare(case: Case, curves: Curves) -> Iterable[VariantRow]:
-    """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
+    """One row per variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
 
-    Only seeds with which both were trained count.
+    Only seeds that both were trained with count.
     """
     for variant in case.variants:
         both = [(curves.get((case, variant, k)), curves.get((case, "uniform", k))) for k in range(case.seeds)]
@@ -234,21 +234,21 @@ def sentence(row: VariantRow) -> str:
         return f"{where} per agent."
     gap, ci = row["difference"], row["difference_ci95"]
     if ci is None or not math.isfinite(ci):
-        verdict = "one seed tells nothing about it"
+        verdict = "one seed is not enough to tell"
     elif abs(gap) <= ci:
-        verdict = "no difference that these seeds can tell"
+        verdict = "no significant difference with these seeds"
     else:
         verdict = "worse" if gap < 0 else "better"
     return f"{where}, {gap:+.2f}{margin(ci)} against uniform: {verdict}."
 
 
 def margin(ci: float | None) -> str:
-    """The interval, where there are seeds enough to tell one."""
+    """The interval, if there are enough seeds for one."""
     return "" if ci is None or not math.isfinite(ci) else f" ± {ci:.2f}"
 
 
 def table_row(row: VariantRow) -> dict[Column, Value]:
-    """The row as a person reads it."""
+    """The row in the printed table."""
     uniform = row["variant"] == "uniform"
     return {
         Column("world"): row["world"],

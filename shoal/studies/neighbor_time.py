@@ -19,12 +19,12 @@ def _sweep(quick: bool) -> Sweep:
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return _sweep(quick).total_seconds
 
 
 def measured(quick: bool, advance: Advance) -> dict[str, Any]:
-    """Time both ways of sampling in both implementations."""
+    """Time both samplers in both implementations."""
     return sweeps.run(_sweep(quick), advance)
 
 
@@ -36,7 +36,7 @@ def study(data: dict[str, Any]) -> Result:
         f"training as a whole {PAPER_TOTAL_REDUCTION[12]} % (12)."
     ]
     if not found.neighbor:
-        findings.append("Neighbour sampling was not measured beside uniform sampling.")
+        findings.append("Neighbour sampling was not measured together with uniform sampling.")
     for row in found.neighbor:
         agents = row["agents"]
         goal = PAPER_REDUCTION.get(agents)

@@ -1,7 +1,7 @@
 """Table 1: post-training quantization to fp16 and int8 costs 2 to 5 % of the reward on average, the paper says.
 
 Its own cells say 2.5 % (fp16) and 7.5 % (int8). Weights and the inputs of layers are quantized: once with the paper's
-formula, one scale a layer, and once with one scale an output, clamped, as integers are really stored.
+formula, one scale per layer, and once with one scale per output channel, clamped, as integers are really stored.
 """
 
 import statistics
@@ -36,7 +36,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
 }
 NAMES = {"MountainCarContinuous": "MountainCar", "Walker2d": "Walker2D"}
 """Gymnasium's names of the paper's environments, where they differ."""
-FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (an output)"
+FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (per channel)"
 WIDTHS = (
     Width(FP16, Scheme(format="fp16")),
     Width(INT8, Scheme(8, "paper")),
@@ -48,7 +48,7 @@ EPISODES, QUICK_EPISODES = 100, 20
 
 
 def cells(quick: bool, options: Options) -> list[Cell]:
-    """A cell for each algorithm and environment, or one for the zip that a person brings."""
+    """One cell per algorithm and environment, or a single one for the user's own zip."""
     episodes = QUICK_EPISODES if quick else EPISODES
     if options.model:
         path = Path(options.model)
@@ -82,12 +82,12 @@ def _checksum(option: str, path: Path) -> str:
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about."""
+    """Approximate seconds."""
     return total_seconds(cells(quick, options))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train every model, and play it in every precision."""
+    """Train every model and evaluate it in every precision."""
     if not options.model and (sentence := baselines.missing_packages()):
         raise UserError(sentence)
     done = Cells("ptq-table", quick, options, advance)
@@ -127,7 +127,7 @@ class ModelRow(TypedDict):
     steps: int | None
     episodes: int
     precisions: list[dict[str, Any]]
-    """A `Row` each, in plain values."""
+    """The rows, as plain values."""
 
 
 class Found(TypedDict):
@@ -138,7 +138,7 @@ class Found(TypedDict):
 
 
 def study(found: Found) -> Result:
-    """Every model in every precision beside the paper's."""
+    """Every model in every precision, compared with the paper."""
     rows = found["rows"]
     theirs = paper_errors()
     findings = [
@@ -154,7 +154,7 @@ def study(found: Found) -> Result:
     for precision, values in errors.items():
         if values:
             findings.append(sentence(precision, values))
-    table = Table.of("Return of an episode: ours, and the paper's beside it", [table_row(row) for row in rows])
+    table = Table.of("Return of an episode: Shoal's and the paper's", [table_row(row) for row in rows])
     panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
     return panel_result(
         "ptq-table", "Post-training quantization (Table 1)", [table], [*findings, *found["failed"]], panels, found
@@ -179,12 +179,14 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
 
 
 def own(row: ModelRow, precision: str) -> Row:
-    """The line of a precision."""
-    return next(Row(**line) for line in row["precisions"] if line["precision"] == precision)
+    """The row of a precision."""
+    former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
+    names = (precision, former.get(precision))
+    return next(Row(**line) for line in row["precisions"] if line["precision"] in names)
 
 
 def sentence(precision: str, errors: dict[str, float]) -> str:
-    """The mean error of a precision, its largest, and whether the claim holds."""
+    """Mean and largest error of a precision, and whether the claim holds."""
     mean, worst = statistics.mean(errors.values()), max(errors, key=lambda cell: errors[cell])
     verdict = "within the paper's 5 %" if mean <= 0.05 else "more than the paper's 5 %"
     models = counted(len(errors), "model")
@@ -193,7 +195,7 @@ def sentence(precision: str, errors: dict[str, float]) -> str:
 
 
 def paper_of(env: str, algorithm: str) -> tuple[float, float, float] | None:
-    """The paper's cell of an environment, e.g. of ALE/Breakout-v5 or BreakoutNoFrameskip-v4."""
+    """The paper's results for an environment, e.g. of ALE/Breakout-v5 or BreakoutNoFrameskip-v4."""
     name = env.removeprefix("gym:").removeprefix("ALE/").partition("-")[0].removesuffix("NoFrameskip")
     return PAPER.get(NAMES.get(name, name), {}).get(algorithm)
 
@@ -208,7 +210,7 @@ def paper_errors() -> dict[str, list[float]]:
 
 
 def table_row(row: ModelRow) -> dict[Column, Value]:
-    """A row as a person reads it."""
+    """A row of the printed table."""
     theirs = paper_of(row["env"], row["algorithm"])
     full, channels = own(row, "float32"), own(row, CHANNELS)
     return {

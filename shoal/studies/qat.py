@@ -1,8 +1,8 @@
-"""Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and is mostly above post-training.
+"""Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and mostly beats PTQ.
 
-And what the paper does not have: critics left in full precision, as nobody plays them; and teams of MADDPG and MASAC,
-all agents in few bits or one agent alone. Both kinds of quantization are the same one here: weights symmetric with one
-scale an output, the layers' inputs with a zero point.
+Beyond the paper: critics left in full precision, as they are not deployed; and MADDPG and MASAC teams with all agents
+or only one agent quantized. Both methods use the same quantization here: weights symmetric with one scale per output
+channel, layer inputs with a zero point.
 """
 
 import tempfile
@@ -25,7 +25,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
 
 BITS = (8, 6, 4, 2)
-TASKS = {  # two for each algorithm, and after how many steps it has learnt them
+TASKS = {  # two per algorithm, and the steps that it needs to learn them
     ("ppo", "CartPole-v1"): 40_000,
     ("ppo", "Pendulum-v1"): 60_000,
     ("a2c", "CartPole-v1"): 150_000,
@@ -34,30 +34,30 @@ TASKS = {  # two for each algorithm, and after how many steps it has learnt them
     ("ddpg", "Reacher-v5"): 6_000,
 }
 QUICK_TASKS = {("ppo", "CartPole-v1"): 15_000}
-WORLDS: dict[int, dict[str, Any]] = {  # twelve agents only collide in cooperative navigation within minutes
+WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in cooperative navigation only learn to collide
     3: {"env": "cooperative-navigation", "rules": "openai", "episodes": 3_000, "warmup": 5_000},
     12: {"env": "predator-prey", "episodes": 800, "warmup": 5_000},
 }
-"""Settings of the teams by number of agents; all others are the papers'."""
+"""Settings of the teams by number of agents; all others are the papers' defaults."""
 QUICK_WORLDS = {3: {**WORLDS[3], "episodes": 1_000}}
 TEAM_SECONDS = {("maddpg", 3): 20, ("masac", 3): 25, ("maddpg", 12): 35, ("masac", 12): 50}
 TEAM_PLAYED = 500
-"""Episodes that a team plays in each width."""
+"""Evaluation episodes of a team at each width."""
 SEEDS = 3
 WHOLE: dict[str, dict[str, Any]] = {"": {}}
 MODEL_PARTS = {**WHOLE, " actors": {"critics": False}}
 TEAM_PARTS = {**MODEL_PARTS, " one agent": {"only": 0}}
-"""What of a model or a team is trained for few bits: the end of a cell's name, and its settings."""
+"""What is quantized in training: the suffix of a cell's name, and its settings."""
 NEAR = 0.05
-"""A return is as good as the full one if it is at most this part of |full| below it."""
+"""A return counts as kept if it is at most this fraction of |full| below the full-precision one."""
 SLOWER = 2.0
-"""About how much longer quantization-aware training takes."""
+"""Approximate slowdown of quantization-aware training."""
 
 
 def cells(quick: bool) -> list[Cell]:
-    """Trainings in full precision, quantized afterwards, and trainings for each width.
+    """Trainings in full precision, quantized afterwards, and quantization-aware trainings for each width.
 
-    The first seed first, but last of all what nobody else has asked for: critics in full precision.
+    The first seed first; critics in full precision, which the paper does not have, last of all.
     """
     found: list[Cell] = []
     for seed in range(1 if quick else SEEDS):
@@ -85,12 +85,12 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about."""
+    """Approximate seconds."""
     return total_seconds(cells(quick))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train everything, and play it in its widths."""
+    """Train everything and evaluate it at its widths."""
     if sentence := baselines.missing_packages():
         raise UserError(sentence)
     done = Cells("qat", quick, options, advance)
@@ -103,7 +103,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One training: its return as it was trained and, if that was in full precision, in every width afterwards."""
+    """One training: its return as trained and, if that was in full precision, at every width after quantization."""
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
             policy: TorchPolicy = _team(settings, run)
@@ -170,11 +170,11 @@ def _how(settings: dict[str, Any]) -> str:
 
 
 def study(found: Found) -> Result:
-    """Means over seeds: both kinds of quantization over bits beside full precision."""
+    """Means over seeds of both methods over bits, compared with full precision."""
     groups = grouped(found["rows"])
     findings = [
         "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
-        "quantization-aware training is generally above post-training quantization."
+        "quantization-aware training generally beats post-training quantization."
     ]
     findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
     findings += losses(groups)
@@ -187,7 +187,7 @@ def study(found: Found) -> Result:
 
 
 def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
-    """A row for each kind of quantization."""
+    """One row per method."""
     for how in kinds(group):
         means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
         seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
@@ -196,7 +196,7 @@ def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
 
 
 def panel_of(name: str, group: "Group") -> Panel:
-    """Both kinds of quantization over bits; the dashed line is full precision."""
+    """Both methods over bits; the dashed line is full precision."""
     widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
     series = [
         Series(
@@ -211,14 +211,14 @@ def panel_of(name: str, group: "Group") -> Panel:
 
 
 def kinds(group: "Group") -> list[str]:
-    """The kinds of quantization that were measured."""
+    """The methods that were measured."""
     return [how for how in HOWS if any(kind == how for kind, _ in group)]
 
 
 HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
 AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
 Group = dict[tuple[str, int], list[float]]
-"""Returns of all seeds by kind and bits."""
+"""Returns of all seeds by method and bits."""
 
 
 def grouped(rows: list[ReturnRow]) -> dict[str, Group]:
@@ -231,7 +231,7 @@ def grouped(rows: list[ReturnRow]) -> dict[str, Group]:
 
 
 def sentences(name: str, group: Group) -> Iterable[str]:
-    """Down to how many bits each kind keeps the full return."""
+    """The fewest bits at which each method keeps the full-precision return."""
     full = _mean(group.get(("float32", 32)))
     if full is None:
         return
@@ -251,7 +251,7 @@ def sentences(name: str, group: Group) -> Iterable[str]:
 
 
 def losses(groups: dict[str, Group]) -> list[str]:
-    """What rounding afterwards costs on average, of models and of teams, which alone have one agent in few bits."""
+    """The average cost of post-training quantization, for models and for teams (all agents, and one agent alone)."""
     said = []
     teams = {name: any(how.endswith("one agent") for how, _ in group) for name, group in groups.items()}
     for kind, is_team in (("models", False), ("teams", True)):
@@ -268,7 +268,7 @@ def losses(groups: dict[str, Group]) -> list[str]:
 
 
 def against(groups: dict[str, Group]) -> list[str]:
-    """How often one kind of quantization is as good as another or better."""
+    """How often one method is at least as good as another."""
     said = []
     for one, other in AGAINST:
         pairs = [

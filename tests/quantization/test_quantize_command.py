@@ -64,7 +64,7 @@ def test_a_zip(capsys, model, tmp_path):
     assert 0 < fine["kl"] < 1e-6 < coarse["kl"] and fine["equal_actions"] > 0.999 > coarse["equal_actions"]
     weights, biases = 4 * 12 + 12 * 8 + 8 * 2, 12 + 8 + 2
     assert full["bytes"] == 4 * (weights + biases)
-    assert coarse["bytes"] == weights // 2 + 4 * biases + 4 * biases  # a scale an output
+    assert coarse["bytes"] == weights // 2 + 4 * biases + 4 * biases  # one scale per output channel
     assert rows["E4M3", "weights"]["bytes"] == weights + 4 * biases
     assert [layer["layer"] for layer in found["layers"]] == [
         "mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net",
@@ -155,7 +155,7 @@ def test_pictures_are_played(capsys, tmp_path):
     assert ask(capsys, path, "--env", "CartPole-v1", "--out", tmp_path)[0] == 2
     gymnasium.register("Larger-v0", Large)
     code, _, said = ask(capsys, path, "--env", "Larger-v0", "--out", tmp_path)
-    assert code == 2 and "layers are of another size" in said
+    assert code == 2 and "layers need another size" in said
 
 
 class Large(Pictures):
@@ -307,7 +307,7 @@ def test_wrong_words(capsys, model, tmp_path, words, sentence):
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its numbers")],
+    [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its values")],
 )
 def test_wrong_weights(capsys, model, tmp_path, change, sentence):
     path = changed(model, tmp_path / "wrong.zip", tensors=change)
@@ -320,8 +320,8 @@ def test_wrong_policies(capsys, run, model, tmp_path):
     for words, sentence in (
         ((tmp_path / "none",), "There is no run folder, Stable-Baselines3 zip or ONNX file"),
         ((tmp_path,), "is not a run folder"),
-        ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a whole zip file"),
-        ((run, "--normaliser", "n.npz"), "--normaliser is for zips"),
+        ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a valid zip file"),
+        ((run, "--normaliser", "n.npz"), "--normaliser is for Stable-Baselines3 zips"),
         ((run, "--env", "predator-prey"), "does not fit the run"),
         ((model,), "--env is missing"),
     ):
