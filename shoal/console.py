@@ -196,5 +196,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def ended(found: Mapping[str, Any]) -> int:
-    """The exit code of what was measured: Ctrl-C is told though everything up to it was kept."""
-    return 130 if any(sentence.startswith("Interrupted") for sentence in found.get("failed", ())) else 0
+    """The exit code after these results: 130 if Ctrl-C ended the work early, though finished parts were kept."""
+    return 130 if found.get("interrupted") else 0

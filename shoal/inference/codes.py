@@ -34,21 +34,21 @@ def safe_bits() -> int:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
     """(N, I, U): the scales (N, U), then the codes. `Grid.of_numbers` and `Grid.encode` in two passes."""
-    agents, inputs, units = weight.shape
+    agents, inputs, outputs = weight.shape
     for n in range(agents):
         largest = scales[n]
         largest[:] = 0
         for i in range(inputs):
             row = weight[n, i]
-            for u in range(units):
+            for u in range(outputs):
                 largest[u] = max(largest[u], abs(row[u]))
-        for u in range(units):
+        for u in range(outputs):
             largest[u] = largest[u] / most
             if largest[u] <= TOO_SMALL:
                 largest[u] = 1
         for i in range(inputs):
             row, out = weight[n, i], codes[n, i]
-            for u in range(units):
+            for u in range(outputs):
                 out[u] = np.int8(min(max(np.rint(row[u] / largest[u]), -most), most))
 
 
@@ -67,7 +67,7 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
     if frozen is not None and frozen.bits <= bits:
         return frozen.weight.encode(layer.weight), frozen.weight
     if isinstance(layer, Conv2d):
-        codes, grid = encode(layer.weight.reshape(layer.units, -1).T[None], bits)
+        codes, grid = encode(layer.weight.reshape(layer.outputs, -1).T[None], bits)
         scale = grid.scale.reshape(-1, 1, 1, 1)
         return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), _symmetric(scale, bits)
     return encode(layer.weight, bits)

@@ -13,8 +13,8 @@ from shoal.inference.codes import layer_codes, pack, safe_bits
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.inference.policy import Policy
 
-Precision = Literal["float32", "float16", "int8", "static-int8", "packed"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
+ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
+PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
 APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
 Arrays = dict[str, NDArray[Any]]
@@ -24,7 +24,7 @@ Arrays = dict[str, NDArray[Any]]
 class Form:
     """How a policy is laid out in a graph."""
 
-    precision: Precision = "float32"
+    precision: ExportPrecision = "float32"
     bits: int = 8
     """Bits of the weights' codes, where the precision is quantized."""
     alone: bool = False

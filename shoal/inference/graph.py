@@ -114,7 +114,7 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
         "normalised": policy.normaliser is not None,
         "one_hot": policy.one_hot,
         "image": policy.image,
-        "layers": [layer.units for layer in policy.layers],
+        "layers": [layer.outputs for layer in policy.layers],
         "parameters": policy.parameters,
         **policy.metadata,
     }
@@ -252,11 +252,11 @@ def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: 
     codes, row_scale, zero = _codes(graph, flat, flat, sums, positive)
     codes = graph("Reshape", codes, graph("Shape", x))
     whole = graph("ConvInteger", codes, weight, strides=list(layer.stride))
-    images, units = graph.constant([-1, 1, 1, 1], np.int64), graph.constant([-1, 1, 1], np.int64)
-    scale, bias = (graph("Reshape", name, units) for name in (scale, bias))
+    images, channels = graph.constant([-1, 1, 1, 1], np.int64), graph.constant([-1, 1, 1], np.int64)
+    scale, bias = (graph("Reshape", name, channels) for name in (scale, bias))
     if zero:
         zero = graph("Reshape", graph("Cast", zero, to=TensorProto.INT32), images)
-        whole = graph("Sub", whole, graph("Mul", zero, graph("Reshape", sums, units)))
+        whole = graph("Sub", whole, graph("Mul", zero, graph("Reshape", sums, channels)))
     both = graph("Mul", graph("Reshape", row_scale, images), scale)
     return str(graph("Add", graph("Mul", graph("Cast", whole, to=TensorProto.FLOAT), both), bias))
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["asymmetric", "symmetric", "paper"]
+GridKind = Literal["asymmetric", "symmetric", "paper"]
 Numbers = Any
 """A numpy array or a torch tensor."""
 TOO_SMALL = float(np.nextafter(np.finfo(np.float32).tiny, np.float32(0)))
@@ -34,10 +34,10 @@ class Grid:
     zero_point: Numbers
     """The code of 0: integers in the shape of the scale."""
     bits: int = 8
-    kind: Kind = "asymmetric"
+    kind: GridKind = "asymmetric"
 
     @classmethod
-    def of_range(cls, low: Numbers, high: Numbers, bits: int, kind: Kind = "asymmetric") -> "Grid":
+    def of_range(cls, low: Numbers, high: Numbers, bits: int, kind: GridKind = "asymmetric") -> "Grid":
         """The grid from low to high, where low <= 0 <= high; a symmetric one covers the larger magnitude."""
         if kind == "symmetric":
             return cls.of_magnitude(_library(low).maximum(-low, high), bits)
@@ -57,7 +57,7 @@ class Grid:
         return cls(scale, _no_codes(scale), bits, "symmetric")
 
     @classmethod
-    def of_numbers(cls, x: Numbers, bits: int, kind: Kind = "asymmetric", keep: Sequence[int] = ()) -> "Grid":
+    def of_numbers(cls, x: Numbers, bits: int, kind: GridKind = "asymmetric", keep: Sequence[int] = ()) -> "Grid":
         """The grid that covers these values, with one scale per index of the axes in `keep`."""
         if kind == "symmetric":
             axes = _other_axes(x, keep)
@@ -103,7 +103,7 @@ class Grid:
         return replace(self, scale=self.scale[index], zero_point=self.zero_point[index])
 
 
-def code_range(bits: int, kind: Kind) -> tuple[float, float]:
+def code_range(bits: int, kind: GridKind) -> tuple[float, float]:
     """The lowest and the highest code."""
     if kind == "paper":
         return -math.inf, math.inf

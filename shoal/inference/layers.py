@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range, counted
-from shoal.inference.grid import Grid, Kind
+from shoal.inference.grid import Grid, GridKind
 
 Array = NDArray[np.float32]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
@@ -46,7 +46,7 @@ class Linear:
     quantized: Quantized | None = None
 
     @property
-    def units(self) -> int:
+    def outputs(self) -> int:
         """U."""
         return self.weight.shape[2]
 
@@ -68,7 +68,7 @@ class Conv2d:
     quantized: Quantized | None = None
 
     @property
-    def units(self) -> int:
+    def outputs(self) -> int:
         """U."""
         return self.weight.shape[0]
 
@@ -165,14 +165,14 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be run.")
     if layer.quantized is not None:
-        units = layer.units
-        shape = (units, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, units)
+        outputs = layer.outputs
+        shape = (outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, outputs)
         _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
         if layer.quantized.input is not None:
             _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
 
 
-def _check_grid(grid: Grid, what: str, kind: Kind, shape: tuple[int, ...]) -> None:
+def _check_grid(grid: Grid, what: str, kind: GridKind, shape: tuple[int, ...]) -> None:
     """Raise a `UserError` unless the grid has this kind and shape."""
     check_range(f"{what} on a grid whose number of bits", grid.bits, 2, 16)
     scale, zero = grid.scale, grid.zero_point

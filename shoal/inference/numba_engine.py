@@ -23,41 +23,41 @@ assert ACTIVATIONS == ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
 
 
 @njit(inline="always")
-def _activate(y, units, activation):  # type: ignore[no-untyped-def]
+def _activate(y, outputs, activation):  # type: ignore[no-untyped-def]
     if activation == RELU:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = max(y[u], np.float32(0))
     elif activation == TANH:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = np.tanh(y[u])
     elif activation == ELU:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
     elif activation == LEAKY:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
     elif activation == SIGMOID:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = np.float32(1) / (np.float32(1) + np.exp(-y[u]))
 
 
 @njit(inline="always")
-def _affine(x, y, weights, at, inputs, units):  # type: ignore[no-untyped-def]
+def _affine(x, y, weights, at, inputs, outputs):  # type: ignore[no-untyped-def]
     """y = x W + b with the weights (I, U) and then the biases starting at `at`; four inputs at a time."""
-    bias = weights[at + inputs * units : at + (inputs + 1) * units]
-    for u in range(units):
+    bias = weights[at + inputs * outputs : at + (inputs + 1) * outputs]
+    for u in range(outputs):
         y[u] = bias[u]
     whole = inputs // 4 * 4
     for i in range(0, whole, 4):
-        begin = at + i * units
-        w0, w1 = weights[begin : begin + units], weights[begin + units : begin + 2 * units]
-        w2, w3 = weights[begin + 2 * units : begin + 3 * units], weights[begin + 3 * units : begin + 4 * units]
+        begin = at + i * outputs
+        w0, w1 = weights[begin : begin + outputs], weights[begin + outputs : begin + 2 * outputs]
+        w2, w3 = weights[begin + 2 * outputs : begin + 3 * outputs], weights[begin + 3 * outputs : begin + 4 * outputs]
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-        for u in range(units):
+        for u in range(outputs):
             y[u] += x0 * w0[u] + x1 * w1[u] + x2 * w2[u] + x3 * w3[u]
     for i in range(whole, inputs):
-        row, xi = weights[at + i * units : at + (i + 1) * units], x[i]
-        for u in range(units):
+        row, xi = weights[at + i * outputs : at + (i + 1) * outputs], x[i]
+        for u in range(outputs):
             y[u] += xi * row[u]
 
 
@@ -79,10 +79,10 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
             x[i] = seen[i]
     at += 2 * size + 1
     for k in range(layers):
-        inputs, units, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
-        _affine(x, y, numbers, at, inputs, units)
-        _activate(y, units, activation)
-        at += (inputs + 1) * units
+        inputs, outputs, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
+        _affine(x, y, numbers, at, inputs, outputs)
+        _activate(y, outputs, activation)
+        at += (inputs + 1) * outputs
         x, y = y, x
     return x, at
 
@@ -133,7 +133,7 @@ class NumbaEngine:
         refuse_grids(policy, self.name)
         self.policy = policy = policy.played()
         self._draws = Draws()
-        widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in policy.layers))
+        widest = max(policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((2, widest), np.float32)
         self._numbers = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])

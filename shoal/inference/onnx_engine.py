@@ -15,7 +15,7 @@ from onnx import TensorProto
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
-from shoal.inference.form import Arrays, Form, Precision, weight_arrays
+from shoal.inference.form import Arrays, ExportPrecision, Form, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.layers import Array
 from shoal.inference.policy import Actions, Policy
@@ -158,5 +158,5 @@ class OnnxEngine:
         return side.binding(batch)
 
     def _form(self, alone: bool) -> Form:
-        precision: Precision = self.precision  # type: ignore[assignment]
+        precision: ExportPrecision = self.precision  # type: ignore[assignment]
         return Form(precision, safe_bits(), alone=alone, given=self._given)

@@ -158,7 +158,7 @@ class Policy:
     def network(self) -> "Policy":
         """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
         seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
-        outputs = (self.layers[-1].units,) * self.agents
+        outputs = (self.layers[-1].outputs,) * self.agents
         return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
 
     def of_agent(self, agent: int) -> "Policy":
@@ -283,7 +283,7 @@ def _check(policy: Policy) -> None:
         raise UserError("The policy takes one integer, but its observation is a vector.")
     for k, layer in enumerate(policy.layers, 1):
         check_layer(layer, f"Layer {k}", n)
-    outputs = policy.layers[-1].units
+    outputs = policy.layers[-1].outputs
     needed = policy.action_size * (2 if policy.head.kind == "gaussian" else 1)
     if outputs != needed:
         raise UserError(f"The policy's last layer has {outputs} outputs, but its actions need {needed}.")
@@ -325,11 +325,11 @@ def _check_widths(policy: Policy) -> None:
                 raise UserError(
                     f"Layer {k} of the policy is a convolution of {layer.weight.shape}, but is given {seen}."
                 )
-            seen = (layer.units, *layer.places(seen[1:]))
+            seen = (layer.outputs, *layer.places(seen[1:]))
             if min(seen) < 1:
                 raise UserError(f"Layer {k} of the policy is a convolution that is larger than its image.")
         else:
             if layer.weight.shape[1] != math.prod(seen):
                 taken = counted(layer.weight.shape[1], "number")
                 raise UserError(f"Layer {k} of the policy takes {taken}, but is given {math.prod(seen)}.")
-            seen = (layer.units,)
+            seen = (layer.outputs,)

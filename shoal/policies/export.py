@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal import __version__
 from shoal.errors import UserError
 from shoal.files import write_whole
-from shoal.inference.form import Precision
+from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, raw_states
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Wanted:
     """Options of an export; `TorchPolicy.export` documents them."""
 
-    precision: Precision = "float32"
+    precision: ExportPrecision = "float32"
     bits: int | None = None
     single: bool = False
     sample: bool = False

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoal.errors import UserError
-from shoal.policies.trained import Kind, TrainedPolicy
+from shoal.policies.trained import PolicyKind, TrainedPolicy
 
 
-def kind_of(path: str) -> Kind:
+def kind_of(path: str) -> PolicyKind:
     """The kind of policy at a path; a `UserError` if there is nothing."""
     if os.path.isdir(path):
         return "run"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.inference.form import Precision
+from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.affine import Style
@@ -107,7 +107,7 @@ class TorchPolicy(TrainedPolicy):
     def export(
         self,
         path: str,
-        precision: Precision = "float32",
+        precision: ExportPrecision = "float32",
         *,
         bits: int | None = None,
         single: bool = False,
@@ -134,7 +134,7 @@ class TorchPolicy(TrainedPolicy):
 
         return export(self, path, Wanted(precision, bits, single, sample, tolerance, seed))[0]
 
-    def export_each(self, path: str, precision: Precision = "float32", **options: Any) -> "list[Exported]":
+    def export_each(self, path: str, precision: ExportPrecision = "float32", **options: Any) -> "list[Exported]":
         """Write one file per agent, with its name before the suffix of `path`; options are those of `export`."""
         from shoal.policies.export import Wanted, export
 
@@ -161,7 +161,7 @@ class TorchPolicy(TrainedPolicy):
             advance: called with the number of finished episodes.
 
         """
-        from shoal.policies.widths import Sweep, named_width, sweep
+        from shoal.policies.widths import WidthSweep, named_width, sweep
 
         widths = tuple(named_width(str(word), style) for word in bits)
-        return sweep(self, Sweep(widths, tuple(what), episodes=episodes, seed=seed), advance)
+        return sweep(self, WidthSweep(widths, tuple(what), episodes=episodes, seed=seed), advance)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoal.quantization.export import Exported
 
 Array = NDArray[np.float32]
-Kind = Literal["run", "zip", "onnx"]
+PolicyKind = Literal["run", "zip", "onnx"]
 MOST_COPIES, MOST_IMAGES = 100, 8
 """Copies of a world that an evaluation plays in parallel; fewer with image observations."""
 
@@ -38,7 +38,7 @@ class TrainedPolicy(ABC):
 
     """
 
-    kind: Kind
+    kind: PolicyKind
     name: str
     precision: str = "float32"
     agents: int

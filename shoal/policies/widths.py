@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.advance import Advance
 from shoal.errors import UserError, check_range
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
@@ -116,6 +117,8 @@ class WidthTable:
     layers: list[WeightHistogram]
     failed: list[str]
     """Why rows are missing, one sentence each."""
+    interrupted: bool = False
+    """Ctrl-C ended the table early."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -123,7 +126,7 @@ class WidthTable:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class WidthSweep:
     """The settings of the rows."""
 
     widths: tuple[Width, ...]
@@ -151,7 +154,7 @@ class Sweep:
         return Plan(*kinds, edge, edge, self.dynamic, self.agents)
 
 
-def sweep(policy: "TorchPolicy", wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> WidthTable:
+def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = None) -> WidthTable:
     """The policy in full precision, as trained (if with quantization), and in every reduced precision.
 
     Ctrl-C ends the table early: finished rows are kept.
@@ -181,13 +184,14 @@ def sweep(policy: "TorchPolicy", wanted: Sweep, advance: Callable[[float, str], 
         rows,
         weight_histograms(policy.network, policy.layer_names),
         failed,
+        interrupted=bool(failed),
     )
 
 
 def _narrow_rows(
     policy: "TorchPolicy",
-    wanted: Sweep,
-    tell: Callable[[float, str], None],
+    wanted: WidthSweep,
+    tell: Advance,
     full: float,
     states: Array,
     head: Tensor,
@@ -209,7 +213,7 @@ def _narrow_rows(
         yield _row(policy, width.name, width.bits, what, played, full, head, other, size)
 
 
-def plays(policy: "TorchPolicy", wanted: Sweep) -> int:
+def plays(policy: "TorchPolicy", wanted: WidthSweep) -> int:
     """How many episodes a sweep plays in all."""
     return wanted.episodes * (1 + (policy.trained is not None) + len(wanted.narrow))
 
@@ -243,7 +247,7 @@ def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHi
 def _played(
     policy: "TorchPolicy",
     network: nn.Module,
-    wanted: Sweep,
+    wanted: WidthSweep,
     advance: Callable[[float, str], None],
     doing: str,
     seen: Thinned | None = None,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.inference.grid import Grid, Kind, value_range
+from shoal.inference.grid import Grid, GridKind, value_range
 
 Style = Literal["standard", "paper"]
 STYLES: tuple[Style, ...] = ("standard", "paper")
@@ -76,7 +76,7 @@ class Scheme:
         return groups * -(-rows // high) * -(-columns // wide)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> GridKind:
         """The kind of grid."""
         if self.style == "paper":
             return "paper"

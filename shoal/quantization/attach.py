@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal.networks import JointCritics, StackedMLP
 from shoal.networks.layers import Change, change_gradient
-from shoal.quantization.layers import Layer
+from shoal.quantization.layers import LayerSite
 
 
 class Tap(Protocol):
@@ -70,7 +70,7 @@ class TappedForward:
         return change_gradient(y, self.tap.gradient)
 
 
-def attach(layer: Layer, tap: Tap) -> Callable[[], None]:
+def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:
     """Attach a tap to a layer; returns a function that detaches it."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):
@@ -82,7 +82,7 @@ def attach(layer: Layer, tap: Tap) -> Callable[[], None]:
     return lambda: delattr(part, "forward")
 
 
-def attached(layer: Layer) -> Tap | None:
+def attached(layer: LayerSite) -> Tap | None:
     """The tap attached to a layer, if any."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):

@@ -20,7 +20,7 @@ from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
-from shoal.inference.form import PRECISIONS, Form, Precision
+from shoal.inference.form import PRECISIONS, ExportPrecision, Form
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.policy import Exploration, Head, Policy
@@ -96,7 +96,7 @@ class Exported:
     """Source of the states that it was checked on."""
 
 
-def make_form(policy: Policy, precision: Precision, bits: int | None, single: bool = False) -> Form:
+def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
     """The form of a file; checks that the precision allows these bits."""
     check_choice("--precision", precision, PRECISIONS)
     trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
@@ -119,7 +119,7 @@ def make_form(policy: Policy, precision: Precision, bits: int | None, single: bo
     return Form(precision, bits or safe_bits(), alone=single)
 
 
-def export_policy(policy: Policy, path: Path, precision: Precision, *rest: Any, **options: Any) -> Exported:
+def export_policy(policy: Policy, path: Path, precision: ExportPrecision, *rest: Any, **options: Any) -> Exported:
     """Check a policy's file and write it; the arguments are those of `checked`."""
     exported, content = checked(policy, path, precision, *rest, **options)
     write_whole(path, content, "the policy")
@@ -129,7 +129,7 @@ def export_policy(policy: Policy, path: Path, precision: Precision, *rest: Any, 
 def checked(
     policy: Policy,
     path: Path,
-    precision: Precision,
+    precision: ExportPrecision,
     states: Array,
     outputs: NDArray[Any],
     bits: int | None = None,

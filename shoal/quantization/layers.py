@@ -17,7 +17,7 @@ KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LayerSite:
     """One layer of a module: its weights and where they are."""
 
     name: str
@@ -58,9 +58,9 @@ class Layer:
         return tuple(range(x.dim() - 1))
 
 
-def find_layers(module: nn.Module) -> list[Layer]:
+def find_layers(module: nn.Module) -> list[LayerSite]:
     """All layers of a module that can be quantized, in the order of its parts; shared layers are listed once."""
-    layers: dict[int, Layer] = {}
+    layers: dict[int, LayerSite] = {}
     for name, part in module.named_modules():
         for layer in _layers_of(f"{name}." if name else "", part):
             if (other := layers.setdefault(id(layer.weight), layer)) is not layer:
@@ -77,16 +77,16 @@ def check_weights(module: nn.Module) -> None:
         check_finite(f"'{name}' of the model", parameter.detach())
 
 
-def _layers_of(prefix: str, part: nn.Module) -> list[Layer]:
+def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
     if isinstance(part, KINDS):
         if not isinstance(part.weight, nn.Parameter):
             raise UserError(
                 f"Layer '{prefix.rstrip('.') or 'layer'}' recomputes its weights in every pass (weight_norm, "
                 "spectral_norm): remove that before quantizing."
             )
-        return [Layer(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
+        return [LayerSite(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
     if isinstance(part, JointCritics):
-        return [Layer(f"{prefix}first", part, part.first, (1,), (1, 2))]
+        return [LayerSite(f"{prefix}first", part, part.first, (1,), (1, 2))]
     if isinstance(part, StackedMLP):
-        return [Layer(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
+        return [LayerSite(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
     return []

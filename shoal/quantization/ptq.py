@@ -20,13 +20,13 @@ from shoal.inference.grid import value_range
 from shoal.networks import StackedMLP
 from shoal.quantization.affine import Scheme, simulate, stored_bytes
 from shoal.quantization.attach import attach, detach_all
-from shoal.quantization.layers import Layer, check_weights, find_layers
+from shoal.quantization.layers import LayerSite, check_weights, find_layers
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 """min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
 Edge = Scheme | Literal["full"] | None
 """The scheme of the first or last layer; full: full precision."""
-See = Callable[[Layer, Tensor], Tensor]
+See = Callable[[LayerSite, Tensor], Tensor]
 """Sees a layer's input, and returns what to use instead."""
 
 
@@ -89,7 +89,7 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
                 raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
             schemes[id(layer.weight)] = scheme
 
-    def tap(layer: Layer, x: Tensor) -> Tensor:
+    def tap(layer: LayerSite, x: Tensor) -> Tensor:
         scheme = schemes.get(id(layer.weight))
         if scheme is None:
             return x
@@ -108,7 +108,7 @@ def calibrate(module: nn.Module, run: Callable[[Any], object]) -> Ranges:
     module = _plain_copy(module)
     ranges: Ranges = {}
 
-    def tap(layer: Layer, x: Tensor) -> Tensor:
+    def tap(layer: LayerSite, x: Tensor) -> Tensor:
         low, high = value_range(x.detach(), layer.input_axes)
         if layer.name in ranges:
             before = ranges[layer.name]
@@ -136,7 +136,7 @@ def model_bytes(module: nn.Module, plan: Plan) -> int:
     return total
 
 
-def _masks(layers: list[Layer], networks: tuple[int, ...] | None) -> dict[int, Tensor]:
+def _masks(layers: list[LayerSite], networks: tuple[int, ...] | None) -> dict[int, Tensor]:
     """(C, 1, 1) per layer, keyed by the identity of its weight: which networks are quantized; empty if all are."""
     if networks is None:
         return {}
@@ -155,7 +155,7 @@ def _masks(layers: list[Layer], networks: tuple[int, ...] | None) -> dict[int, T
     return masks
 
 
-def _chosen(masks: dict[int, Tensor], layer: Layer, narrow: Tensor, full: Tensor) -> Tensor:
+def _chosen(masks: dict[int, Tensor], layer: LayerSite, narrow: Tensor, full: Tensor) -> Tensor:
     """The quantized values of selected networks, the full-precision ones of the others; both (C, …)."""
     mask = masks.get(id(layer.weight))
     return narrow if mask is None else torch.where(mask.to(full.device), narrow, full)
@@ -166,7 +166,7 @@ class _InputTap:
 
     gradient = None
 
-    def __init__(self, layer: Layer, tap: See) -> None:
+    def __init__(self, layer: LayerSite, tap: See) -> None:
         self.layer, self.tap = layer, tap
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
@@ -185,7 +185,7 @@ def _plain_copy(module: nn.Module) -> nn.Module:
     return module
 
 
-def _tap(layers: list[Layer], tap: See) -> None:
+def _tap(layers: list[LayerSite], tap: See) -> None:
     """Let the tap see and replace each layer's input."""
     for layer in layers:
         attach(layer, _InputTap(layer, tap))

@@ -19,7 +19,7 @@ from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
 from shoal.networks import StackedMLP
 from shoal.quantization.attach import attach, attached
-from shoal.quantization.layers import Layer, find_layers
+from shoal.quantization.layers import LayerSite, find_layers
 
 MOMENTUM = 0.01
 """Weight of a new mini-batch in the running range."""
@@ -55,7 +55,7 @@ class _StraightThrough(Function):
 class FakeLayer:
     """The quantizer of one layer: its input's running range, and the current scales of its weights."""
 
-    def __init__(self, layer: Layer, bits: int, on: Tensor, only: int | None = None) -> None:
+    def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:
         """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_BITS, MOST_BITS)
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on

@@ -18,14 +18,14 @@ MODULES: dict[Activation, type[nn.Module]] = {
 }
 
 
-class Stacked(nn.Module):
+class StackedLinear(nn.Module):
     """One batched product for all agents: (N, B, I) to (N, B, U)."""
 
     def __init__(self, layer: Linear) -> None:
         super().__init__()
-        agents, inputs, units = layer.weight.shape
-        self.weight = nn.Parameter(torch.empty(agents, inputs, units))
-        self.bias = nn.Parameter(torch.empty(agents, 1, units))
+        agents, inputs, outputs = layer.weight.shape
+        self.weight = nn.Parameter(torch.empty(agents, inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(agents, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """x W + b."""
@@ -38,13 +38,13 @@ def network(policy: Policy) -> nn.Sequential:
     image = policy.image is not None
     for layer in policy.layers:
         if isinstance(layer, Conv2d):
-            units, channels, *kernel = layer.weight.shape
-            part: nn.Module = nn.Conv2d(channels, units, (kernel[0], kernel[1]), layer.stride, layer.padding)
+            outputs, channels, *kernel = layer.weight.shape
+            part: nn.Module = nn.Conv2d(channels, outputs, (kernel[0], kernel[1]), layer.stride, layer.padding)
         else:
             if image:
                 parts.append(nn.Flatten())
                 image = False
-            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else Stacked(layer)
+            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else StackedLinear(layer)
         parts += [part] if layer.activation == "none" else [part, MODULES[layer.activation]()]
     whole = nn.Sequential(*parts).requires_grad_(False)
     fill(whole, policy)

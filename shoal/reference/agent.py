@@ -22,7 +22,7 @@ from shoal.reference.networks import mlp
 from shoal.reference.replay import ListSampler, Replays
 
 
-class Minibatch(NamedTuple):
+class AgentBatch(NamedTuple):
     """All agents' observations and actions, and the rewards of the agent that learns from them."""
 
     observations: list[Tensor]  # N of (B, O)
@@ -81,13 +81,13 @@ class Agent:
 
     def sample_minibatch(
         self, replays: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase
-    ) -> Minibatch:
+    ) -> AgentBatch:
         """Draw an index list and gather every agent's transitions for it, then this agent's again."""
         phase("mini-batch sampling")
         indices = sampler.indices(replays, self.config.batch, rng)
         parts = [sampler.gather(buffer, indices) for buffer in replays.agents]
         own = sampler.gather(replays.agents[self.number], indices)  # as in the measured code, for reward and done only
-        return Minibatch(
+        return AgentBatch(
             [self._tensor(part.obs_t) for part in parts],
             [self._tensor(part.actions) for part in parts],
             [self._tensor(part.obs_tp1) for part in parts],
@@ -99,7 +99,7 @@ class Agent:
         return torch.from_numpy(array).to(self.device)
 
     def update_critics(
-        self, agents: "Sequence[Agent]", batch: Minibatch, noise: NoiseSource, phase: Phase
+        self, agents: "Sequence[Agent]", batch: AgentBatch, noise: NoiseSource, phase: Phase
     ) -> dict[str, Tensor]:
         """One step of each critic towards the target Q; the loss is the sum of their mean squared errors."""
         with torch.no_grad():
@@ -113,22 +113,22 @@ class Agent:
             total += loss.detach()
         return {"q": total}
 
-    def target_q(self, agents: "Sequence[Agent]", batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
+    def target_q(self, agents: "Sequence[Agent]", batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
         """(B,) the target of the critics; reports its three phases to the clock."""
         raise NotImplementedError
 
-    def update_actor(self, batch: Minibatch, noise: NoiseSource, phase: Phase) -> dict[str, Tensor]:
+    def update_actor(self, batch: AgentBatch, noise: NoiseSource, phase: Phase) -> dict[str, Tensor]:
         """One gradient step of the actor on its own, already updated critic."""
         phase("P loss")
         loss, more = self.p_loss(batch, noise)
         self.descend(loss, self.actor, self.actor_adam)
         return {"p": loss.detach(), **more}
 
-    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss, and other values to log."""
         raise NotImplementedError
 
-    def with_own_action(self, batch: Minibatch, own: Tensor) -> Tensor:
+    def with_own_action(self, batch: AgentBatch, own: Tensor) -> Tensor:
         """(B, J) the joint input with a new action of this agent; the other agents' come from the replay buffer."""
         actions = [own if j == self.number else played for j, played in enumerate(batch.actions)]
         return torch.cat([*batch.observations, *actions], 1)

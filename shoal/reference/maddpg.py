@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.algorithms.team import Phase
 from shoal.networks import NoiseSource
-from shoal.reference.agent import Agent, Minibatch
+from shoal.reference.agent import Agent, AgentBatch
 from shoal.reference.networks import gumbel
 
 
@@ -17,7 +17,7 @@ class MADDPGAgent(Agent):
     critic_count = 1
     losses = ("q", "p")
 
-    def target_q(self, agents: Sequence[Agent], batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
+    def target_q(self, agents: Sequence[Agent], batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
         """(B,): r + gamma Q'(o', a') with a' from every agent's target policy, sampled again for this agent."""
         phase("target Q: next action")
         next_actions = [
@@ -29,7 +29,7 @@ class MADDPGAgent(Agent):
         phase("target Q: target Q")
         return batch.reward + self.config.discount * (1 - batch.done) * next_q
 
-    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
         """Minus Q of a newly sampled own action, plus the logit penalty."""
         logits = self.actor(batch.observations[self.number])
         q = self.critics[0](self.with_own_action(batch, gumbel(logits, noise)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms.team import Phase
 from shoal.networks import NoiseSource
-from shoal.reference.agent import Agent, Minibatch
+from shoal.reference.agent import Agent, AgentBatch
 from shoal.reference.networks import entropy, gumbel
 
 
@@ -36,7 +36,7 @@ class MASACAgent(Agent):
         """The policy that acts in rollouts and chooses next actions."""
         return self.target_actor if self.tf2 else self.actor
 
-    def target_q(self, agents: Sequence[Agent], batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
+    def target_q(self, agents: Sequence[Agent], batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
         """(B,): r + gamma (min of both Q'(o', a') + temperature * entropy of the agent's online policy at o')."""
         phase("target Q: next action")
         next_actions = [
@@ -51,7 +51,7 @@ class MASACAgent(Agent):
         bonus = self.config.entropy * (undecided.mean() if self.tf2 else undecided)
         return batch.reward + self.config.discount * (1 - batch.done) * (next_q + bonus)
 
-    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
         """Minus Q of a newly sampled own action, minus the entropy bonus."""
         logits = self.actor(batch.observations[self.number])
         joint = self.with_own_action(batch, gumbel(logits, noise))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
 Colour = tuple[int, int, int]
-Point = NDArray[np.float64]  # (2,)
+Position = NDArray[np.float64]  # (2,)
 
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (33, 37, 41)
@@ -72,7 +72,7 @@ class Scene:
 
     entities: tuple[Entity, ...]
     position: NDArray[np.float64]  # (T + 1, K, 2)
-    centre: Point
+    centre: Position
     half_width: float
 
     pace: ClassVar = 0.2  # seconds per step, slow enough to follow
@@ -145,7 +145,7 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
     return reach
 
 
-def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Point, float]:
+def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Position, float]:
     """Centre and half width of the smallest square, with a margin, around the arena and all bodies at all times."""
     radius = np.array([entity.radius for entity in entities])[:, None]  # (K, 1)
     low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in positions)], axis=0)
@@ -156,24 +156,26 @@ def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]
 class Brush:
     """Draws discs and lines, given in world units (y up), on an image of `size` × `size` pixels."""
 
-    def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Point, half_width: float):
+    def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Position, half_width: float):
         self.draw = draw
         self.scale = size / (2 * half_width)
         self.left, self.top = float(centre[0]) - half_width, float(centre[1]) + half_width
 
-    def pixel(self, at: Point) -> tuple[float, float]:
+    def pixel(self, at: Position) -> tuple[float, float]:
         """Pixel coordinates of a point of the world."""
         x, y = at.tolist()
         return (x - self.left) * self.scale, (self.top - y) * self.scale
 
-    def disc(self, at: Point, radius: float, fill: Colour, edge: Colour | None = None, edge_width: float = 1.0) -> None:
+    def disc(
+        self, at: Position, radius: float, fill: Colour, edge: Colour | None = None, edge_width: float = 1.0
+    ) -> None:
         """A filled circle; its edge lies inside it and is `edge_width` pixels of the final picture wide."""
         x, y = self.pixel(at)
         r = max(radius * self.scale, 2.0 * SUPERSAMPLE)
         width = round(edge_width * SUPERSAMPLE) if edge else 0
         self.draw.ellipse((x - r, y - r, x + r, y + r), fill, edge, width)
 
-    def line(self, start: Point, end: Point, widths: tuple[float, float], colour: Colour) -> None:
+    def line(self, start: Position, end: Position, widths: tuple[float, float], colour: Colour) -> None:
         """A line with round ends that goes from one width to another."""
         (x, y), (to_x, to_y) = self.pixel(start), self.pixel(end)
         r, to_r = (max(width * self.scale, SUPERSAMPLE) / 2 for width in widths)
@@ -190,7 +192,7 @@ class Brush:
         corners = self.pixel(np.array((-1.0, 1.0))), self.pixel(np.array((1.0, -1.0)))
         self.draw.rounded_rectangle(corners, 3 * SUPERSAMPLE, PAPER, BORDER, SUPERSAMPLE)
 
-    def body(self, entity: Entity, at: Point, touched: bool) -> None:
+    def body(self, entity: Entity, at: Position, touched: bool) -> None:
         """One entity; a covered landmark, a caught prey and a bumping agent look different from others."""
         kind, radius = entity
         if kind == "landmark" and touched:

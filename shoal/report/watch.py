@@ -19,12 +19,12 @@ from shoal.errors import UserError, check_range
 from shoal.files import write_whole
 from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
+from shoal.training.play import Act
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Act = Callable[[Array], NDArray[np.floating]]  # observations (E, N, O) to actions (E, N, A)
-Frame = NDArray[np.uint8]  # (height, width, 3)
+RGBFrame = NDArray[np.uint8]  # (height, width, 3)
 Look = TypeVar("Look")
 
 GIF_SIDE = 448  # pixels of the picture of the world, without the text around it
@@ -40,7 +40,7 @@ MARGIN = 16
 class Screen:
     """An episode of a world that renders itself; has the interface of `Scene`."""
 
-    frames: list[Frame]  # T + 1, all of one size
+    frames: list[RGBFrame]  # T + 1, all of one size
 
     frames_per_step: ClassVar = 1
     pace: ClassVar = 0.05  # seconds per step
@@ -71,7 +71,7 @@ class Screen:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
+class RecordedEpisode:
     """One episode of copy 0: T steps between T + 1 moments."""
 
     reward: NDArray[np.float64]  # (T, N)
@@ -88,11 +88,11 @@ class Film:
     """Recorded episodes of one world."""
 
     title: str
-    episodes: tuple[Episode, ...]
+    episodes: tuple[RecordedEpisode, ...]
     team: int = 0
     """Number of leading agents that the return is averaged over; 0 means all."""
 
-    def running_return(self, episode: Episode) -> NDArray[np.float64]:
+    def running_return(self, episode: RecordedEpisode) -> NDArray[np.float64]:
         """(T + 1,) sum of rewards so far, per agent of the team."""
         reward = episode.reward[:, : self.team or None].mean(axis=1)
         return np.concatenate([[0.0], np.cumsum(reward)])
@@ -122,7 +122,7 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
         raise UserError(f"The world '{env.spec.name}' cannot be drawn: bodies have positions that are not finite.")
     view = fit_view(entities, positions)
     scenes = [Scene(entities, position, *view) for position in positions]
-    return _film(env, [Episode(reward, scene) for (reward, _), scene in zip(played, scenes, strict=True)])
+    return _film(env, [RecordedEpisode(reward, scene) for (reward, _), scene in zip(played, scenes, strict=True)])
 
 
 def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:
@@ -133,7 +133,7 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
     _check_counts(episodes, max_steps)
     render = getattr(env, "render", lambda: None)  # not part of the protocol either
 
-    def look() -> Frame:
+    def look() -> RGBFrame:
         try:
             frame = render()
         except Exception as error:  # third-party code
@@ -147,7 +147,7 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
         return _shrink(frame)
 
     played = [_play(env, act, look, lambda before, *_: before, max_steps) for _ in range(episodes)]
-    return _film(env, [Episode(reward, Screen(frames)) for reward, frames in played])
+    return _film(env, [RecordedEpisode(reward, Screen(frames)) for reward, frames in played])
 
 
 def _check_counts(episodes: int, max_steps: int) -> None:
@@ -155,7 +155,7 @@ def _check_counts(episodes: int, max_steps: int) -> None:
     check_range("max_steps", max_steps, 1)
 
 
-def _film(env: VectorEnv, episodes: list[Episode]) -> Film:
+def _film(env: VectorEnv, episodes: list[RecordedEpisode]) -> Film:
     return Film(env.spec.name, tuple(episodes), env.spec.team)
 
 
@@ -196,7 +196,7 @@ def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[
     return own + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
 
 
-def _shrink(frame: Frame) -> Frame:
+def _shrink(frame: RGBFrame) -> RGBFrame:
     """A copy no larger than in the GIF, as hundreds of them are kept."""
     from PIL import Image
 
@@ -312,7 +312,7 @@ def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None
     return image
 
 
-def _strip_row(film: Film, episode: Episode, moments: int) -> "Image.Image":
+def _strip_row(film: Film, episode: RecordedEpisode, moments: int) -> "Image.Image":
     """The moments of one episode side by side, each with its step, return so far and tally."""
     from PIL import Image, ImageDraw
 
@@ -331,7 +331,7 @@ def _strip_row(film: Film, episode: Episode, moments: int) -> "Image.Image":
     return image
 
 
-def _strip_steps(episode: Episode, moments: int) -> list[int]:
+def _strip_steps(episode: RecordedEpisode, moments: int) -> list[int]:
     """Which steps to show: the ends, and between them the highlight nearest to each evenly spaced step, if one is."""
     gap = episode.steps / (moments - 1)
     highlights = episode.moments.highlights()
@@ -343,5 +343,5 @@ def _strip_steps(episode: Episode, moments: int) -> list[int]:
     return sorted(steps)
 
 
-def _return_so_far(film: Film, episode: Episode, step: int) -> str:
+def _return_so_far(film: Film, episode: RecordedEpisode, step: int) -> str:
     return f"return per agent {film.running_return(episode)[step]:.1f}".replace("-", "−")

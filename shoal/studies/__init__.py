@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, check_choice
 from shoal.results import Result
-from shoal.studies.study import Advance, Options
+from shoal.studies.study import Options
 
 STUDIES = {
     "breakdown": "Figure 2: training time by phase, by number of agents",

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.files import write_whole
 from shoal.processors import usable_processors
-from shoal.studies.study import Advance, Options
+from shoal.studies.study import Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
 
@@ -28,7 +29,7 @@ Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One task of a study."""
 
     name: str
@@ -48,13 +49,14 @@ class Cells:
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
         self._deadline = time.monotonic() + 60 * options.budget
-        self._interrupted = False
+        self.interrupted = False
+        self._stopped = False
         self._finished = 0
         with disk.sentence(f"'{self.folder}' cannot be created"):
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(
-        self, cells: Sequence[Cell], work: Work, workers: int | None = None, short: bool = False
+        self, cells: Sequence[StudyCell], work: Work, workers: int | None = None, short: bool = False
     ) -> dict[str, dict[str, Any]]:
         """The results of all finished cells by name; each worker is a process with one thread.
 
@@ -67,7 +69,7 @@ class Cells:
                 self.advance(cell.seconds, f"{cell.name} (kept)")
         todo = [cell for cell in cells if cell.name not in found]
         count = min(workers or usable_processors(), len(todo))
-        if todo and not self._interrupted:
+        if todo and not self._stopped:
             with _pool(count) as pool:
                 try:
                     self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
@@ -76,21 +78,21 @@ class Cells:
                         worker.kill()  # terminated gently it would finish its cell
                     if not self._finished:
                         raise
-                    self._interrupted = True
-                    why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A cell was killed by the system"
+                    self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
+                    why = "Interrupted" if self.interrupted else "A cell was killed by the system"
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
 
     def _do(
         self,
-        todo: list[Cell],
+        todo: list[StudyCell],
         work: Work,
         pool: Executor,
         workers: int,
         found: dict[str, dict[str, Any]],
         deadline: float,
     ) -> None:
-        waiting: dict[Future[dict[str, Any]], Cell] = {}
+        waiting: dict[Future[dict[str, Any]], StudyCell] = {}
         left = list(todo)
         self.advance(0.0, counted(len(todo), "cell"))
         while left or waiting:
@@ -117,7 +119,7 @@ class Cells:
                 "again to continue."
             )
 
-    def _kept(self, cell: Cell) -> dict[str, Any] | None:
+    def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
         """The stored result of a cell with the same settings."""
         try:
             held = json.loads(self._path(cell).read_text())
@@ -126,15 +128,15 @@ class Cells:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _keep(self, cell: Cell, result: dict[str, Any]) -> None:
+    def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
         text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
         write_whole(self._path(cell), text.encode(), "the cell")
 
-    def _path(self, cell: Cell) -> Path:
+    def _path(self, cell: StudyCell) -> Path:
         return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
 
 
-def total_seconds(cells: Sequence[Cell]) -> float:
+def total_seconds(cells: Sequence[StudyCell]) -> float:
     """Approximate total run time, one after the other."""
     return sum(cell.seconds for cell in cells)
 

@@ -13,18 +13,19 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import Precision
+from shoal.inference.form import ExportPrecision
 from shoal.policies.run import load_run
 from shoal.results import Column, Panel, Result, Series, Table, Value
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.disk import sha256
 from shoal.training.play import Act
@@ -35,7 +36,7 @@ PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3
     "II": {"float32_ms": 133.49, "float32_success": 74, "int8_ms": 9.53, "int8_success": 60, "speed-up": 14.0},
     "III": {"float32_ms": 208.115, "float32_success": 86, "int8_ms": 11.036, "int8_success": 75, "speed-up": 18.85},
 }
-PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
+PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "int8")
 TASK: dict[str, Any] = {
     "env": "predator-prey",
     "agents": 1,
@@ -54,14 +55,14 @@ SPACES = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
 """Megabytes of address space beyond what the runtime itself needs, in ascending order."""
 
 
-def cells(quick: bool) -> list[Cell]:
+def cells(quick: bool) -> list[StudyCell]:
     """One training per policy and seed, the first seed first."""
     found = []
     for seed in range(1 if quick else SEEDS):
         for name, (episodes, update_every, seconds) in (QUICK if quick else TRAINING).items():
             learning = {**TASK, "hidden": list(POLICIES[name]), "episodes": episodes, "update_every": update_every}
             settings = {"policy": name, "seed": seed, "learning": learning, "played": 200 if quick else 1_000}
-            found.append(Cell(f"policy {name} seed {seed}", settings, seconds))
+            found.append(StudyCell(f"policy {name} seed {seed}", settings, seconds))
     return found
 
 
@@ -78,7 +79,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     trained = list(done.run(cells(quick), work).values())
     calls = 300 if quick else 2_000
     device = [
-        Cell(
+        StudyCell(
             f"device {row['policy']} {precision}",
             {"policy": row["policy"], "precision": precision, "calls": calls, **row["files"][precision]},
             0.0,
@@ -90,7 +91,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     played = list(done.run(device, on_device, workers=1, short=True).values())
     if not trained:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
-    return {"rows": trained, "device": played, "failed": done.failed}
+    return {"rows": trained, "device": played, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -173,7 +174,7 @@ class DeviceRow(TypedDict):
     """One exported file on the device."""
 
     policy: str
-    precision: Precision
+    precision: ExportPrecision
     bytes: int
     free: dict[str, float]
     least_mb: float | None
@@ -186,6 +187,7 @@ class Found(TypedDict):
     rows: list[TrainedRow]
     device: list[DeviceRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,9 @@ class Summary:
     policy: str
     seeds: int
     agreement: float
-    success: dict[Precision, float]
+    success: dict[ExportPrecision, float]
     """Success rate in per cent."""
-    device: dict[Precision, DeviceRow]
+    device: dict[ExportPrecision, DeviceRow]
 
     @property
     def paper(self) -> dict[str, float]:
@@ -209,7 +211,7 @@ class Summary:
         """Sizes of the hidden layers."""
         return "-".join(map(str, POLICIES[self.policy]))
 
-    def latency(self, precision: Precision) -> float | None:
+    def latency(self, precision: ExportPrecision) -> float | None:
         """Milliseconds per step."""
         return self.device[precision]["free"]["latency_ms"] if precision in self.device else None
 
@@ -253,7 +255,7 @@ def panels(rows: list[Summary]) -> list[Panel]:
 def summary(name: str, found: Found) -> Summary:
     """One policy over all seeds."""
     own = [row for row in found["rows"] if row["policy"] == name]
-    success: dict[Precision, float] = {
+    success: dict[ExportPrecision, float] = {
         "float32": 100 * float(np.mean([row["float32_success"] for row in own])),
         "int8": 100 * float(np.mean([row["int8_success"] for row in own])),
     }
@@ -296,7 +298,7 @@ def success_row(row: Summary) -> dict[Column, Value]:
     }
 
 
-def device_row(row: Summary, precision: Precision) -> dict[Column, Value]:
+def device_row(row: Summary, precision: ExportPrecision) -> dict[Column, Value]:
     """A row of the device's table."""
     own = row.device[precision]
     return {

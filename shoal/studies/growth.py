@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.profiling.figures import growth_figure
 from shoal.profiling.profile import PAPER_GROWTH, Profile
 from shoal.profiling.tables import growth_table, misses_table, times
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 
 def length(quick: bool) -> float:

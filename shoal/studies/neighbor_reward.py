@@ -9,14 +9,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.processors import usable_processors
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
-from shoal.studies.study import Advance
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95, smooth
 
@@ -44,7 +44,7 @@ class Case:
     episodes: int
 
 
-class Point(TypedDict):
+class CurvePoint(TypedDict):
     """A point of a learning curve."""
 
     episode: float
@@ -58,7 +58,7 @@ class CurveRow(TypedDict):
     agents: int
     variant: str
     seed: int
-    curve: list[Point]
+    curve: list[CurvePoint]
 
 
 class VariantRow(TypedDict):
@@ -81,9 +81,10 @@ class Found(TypedDict):
     rows: list[VariantRow]
     curves: list[CurveRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
-Curves = dict[tuple[Case, str, int], list[Point]]
+Curves = dict[tuple[Case, str, int], list[CurvePoint]]
 """The learning curve of each case, variant and seed."""
 
 
@@ -110,6 +111,7 @@ def measured(quick: bool, advance: Advance) -> Found:
     todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
     curves: Curves = {}
     failed: list[str] = []
+    interrupted = False
     advance(0.0, f"{len(todo)} runs")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -129,7 +131,8 @@ def measured(quick: bool, advance: Advance) -> Found:
                 worker.kill()  # terminated gently it would start the next run
             if not curves:
                 raise
-            why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was killed by the system"
+            interrupted = isinstance(stop, KeyboardInterrupt)
+            why = "Interrupted" if interrupted else "A run was killed by the system"
             failed.append(f"{why}: {len(curves)} of {len(todo)} runs are finished.")
     points: list[CurveRow] = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
@@ -137,7 +140,7 @@ def measured(quick: bool, advance: Advance) -> Found:
         if one in curves
     ]
     rows = [row for case in cases(quick) for row in compare(case, curves)]
-    return {"rows": rows, "curves": points, "failed": failed}
+    return {"rows": rows, "curves": points, "failed": failed, "interrupted": interrupted}
 
 
 def study(found: Found) -> Result:
@@ -168,7 +171,7 @@ def panels(curves: list[CurveRow]) -> list[Panel]:
     ]
 
 
-def band(variant: str, curves: list[list[Point]]) -> Series:
+def band(variant: str, curves: list[list[CurvePoint]]) -> Series:
     """The mean over seeds, and from the worst to the best seed."""
     shortest = min(map(len, curves))
     returns = np.array([smooth(np.array([point["return_mean"] for point in curve[:shortest]])) for curve in curves])
@@ -184,7 +187,7 @@ def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
     return {**WORLDS[case.world], **VARIANTS[variant], **common, **quiet}
 
 
-def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
+def train_one(settings: dict[str, Any], folder: str) -> list[CurvePoint]:
     """Train in a separate process; returns the learning curve."""
     from shoal.training.loop import train
 
@@ -194,7 +197,7 @@ def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
     return [{"episode": line["episode"], "return_mean": line["return_mean"]} for line in lines]
 
 
-def last_return(curve: list[Point]) -> float:
+def last_return(curve: list[CurvePoint]) -> float:
     """The mean return of the last 1,000 episodes, or of the last half of a shorter run."""
     end = curve[-1]["episode"]
     start = max(end - 1_000, end / 2)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.profiling.figures import neighbor_figure
 from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile, Sweep
 from shoal.profiling.tables import misses_table, neighbor_table
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 
 def _sweep(quick: bool) -> Sweep:

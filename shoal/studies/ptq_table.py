@@ -6,18 +6,19 @@ formula, one scale per layer, and once with one scale per output channel, clampe
 
 import statistics
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.widths import Row, Sweep, Width, sweep
+from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies import baselines, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training import disk
 
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
@@ -47,7 +48,7 @@ QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c",
 EPISODES, QUICK_EPISODES = 100, 20
 
 
-def cells(quick: bool, options: Options) -> list[Cell]:
+def cells(quick: bool, options: Options) -> list[StudyCell]:
     """One cell per algorithm and environment, or a single one for the user's own zip."""
     episodes = QUICK_EPISODES if quick else EPISODES
     if options.model:
@@ -61,15 +62,17 @@ def cells(quick: bool, options: Options) -> list[Cell]:
         files = {name: named[name] for name in ("model", "normaliser") if named[name]}
         named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
         few = episodes if not quick else 2
-        return [Cell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
+        return [StudyCell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
     if quick:
         return [
-            Cell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
+            StudyCell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
             for algorithm, env, steps in QUICK
         ]
     playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
     return [
-        Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds)
+        StudyCell(
+            f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds
+        )
         for (algorithm, env), recipe in playable
     ]
 
@@ -96,7 +99,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick and not options.model:
         done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed}
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     else:
         algorithm = settings["algorithm"]
         policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
-    found = sweep(policy, Sweep(WIDTHS, ("both",), episodes=settings["episodes"]))
+    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"]))
     return {
         "algorithm": algorithm,
         "env": settings["env"],
@@ -135,6 +138,7 @@ class Found(TypedDict):
 
     rows: list[ModelRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def study(found: Found) -> Result:

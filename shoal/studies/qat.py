@@ -8,19 +8,20 @@ channel, layer inputs with a zero point.
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.errors import UserError
 from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
-from shoal.policies.widths import Sweep, Width, sweep
+from shoal.policies.widths import Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
 
@@ -54,12 +55,12 @@ SLOWER = 2.0
 """Approximate slowdown of quantization-aware training."""
 
 
-def cells(quick: bool) -> list[Cell]:
+def cells(quick: bool) -> list[StudyCell]:
     """Trainings in full precision, quantized afterwards, and quantization-aware trainings for each width.
 
     The first seed first; critics in full precision, which the paper does not have, last of all.
     """
-    found: list[Cell] = []
+    found: list[StudyCell] = []
     for seed in range(1 if quick else SEEDS):
         for bits in (None, 4) if quick else (None, *BITS):
             slower = 1.0 if bits is None else SLOWER
@@ -72,7 +73,7 @@ def cells(quick: bool) -> list[Cell]:
                 settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 for part, own in (MODEL_PARTS if bits else WHOLE).items():
-                    found.append(Cell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
+                    found.append(StudyCell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
             for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
                 learning = (QUICK_WORLDS if quick else WORLDS)[agents]
                 seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
@@ -80,7 +81,7 @@ def cells(quick: bool) -> list[Cell]:
                 settings |= {"seed": seed, "episodes": TEAM_PLAYED}
                 for part, own in (TEAM_PARTS if bits else WHOLE).items():
                     name = f"{algorithm} {agents} agents seed {seed} {how}{part}"
-                    found.append(Cell(name, settings | own, seconds))
+                    found.append(StudyCell(name, settings | own, seconds))
     return sorted(found, key=lambda cell: not cell.settings.get("critics", True))
 
 
@@ -99,7 +100,11 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
         done.failed += recipes.left_out()
-    return {"rows": [row for result in results.values() for row in result["rows"]], "failed": done.failed}
+    return {
+        "rows": [row for result in results.values() for row in result["rows"]],
+        "failed": done.failed,
+        "interrupted": done.interrupted,
+    }
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -137,6 +142,7 @@ class Found(TypedDict):
 
     rows: list[ReturnRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
@@ -148,7 +154,7 @@ def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
         return {"algorithm": about[0], "task": task, "seed": about[1], "how": how, "bits": bits, "return": found}
 
     if bits is not None:
-        found = sweep(policy, Sweep((), episodes=settings["episodes"]))
+        found = sweep(policy, WidthSweep((), episodes=settings["episodes"]))
         trained = next((row for row in found.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
@@ -156,7 +162,7 @@ def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
         return
     widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
     for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
-        found = sweep(policy, Sweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
+        found = sweep(policy, WidthSweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
         if agents is None:
             yield row("float32", 32, found.rows[0].return_mean)
         for narrow in found.rows[1:]:
@@ -186,7 +192,7 @@ def study(found: Found) -> Result:
     return panel_result("qat", title, tables, [*findings, *found["failed"]], panels, found)
 
 
-def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
+def table_rows(name: str, group: "SeedReturns") -> Iterable[dict[str, Value]]:
     """One row per method."""
     for how in kinds(group):
         means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
@@ -195,7 +201,7 @@ def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
         yield {"model": name, "how": how, "seeds": seeds, "float32": full, **means}
 
 
-def panel_of(name: str, group: "Group") -> Panel:
+def panel_of(name: str, group: "SeedReturns") -> Panel:
     """Both methods over bits; the dashed line is full precision."""
     widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
     series = [
@@ -210,27 +216,27 @@ def panel_of(name: str, group: "Group") -> Panel:
     return Panel(name, "return of an episode", series, "bits", list(map(str, widths)), level=full)
 
 
-def kinds(group: "Group") -> list[str]:
+def kinds(group: "SeedReturns") -> list[str]:
     """The methods that were measured."""
     return [how for how in HOWS if any(kind == how for kind, _ in group)]
 
 
 HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
 AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
-Group = dict[tuple[str, int], list[float]]
+SeedReturns = dict[tuple[str, int], list[float]]
 """Returns of all seeds by method and bits."""
 
 
-def grouped(rows: list[ReturnRow]) -> dict[str, Group]:
+def grouped(rows: list[ReturnRow]) -> dict[str, SeedReturns]:
     """The returns of each algorithm and task."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, SeedReturns] = {}
     for row in rows:
         group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})
         group.setdefault((row["how"], row["bits"]), []).append(row["return"])
     return groups
 
 
-def sentences(name: str, group: Group) -> Iterable[str]:
+def sentences(name: str, group: SeedReturns) -> Iterable[str]:
     """The fewest bits at which each method keeps the full-precision return."""
     full = _mean(group.get(("float32", 32)))
     if full is None:
@@ -250,7 +256,7 @@ def sentences(name: str, group: Group) -> Iterable[str]:
         yield f"{name}: {full:.1f} in float32; within 5 % of it: {', '.join(kept)}."
 
 
-def losses(groups: dict[str, Group]) -> list[str]:
+def losses(groups: dict[str, SeedReturns]) -> list[str]:
     """The average cost of post-training quantization, for models and for teams (all agents, and one agent alone)."""
     said = []
     teams = {name: any(how.endswith("one agent") for how, _ in group) for name, group in groups.items()}
@@ -267,7 +273,7 @@ def losses(groups: dict[str, Group]) -> list[str]:
     return said
 
 
-def against(groups: dict[str, Group]) -> list[str]:
+def against(groups: dict[str, SeedReturns]) -> list[str]:
     """How often one method is at least as good as another."""
     said = []
     for one, other in AGAINST:

@@ -1,13 +1,10 @@
 """The options of a study, and the result of one with a single figure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.results import Figure, Panel, Result, Table
-
-Advance = Callable[[float, str], None]
-"""Called with the amount of work done since the last call, and a description of the current work."""
 
 
 @dataclass(frozen=True)

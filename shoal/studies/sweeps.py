@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.profiling.figures import Row, uniform_only
 from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Profile, Sweep, profile
-from shoal.studies.study import Advance
 
 PAPER_AGENTS = (3, 6, 12, 24, 48)
 

@@ -4,25 +4,26 @@ The models are those of `ptq-table`, trained once for both; the formula is the p
 """
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from shoal.advance import Advance
 from shoal.errors import UserError
-from shoal.policies.widths import Row, Sweep, Width, sweep
+from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.results import Panel, Result, Series, Table
 from shoal.studies import baselines, ptq_table, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
 NEAR = 0.95
 """A return counts as near if it is within 1 - NEAR of |full| below the full-precision one."""
 
 
-def cells(quick: bool, options: Options) -> list[Cell]:
+def cells(quick: bool, options: Options) -> list[StudyCell]:
     """One cell per model."""
     return [
-        Cell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
+        StudyCell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
         for cell in ptq_table.cells(quick, options)
         if not quick or cell.settings["algorithm"] != "dqn"
     ]
@@ -43,7 +44,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
         done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed}
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     algorithm, env = settings["algorithm"], settings["env"]
     policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
     widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
-    found = sweep(policy, Sweep(widths, ("weights",), episodes=settings["episodes"]))
+    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"]))
     return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
 
 
@@ -70,6 +71,7 @@ class Found(TypedDict):
 
     rows: list[ModelRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def study(found: Found) -> Result:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.algorithms.config import option
 from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, VectorEnv
-from shoal.errors import UserError
+from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
 from shoal.training.returns import ReturnTracker, confidence95
@@ -54,15 +54,14 @@ def build_env(
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """A world's complaint about `prey_count` is one about --prey-count here."""
+    """Let an error about the setting `prey_count` name the option --prey-count."""
     try:
         yield
-    except UserError as error:
-        setting, _, rest = str(error).partition(" ")
-        if setting not in {field.name for field in fields(WorldConfig)} | {"options"}:
+    except SettingError as error:
+        name = "env_options" if error.setting == "options" else error.setting
+        if name not in {field.name for field in fields(WorldConfig)}:
             raise
-        name = "env_options" if setting == "options" else setting
-        raise UserError(f"{option(name)} {rest}") from None
+        raise SettingError(option(name), error.problem) from None
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:

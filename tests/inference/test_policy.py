@@ -91,7 +91,7 @@ def test_an_agent_alone_acts_as_in_its_team(head, frozen):
         actions = alone.reference(x[:, n : n + 1, : policy.observation_sizes[n]])
         expected = together[:, n : n + 1] if head == "argmax" else together[:, n : n + 1, : policy.action_sizes[n]]
         assert np.allclose(actions, expected, atol=1e-6)
-        assert alone.observation_size == policy.observation_sizes[n] and alone.layers[-1].units == alone.action_size
+        assert alone.observation_size == policy.observation_sizes[n] and alone.layers[-1].outputs == alone.action_size
 
 
 def test_choices_become_one_hot_for_worlds():

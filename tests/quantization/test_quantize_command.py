@@ -16,7 +16,7 @@ from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.states import Thinned
-from shoal.policies.widths import STATES, Row, Sweep, Width, _row, sweep
+from shoal.policies.widths import STATES, Row, Width, WidthSweep, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model
@@ -126,7 +126,7 @@ def test_every_row_starts_where_the_others_do(run):
         return env
 
     subject.make_env = watched
-    found = sweep(subject, Sweep((FOUR,), ("weights", "activations", "both"), episodes=4))
+    found = sweep(subject, WidthSweep((FOUR,), ("weights", "activations", "both"), episodes=4))
     assert len(starts) == 5 and all(np.array_equal(start, starts[0]) for start in starts)
     assert [row.what for row in found.rows] == ["none", "trained", "weights", "activations", "both"]
     assert found.rows[3].bytes == found.rows[0].bytes > found.rows[2].bytes
@@ -214,7 +214,7 @@ def test_states_are_spread_over_all_that_was_met():
 
 def test_what_a_row_quantizes():
     edge = Width("8 bits", Scheme(8, per_channel=True))
-    wanted = Sweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
+    wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Scheme(4, symmetric=False, per_channel=False)
     rest = edge.scheme, edge.scheme, True, (0,)
     assert wanted.plan(FOUR.scheme, "both") == Plan(FOUR.scheme, inputs, *rest)
