@@ -133,10 +133,9 @@ def _observe(graph: Graph, policy: Policy, x: str) -> str:
     if policy.scale_image:
         x = graph("Div", x, graph.constant(255))
     if (norm := policy.normaliser) is not None:
-        deviation = np.sqrt(norm.var.astype(np.float64) + norm.epsilon)
         shape = policy.image or (norm.mean.shape if policy.agents > 1 else norm.mean.shape[1:])
         x = graph("Sub", x, graph.constant(norm.mean.reshape(shape), name="mean"))
-        x = graph("Div", x, graph.constant(deviation.astype(np.float32).reshape(shape), name="deviation"))
+        x = graph("Div", x, graph.constant(norm.deviation.astype(np.float32).reshape(shape), name="deviation"))
         x = graph("Clip", x, graph.constant(-norm.clip), graph.constant(norm.clip))
     return x
 

@@ -200,7 +200,7 @@ def _numbers(policy: Policy) -> Array:
     n, size = policy.agents, policy.observation_size
     mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
     if (norm := policy.normaliser) is not None:
-        mean, deviation, clip = norm.mean.astype(float), np.sqrt(norm.var.astype(float) + norm.epsilon), norm.clip
+        mean, deviation, clip = norm.mean.astype(float), norm.deviation, norm.clip
     if policy.scale_image:
         mean, deviation = 255 * mean, 255 * deviation
     low, high = (

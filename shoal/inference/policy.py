@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.envs.base import AgentSizes
 from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid
 from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
@@ -37,6 +38,11 @@ class Normaliser:
     var: Array  # (N, O)
     epsilon: float = 1e-8
     clip: float = 10.0
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """(N, O): sqrt(var + epsilon)."""
+        return np.asarray(np.sqrt(self.var.astype(np.float64) + self.epsilon))
 
     def apply(self, x: NDArray[Any], dtype: Any) -> NDArray[Any]:
         """Observations (N, B, O), or (B, O) of one agent, as the network sees them."""
@@ -77,7 +83,7 @@ class Exploration:
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class Policy(AgentSizes):
     """All agents' policies, from raw observation to the environment's action."""
 
     layers: tuple[Layer, ...]
@@ -95,21 +101,6 @@ class Policy:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     exploration: Exploration | None = None
     """How it explores in training; None: unknown."""
-
-    @property
-    def agents(self) -> int:
-        """N."""
-        return len(self.agent_names)
-
-    @property
-    def observation_size(self) -> int:
-        """O, the longest observation."""
-        return max(self.observation_sizes)
-
-    @property
-    def action_size(self) -> int:
-        """A, the longest action vector."""
-        return max(self.action_sizes)
 
     @property
     def parameters(self) -> int:

@@ -60,12 +60,16 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(safetensors.numpy.load_file(path))
     with path.open("rb") as file:
         venv = pickle.load(file)
+    return statistics_of(venv)
+
+
+def statistics_of(venv: Any) -> dict[str, Any]:
+    """The entries of a safe file, from a VecNormalize."""
     if not getattr(venv, "norm_obs", True):
         raise ValueError("it does not normalise observations")
-    statistics = venv.obs_rms
-    if isinstance(statistics, dict):
+    if isinstance(found := venv.obs_rms, dict):
         raise ValueError("it is for dictionary observations")
-    return {"mean": statistics.mean, "var": statistics.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
+    return {"mean": found.mean, "var": found.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
 
 
 def _normaliser(held: dict[str, Any], path: Path) -> Normaliser:

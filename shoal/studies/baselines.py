@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.errors import UserError
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.quantization.normaliser import read_normaliser
+from shoal.quantization.normaliser import read_normaliser, statistics_of
 from shoal.quantization.stable_baselines import read_zip
 from shoal.studies import recipes
 from shoal.studies.recipes import CHOSEN, CHOSEN_BY, Recipe
@@ -88,9 +88,7 @@ def _train(
             if qat is not None:
                 qat.keep()
             if isinstance(venv, VecNormalize):
-                found: Any = venv.obs_rms
-                values = {"mean": found.mean, "var": found.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
-                np.savez(Path(best) / f"{zipped.stem}.npz", **values)
+                np.savez(Path(best) / f"{zipped.stem}.npz", **statistics_of(venv))
             model.save(Path(best) / zipped.name)
 
         warnings.simplefilter("ignore")  # about mini-batches larger than a rollout, as in some tuned settings

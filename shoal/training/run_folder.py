@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
+from shoal.files import replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig
@@ -94,13 +95,7 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         """Write a whole file atomically: under a temporary name first."""
         with writing(self.path / name):
-            temporary = self.path / f".{name}.new"
-            temporary.unlink(missing_ok=True)  # from a killed writer
-            try:
-                disk.write(temporary, text.encode())
-                temporary.replace(self.path / name)
-            finally:
-                disk.delete(temporary)
+            replace_file(self.path / name, text.encode(), self.path / f".{name}.new")
 
     def discard(self, log: "MetricsLog") -> None:
         """Undo a new run that failed before its first step: delete its files, and the folder if it is empty then."""
