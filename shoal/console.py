@@ -1,6 +1,6 @@
-"""What a person sees: answers on standard output, sentences and progress on standard error.
+"""Console output: results on standard output, messages and progress on standard error.
 
-While a command runs, standard output is for answers only: what others print goes to standard error.
+While a command runs, standard output is for results only: third-party output goes to standard error.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from typing import Any, TextIO
 from shoal.errors import UserError, printable
 from shoal.results import Result, Table
 
-_out: TextIO | None = sys.stdout  # where answers go
+_out: TextIO | None = sys.stdout  # where results go
 
 
 @contextlib.contextmanager
 def answers_only() -> Iterator[None]:
-    """Keep standard output for `put`: what others print, in Python or in native code, goes to standard error."""
+    """Reserve standard output for `put`: other output, from Python or native code, goes to standard error."""
     global _out
     _out = sys.stdout
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII shows question marks
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows question marks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     with native_prints_apart(), contextlib.redirect_stdout(sys.stderr):
@@ -33,14 +33,14 @@ def answers_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def native_prints_apart() -> Iterator[None]:
-    """Within it also what others' native code and processes write to standard output goes to standard error."""
+    """Redirect what native code and child processes write to standard output to standard error."""
     global _out
     try:
         if (sys.stdout.fileno(), sys.stderr.fileno()) != (1, 2):
             raise ValueError("not the streams of a process")
         kept = os.dup(1)
         os.dup2(2, 1)
-    except (AttributeError, OSError, ValueError):  # closed, or taken over by whoever called us
+    except (AttributeError, OSError, ValueError):  # closed, or redirected by the caller
         yield
         return
     _out = open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False)  # noqa: SIM115
@@ -55,26 +55,26 @@ def native_prints_apart() -> Iterator[None]:
 
 
 def say(sentence: str) -> None:
-    """A sentence to the person, on standard error; nobody there is no error."""
+    """Print a message on standard error; a closed standard error is ignored."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(printable(sentence), file=sys.stderr, flush=True)
 
 
 def put(text: str) -> None:
-    """What was asked for, on standard output; a sentence if that is full or gone."""
+    """Print a result on standard output; a `UserError` if that fails."""
     if _out is None:
         raise UserError("The output could not be written: standard output is closed.")
     try:
         print(text, file=_out, flush=True)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), _out.fileno())  # nothing more can be flushed to the old one
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _out.fileno())  # the old one can no longer be flushed
         raise UserError(f"The output could not be written: {error.strerror or error}.") from None
 
 
 def quoted(path: str) -> str:
-    """A path as a shell takes it, on one line."""
+    """A path quoted for a shell, on one line."""
     if path.isprintable():
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
@@ -85,7 +85,7 @@ def quoted(path: str) -> str:
 def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
     """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
 
-    It is told how much more is done, and perhaps what is being done.
+    It takes the amount of work done since the last call, and optionally a description of the current work.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -103,27 +103,27 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on standard output; what is not a number is null."""
+    """Print one JSON object on standard output; non-finite numbers become null."""
     from shoal.training.run_folder import finite
 
     put(json.dumps(finite(value)))
 
 
 def print_files(run: Path, pictures: list[Path]) -> None:
-    """Where everything is."""
+    """Print where the files are."""
     for path in pictures:
         put(f"{path.suffix[1:].upper():<4} {printable(str(path))}")
     put(f"in   {printable(str(run))}")
 
 
 def print_table(table: Table) -> None:
-    """A table on standard output."""
+    """Print a table on standard output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
+    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
     grid = Grid(title=Text(printable(table.title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
     for number, column in enumerate(table.columns):
         words = all(isinstance(row[number], str) for row in table.rows)
@@ -139,7 +139,7 @@ def print_table(table: Table) -> None:
 
 
 def print_result(result: Result) -> None:
-    """Tables and findings of a result on standard output."""
+    """Print the tables and findings of a result on standard output."""
     for table in result.tables:
         print_table(table)
     if result.findings:
@@ -147,7 +147,7 @@ def print_result(result: Result) -> None:
 
 
 def output_file(option: str, name: str, suffix: str) -> Path:
-    """A file to write, in a folder that is there: found out before the work, not after it."""
+    """A file to write in an existing folder; checked before the work, not after it."""
     path = Path(name)
     if path.suffix.lower() != suffix:
         raise UserError(f"{option} is '{name}', but must end in {suffix}.")
@@ -165,7 +165,7 @@ def output_file(option: str, name: str, suffix: str) -> Path:
 
 
 def output_folder(name: str) -> Path:
-    """A folder to write into, made if it is not there: found out before the work, not after it."""
+    """A folder to write into, created if needed; checked before the work, not after it."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def output_folder(name: str) -> Path:
 
 
 def write_json(value: dict[str, Any], path: Path) -> None:
-    """The same object as `--json` prints, in a file."""
+    """Write the object that `--json` prints to a file."""
     from shoal.files import write_whole
     from shoal.training.run_folder import finite
 
@@ -185,7 +185,7 @@ def write_json(value: dict[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote."""
+    """Read what `write_json` wrote."""
     try:
         held = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -196,5 +196,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def ended(found: Mapping[str, Any]) -> int:
-    """The exit code of what was measured: Ctrl-C is told though everything up to it was kept."""
-    return 130 if any(sentence.startswith("Interrupted") for sentence in found.get("failed", ())) else 0
+    """The exit code after these results: 130 if Ctrl-C ended the work early, though finished parts were kept."""
+    return 130 if found.get("interrupted") else 0

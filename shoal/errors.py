@@ -7,6 +7,22 @@ class UserError(Exception):
     """What is wrong, where, and what would be right, in one sentence."""
 
 
+class SettingError(UserError):
+    """One setting is wrong; the message begins with its name, so that the command line can name its option instead.
+
+    Attributes:
+        setting: its name.
+        problem: the rest of the message.
+    """
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(setting, problem)
+        self.setting, self.problem = setting, problem
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.problem}"
+
+
 class Diverged(UserError):
     """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
@@ -14,14 +30,14 @@ class Diverged(UserError):
 def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
     """Raise a `UserError` that lists the choices unless `value` is one of them."""
     if value not in choices:
-        raise UserError(f"{what} '{value}' is not known; choose one of: {', '.join(choices)}.")
+        raise SettingError(what, f"'{value}' is not known; choose one of: {', '.join(choices)}.")
 
 
 def check_range(what: str, value: float, low: float, high: float | None = None) -> None:
     """Raise a `UserError` unless low <= value (<= high). NaN is out of every range."""
     if not (value >= low and (high is None or value <= high)):
         right = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise UserError(f"{what} is {value}, but must be {right}.")
+        raise SettingError(what, f"is {value}, but must be {right}.")
 
 
 def whole_number(what: str, value: object, low: int | None = None, high: int | None = None) -> int:
@@ -31,7 +47,7 @@ def whole_number(what: str, value: object, low: int | None = None, high: int | N
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise UserError(f"{what} is {value!r}, but must be a whole number.") from None
+        raise SettingError(what, f"is {value!r}, but must be a whole number.") from None
     if low is not None:
         check_range(what, number, low, high)
     return number

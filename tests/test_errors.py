@@ -1,11 +1,12 @@
 """Words for sentences."""
 
+import pickle
 import subprocess
 
 import pytest
 
 from shoal.console import answers_only, print_table, quoted
-from shoal.errors import counted, printable
+from shoal.errors import SettingError, check_choice, check_range, counted, printable, whole_number
 from shoal.results import Table
 
 
@@ -47,3 +48,18 @@ def test_names_in_tables_are_not_obeyed_either(capsys):
 def test_a_quoted_path_is_one_line_that_a_shell_takes(path):
     assert quoted(path).isprintable()
     assert subprocess.run(["bash", "-c", f"printf %s {quoted(path)}"], capture_output=True, text=True).stdout == path
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (lambda: check_choice("rules", "chess", ("mpe2",)), "rules 'chess' is not known; choose one of: mpe2."),
+        (lambda: check_range("rules", 3, 1, 2), "rules is 3, but must be from 1 to 2."),
+        (lambda: whole_number("rules", 1.5), "rules is 1.5, but must be a whole number."),
+    ],
+)
+def test_an_error_about_a_setting_names_it(check, message):
+    with pytest.raises(SettingError) as refused:
+        check()
+    for error in (refused.value, pickle.loads(pickle.dumps(refused.value))):  # it may come from another process
+        assert str(error) == message and error.setting == "rules"

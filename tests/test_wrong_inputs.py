@@ -92,7 +92,7 @@ WRONG = [
     ("train --env gym:Taxi-v3 --rules openai", "rules"),
     ("train --env gym:Blackjack-v1", "Blackjack"),
     ("train --env gym:CartPole-v1 --agents 2", "agents"),
-    ("train --resume", "--resume needs the run folder"),
+    ("train --resume", "--resume needs a run folder"),
     ("train --resume nowhere", "There is no run folder 'nowhere'"),
     ("train --resume {tmp}", "is not a run folder"),
     ("train --resume {corrupt}", "cannot be read"),
@@ -110,12 +110,12 @@ WRONG = [
     ("evaluate {run} --episodes 0", "--episodes is 0"),
     ("evaluate {run} --seed -1", "-1"),
     ("evaluate {damaged}", "checkpoint"),
-    ("evaluate {resized}", "config.json' is damaged: agents is 4 instead of null; put back what"),
-    ("evaluate {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; put back what"),
-    ("train --resume {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; put back what"),
+    ("evaluate {resized}", "config.json' is damaged: agents is 4 instead of null; restore what"),
+    ("evaluate {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; restore what"),
+    ("train --resume {relayered}", "config.json' is damaged: hidden is [8, 8] instead of [8]; restore what"),
     ("train --resume {stranger}", "names the environment 'gym:no_such_module:World-v0', which is third-party code"),
-    ("evaluate {zip}", "is not a model of Stable-Baselines3: it holds no 'policy.pth'"),
-    ("evaluate --episodes 2 {zip}", "is not a model of Stable-Baselines3: it holds no 'policy.pth'"),
+    ("evaluate {zip}", "is not a Stable-Baselines3 model: it has no 'policy.pth'"),
+    ("evaluate --episodes 2 {zip}", "is not a Stable-Baselines3 model: it has no 'policy.pth'"),
     ("evaluate nowhere.zip", "There is no run folder, Stable-Baselines3 zip or ONNX file 'nowhere.zip'"),
     ("watch {zip}", "is a file, but must be a run folder"),
     ("watch nowhere", "There is no run folder 'nowhere'"),
@@ -175,7 +175,7 @@ def test_wrong_input(text, expected, places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words_of(text, places, tmp_path)) == 2
     out, err = capsys.readouterr()
-    err = err.replace("Compiling the loops for this machine; from the next run on they are there.\n", "")
+    err = err.replace("Compiling kernels for this machine; they are cached for later runs.\n", "")
     if text:
         assert out == ""
         assert err.startswith("shoal: ") and err.endswith(".\n") and len(err.splitlines()) == 1, err

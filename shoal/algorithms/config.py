@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike, fspath
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, whole_number
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,7 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise UserError(f"{what} is {value!r}, but must be a finite number.")
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UserError(f"{what} is {value!r}, but must be a whole number.")
-    return int(value)
+    return whole_number(what, value)
 
 
 def option(name: str) -> str:

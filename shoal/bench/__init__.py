@@ -1,4 +1,4 @@
-"""The project's ratios against peers and limits; both sides of each are measured in one run."""
+"""Benchmarks against other implementations and hardware limits; both sides are measured in the same run."""
 
 import importlib
 import inspect
@@ -10,24 +10,24 @@ from shoal.errors import UserError
 from shoal.results import Result, Table
 
 BENCHES = {
-    "env": "steps/s of our worlds over mpe2's",
-    "update": "time of one update of all trainers over its bare matrix products",
-    "replay": "bytes/s of the samplers over a contiguous copy",
-    "phases": "share of sampling in an update, of acting in training; what neighbour sampling saves",
-    "checkpoint": "time of a checkpoint over the training between two of them",
-    "train": "steps/s of whole training over the reference's, and over the ceiling of its bare products",
-    "steady": "steps/s of whole training beside busy neighbours over those on a free machine",
-    "gemm": "emulated matrix products beside float32 ones of the same shape",
-    "quantize": "ns an element beside a copy",
-    "qat": "quantization-aware training beside plain training",
-    "inference": "engines and precisions beside PyTorch: latency, memory, loading of weights",
+    "env": "steps/s of Shoal's worlds relative to mpe2's",
+    "update": "time of one update of all trainers relative to its bare matrix products",
+    "replay": "bytes/s of the samplers relative to a contiguous copy",
+    "phases": "share of sampling in an update and of acting in training; time saved by neighbour sampling",
+    "checkpoint": "time of a checkpoint relative to the training between two of them",
+    "train": "steps/s of whole training relative to the reference's, and to the limit of its bare products",
+    "steady": "steps/s of whole training under other load relative to an idle machine",
+    "gemm": "emulated matrix products compared with float32 ones of the same shape",
+    "quantize": "ns per element compared with a copy",
+    "qat": "quantization-aware training compared with plain training",
+    "inference": "engines and precisions compared with PyTorch: latency, memory, loading weights",
 }
 
 
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
-    """What a bench is measured in: the numbers of agents asked for, or its own parts.
+    """The parts of a bench: the numbers of agents asked for, or its own parts.
 
-    A bench that takes no numbers of agents refuses to be given some, unless others run beside it.
+    A bench that takes no numbers of agents refuses them, unless it runs together with others.
     """
     if any(not 1 <= n <= 1024 for n in agents):
         raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
@@ -40,7 +40,7 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
 
 
 def run_benches(names: Sequence[str], agents: tuple[int, ...], advance: Callable[[], None]) -> Result:
-    """A table of each bench; `advance` is called at the end of every part."""
+    """One table per bench; `advance` is called at the end of every part."""
     work = {name: parts(name, agents, alone=len(names) == 1) for name in names}
     tables, every = [], []
     for name, own in work.items():

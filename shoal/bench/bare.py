@@ -2,7 +2,7 @@
 
 Three critic forward passes (target, Q, P), one critic backward for all weights and the hidden layers' inputs, one
 critic backward to the own actions, two actor forwards, one actor backward. No bias, ReLU, noise, optimizer or gather.
-As they stand in the formulas, or `turned`: narrow ones the other way round, which is the quicker way to have them.
+As in the formulas, or `turned`: narrow products transposed, which is faster.
 Shape letters: N agents, B batch rows, O observation, A action, J joint, H hidden (two layers of it).
 """
 
@@ -62,7 +62,7 @@ class BareProducts:
         torch.bmm(self.observation.mT, self.hidden, out=self.out_actor_first)
 
     def _hidden_backward(self) -> None:
-        if self.turned:  # over a single inner index: a multiplication
+        if self.turned:  # inner dimension 1: an elementwise multiplication
             torch.mul(self.q, self.third.mT, out=self.out_hidden)
         else:
             torch.bmm(self.q, self.third.mT, out=self.out_hidden)

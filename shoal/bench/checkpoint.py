@@ -1,4 +1,4 @@
-"""`shoal bench checkpoint`: the time of a checkpoint over the training between two of them, with a full ring."""
+"""`shoal bench checkpoint`: the time of a checkpoint relative to the training between two of them, with a full ring."""
 
 import statistics
 import tempfile
@@ -19,7 +19,7 @@ SAVES = 3
 
 
 class Row(TypedDict):
-    """Checkpoints beside training, with one number of agents."""
+    """Checkpoints compared with training, for one number of agents."""
 
     agents: int
     algorithm: str
@@ -30,7 +30,7 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str = "maddpg") -> list[Row]:
-    """A row for each number of agents, at the defaults: a checkpoint every 1,000 episodes, a ring of 10⁶ if it fits."""
+    """One row per number of agents, by default: a checkpoint every 1,000 episodes, a ring of 10⁶ if it fits."""
     rows: list[Row] = []
     for n in agents:
         config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
@@ -57,7 +57,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str 
 
 
 def _saves(training: Training, samples: int) -> list[float]:
-    """Seconds of each of a few checkpoints, with this many new transitions before each."""
+    """Seconds of a few checkpoints, each after this many new transitions."""
     act, seconds = random_act(training.env.spec, 0), []
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         checkpoints = Checkpoints(Path(folder) / "checkpoints")

@@ -1,6 +1,6 @@
-"""`shoal bench env`: our worlds beside those of the mpe2 package, steps per second in the same run.
+"""`shoal bench env`: Shoal's worlds compared with those of the mpe2 package, in steps per second.
 
-One step is one step of all agents of one copy. Both sides play random choices that were drawn beforehand, for
+One step is one step of all agents of one copy. Both sides play random choices drawn in advance, for
 whole episodes with their resets, and take turns.
 """
 
@@ -32,7 +32,7 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[Row]:
-    """A row for both tasks and each number of agents; each takes about `seconds`, or three episodes of mpe2."""
+    """One row per task and number of agents; each takes about `seconds`, or three episodes of mpe2."""
     rows: list[Row] = []
     for world in ("cooperative-navigation", "predator-prey"):
         for n in agents:
@@ -54,7 +54,7 @@ def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[Row]:
 
 
 def _our_world(world: str, agents: int) -> ParticleWorld:
-    """So many copies that a step is work for all threads, but its observations are only a few megabytes."""
+    """Enough copies that a step occupies all threads, but observations take only a few megabytes."""
     copies = max(64, 73_728 // agents**2)  # 8192 for 3 agents
     prey = "learned" if world == "predator-prey" else "scripted"
     return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE))

@@ -1,6 +1,6 @@
-"""`shoal bench gemm`: matrix products through MAC units beside float32 ones of the same shape, in the same run.
+"""`shoal bench gemm`: matrix products on emulated MAC units compared with float32 ones of the same shape.
 
-Two threads for both. A row's goal is what the project set itself; `of_goal` of 1 or more has reached it.
+Both sides use two threads. A row's goal is the project's target; `of_goal` of 1 or more means it is reached.
 """
 
 import os
@@ -23,13 +23,13 @@ FLOAT, FIXED = "E5M2:5+E6M5", "E5M2:5+Q8.13"
 GOALS = {FLOAT: 5.0, FIXED: 5.0, f"{FLOAT}, rounding=stochastic": 1.5}
 """GMAC/s of one large product."""
 CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.7
-"""Parts of the large product's rate."""
+"""Fractions of the large product's rate."""
 FIRST_CALL_GOAL = 10.0
-"""Seconds, with nothing compiled before."""
+"""Seconds, with an empty compilation cache."""
 
 
 class Row(TypedDict):
-    """One product through one MAC unit."""
+    """One product on one MAC unit."""
 
     product: str
     unit: str
@@ -43,7 +43,7 @@ class Row(TypedDict):
 
 
 def run(parts: tuple[str, ...] = ("products", "first call"), seconds: float = 20.0, size: int = 1024) -> list[Row]:
-    """A row for each product (size × size × size, a convolution, a batch of small ones), and one for the first call."""
+    """One row per product (size × size × size, a convolution, a batch of small ones), and one for the first call."""
     rows: list[Row] = []
     if "products" in parts:
         with torch_threads(THREADS):
@@ -90,7 +90,7 @@ def _products(seconds: float, size: int) -> list[Row]:
 
 
 def _first_call() -> Row:
-    """Seconds of the first product of a process that finds nothing compiled, the imports not counted."""
+    """Seconds of the first product of a process with an empty compilation cache, without imports."""
     code = (
         "import time, torch\n"
         "from shoal.numerics import matmul\n"

@@ -1,9 +1,9 @@
-"""`shoal bench inference`: every engine in every precision beside PyTorch, one thread, in turns in one run.
+"""`shoal bench inference`: every engine in every precision compared with PyTorch, one thread, interleaved.
 
-A turn is many calls in a row, as an actor makes them, so that each engine finds its own weights in the caches.
-`ratio` is PyTorch's float32 time over this one's. `load_ms`: other weights put into the running engine. `memory_mb`:
-what a process holds that does nothing but this, with all that it had to import; exported files are played without
-torch, onnx and numba. `goal` is what the project set itself for the ratio.
+A turn is many consecutive calls, as an actor makes them, so that each engine has its own weights in the caches.
+`ratio` is PyTorch's float32 time over this one's. `load_ms`: loading other weights into the engine. `memory_mb`:
+memory of a process that does nothing else, imports included; exported files are run without torch, onnx and numba.
+`goal` is the project's target for the ratio.
 """
 
 import json
@@ -33,9 +33,9 @@ from shoal.results import Column
 
 BATCHES = (1, 64)
 GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}
-"""Ratios wanted of an engine or a precision."""
+"""Target ratios of engines and precisions."""
 SLOWER = 1.03
-"""Times a float32 time from which a precision is said to be slower."""
+"""Ratio to the float32 time from which a precision is reported as slower."""
 LOADS = 3
 
 
@@ -56,7 +56,7 @@ class Row(TypedDict):
 
 
 def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[Row]:
-    """A row for each network, batch, engine and precision; `seconds` for each network and batch."""
+    """One row per network, batch, engine and precision; `seconds` per network and batch."""
     with torch_threads(1):
         return [row for name in networks for row in _rows(name, seconds, memory)]
 
@@ -117,7 +117,7 @@ def _table(
 
 
 def _load_ms(engine: Engine, policy: Policy) -> float:
-    """Milliseconds until other weights are played."""
+    """Milliseconds to load other weights."""
     other = replace(policy, layers=tuple(replace(layer, weight=layer.weight * 0.5) for layer in policy.layers))
     took = []
     for k in range(LOADS):
@@ -128,7 +128,7 @@ def _load_ms(engine: Engine, policy: Policy) -> float:
 
 
 def _memory(network: str, policy: Policy, kinds: list[tuple[str, str]]) -> dict[tuple[str, str, int], float]:
-    """Megabytes of a process for each engine, precision and batch."""
+    """Megabytes of a process per engine, precision and batch."""
     held = {}
     with tempfile.TemporaryDirectory() as folder:
         for engine, precision in kinds:

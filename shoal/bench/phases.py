@@ -1,4 +1,4 @@
-"""`shoal bench phases`: how little of the time is left to sampling and to acting, and what neighbour sampling saves."""
+"""`shoal bench phases`: the shares of sampling and acting in the time, and the time saved by neighbour sampling."""
 
 from typing import Annotated, TypedDict
 
@@ -9,11 +9,11 @@ from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 
-RING_BYTES = 400_000_000  # far more than any last-level cache holds
+RING_BYTES = 400_000_000  # far larger than any last-level cache
 
 
 class Row(TypedDict):
-    """Shares of the phases with one number of agents."""
+    """Shares of the phases for one number of agents."""
 
     agents: int
     algorithm: str
@@ -27,7 +27,7 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg") -> list[Row]:
-    """A row for each number of agents, of the engine alone, with a ring far larger than the last-level cache."""
+    """One row per number of agents, for the engine only, with a ring far larger than the last-level cache."""
     rows: list[Row] = []
     for n in agents:
         config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)

@@ -1,7 +1,7 @@
-"""`shoal bench qat`: what quantization-aware training costs, beside plain training in the same run, one thread.
+"""`shoal bench qat`: the cost of quantization-aware training relative to plain training, one thread.
 
-Teams: one update of all trainers, while ranges are only observed and once numbers are quantized (MADDPG, cooperative
-navigation). Models of Stable-Baselines3: a whole `learn` with the callback, rollouts included.
+Teams: one update of all trainers, while ranges are only observed and with quantization on (MADDPG, cooperative
+navigation). Stable-Baselines3 models: a whole `learn` with the callback, rollouts included.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TASKS = {
 
 
 class Row(TypedDict):
-    """One stage of quantization-aware training beside plain training."""
+    """One stage of quantization-aware training compared with plain training."""
 
     what: str
     one: str
@@ -37,7 +37,7 @@ class Row(TypedDict):
 def run(
     parts: tuple[int | str, ...] = (3, 12, "ppo", "ddpg"), seconds: float = 6.0, transitions: int = 2_000
 ) -> list[Row]:
-    """Rows of each team, by its agents, and of each algorithm of Stable-Baselines3."""
+    """Rows for each team, by number of agents, and each Stable-Baselines3 algorithm."""
     with torch_threads(1):
         return [row for part in parts for row in _rows(part, seconds, transitions)]
 
@@ -58,7 +58,7 @@ def _rows(part: int | str, seconds: float, transitions: int) -> list[Row]:
 
 
 def team(agents: int, transitions: int, stage: str | None) -> Training:
-    """Ready to update at a stage of quantization-aware training; None: plain."""
+    """A training ready to update at a stage of quantization-aware training; None: plain."""
     qat: dict[str, Any] = {} if stage is None else {"qat_bits": BITS, "quant_delay": DELAYS[stage]}
     return filled_training(agents, transitions=transitions, env="cooperative-navigation", threads=1, **qat)
 
@@ -67,7 +67,7 @@ def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:
     try:
         import stable_baselines3
     except ImportError:
-        raise UserError("Stable-Baselines3 is needed beside our teams; pip install 'shoal[sb3]'.") from None
+        raise UserError("bench qat needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
     from shoal.quantization.callback import QatCallback
 
     env, steps, settings = TASKS[algorithm]

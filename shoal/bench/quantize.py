@@ -1,6 +1,6 @@
-"""`shoal bench quantize`: nanoseconds to round a number, beside a copy of as many bytes in the same run, two threads.
+"""`shoal bench quantize`: nanoseconds to round a value, compared with copying as many bytes, two threads.
 
-`of_goal` of 1 or more has reached the goal. Without `out` both sides take new memory from the system first.
+`of_goal` of 1 or more means the goal is reached. Without `out` both sides allocate new memory first.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from shoal.results import Column
 THREADS = 2
 FORMATS = ("E5M2", "E5M2:5", "Q8.13")
 GOALS = {"nearest-even": 1.0, "stochastic": 2.5}
-"""ns an element, into memory that is there."""
+"""ns per element, into preallocated memory."""
 
 
 class Row(TypedDict):
@@ -36,7 +36,7 @@ class Row(TypedDict):
 def run(
     parts: tuple[str, ...] = ("nearest-even", "stochastic"), seconds: float = 8.0, elements: int = 2**24
 ) -> list[Row]:
-    """A row for each rounding, format, and with and without `out`."""
+    """One row per rounding and format, with and without `out`."""
     x = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     out = torch.empty_like(x)
     rows: list[Row] = []

@@ -1,8 +1,8 @@
-"""`shoal bench replay`: sampling from the ring against the machine's limit, and its size against the usual layout.
+"""`shoal bench replay`: sampling from the ring compared with the machine's limit, and its size with the usual layout.
 
-The limit is one contiguous copy of as many bytes as a sample delivers, from memory that no cache holds into a buffer
-that is used again, as a sample's is, by as many threads. The usual layout keeps both observations of a transition in
-float32. Observations have the sizes of cooperative navigation.
+The limit is a contiguous copy of as many bytes as a sample delivers, from uncached memory into a reused buffer, by the
+same number of threads. The usual layout stores both observations of a transition in float32. Observations have the
+sizes of cooperative navigation.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**29) -> list[Row]:
-    """A row for each number of agents, storage and sampler; rings of about `size` bytes, `seconds` for each of them."""
+    """One row per number of agents, storage and sampler; rings of about `size` bytes, `seconds` for each."""
     return [
         row
         for n in agents
@@ -53,7 +53,7 @@ def run(agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float
 
 
 def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
-    """Both samplers on one ring, in turn with the copy."""
+    """Both samplers on one ring, interleaved with the copy."""
     rng = np.random.default_rng(0)
     samples = [partial(ring.sample, make_sampler(name), batch, rng) for name in SAMPLERS]
     first = samples[0]()
@@ -73,7 +73,7 @@ def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
             "copy_gb_per_second": count / copy_time / 1e9,
             "ratio": copy_time / time,
             "sample_us": 1e6 * time,
-            "cached_us": 1e6 * cached_time,  # rows that were gathered just before: what no order of reading can save
+            "cached_us": 1e6 * cached_time,  # rows gathered just before: a lower bound for any read order
             "row_bytes": ring.row_bytes,
             "bytes_per_transition": per_transition,  # a row, its share of the dead rows, where it starts
             "both_observations_bytes": both,
@@ -84,14 +84,14 @@ def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
 
 
 def _delivered(batch: Batch) -> int:
-    """Bytes that a sample brings: all but where it is from and the zeros that the algorithm fills in."""
+    """Bytes that a sample delivers, without its indices and the zeros that the algorithm fills in."""
     zeros = 4 * batch.reward.size * ACTIONS
     arrays = (batch.joint, batch.next_joint, batch.reward, batch.terminated, batch.alive)
     return sum(array.nbytes for array in arrays) - zeros
 
 
 def _copier(source: NDArray[np.uint8], target: NDArray[np.uint8], threads: int) -> Callable[[], None]:
-    """Fills `target` from where the last call ended in `source`, round and round, by this many threads."""
+    """Copies into `target` from where the last call ended in `source`, cyclically, with this many threads."""
     edges = np.linspace(0, target.size, threads + 1).astype(int)
     parts = [slice(low, high) for low, high in pairwise(edges)]
     pool = ThreadPoolExecutor(threads) if threads > 1 else None

@@ -1,4 +1,4 @@
-"""A process that runs one engine and tells the megabytes it holds: python -m shoal.bench.resident onnx 3x64 FILE."""
+"""A process that runs one engine and prints its memory in megabytes: python -m shoal.bench.resident onnx 3x64 FILE."""
 
 import json
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def megabytes() -> float:
-    """What this process holds in memory now; where the system does not tell, the most that it ever held."""
+    """Current memory of this process; its peak, where the system does not report the current value."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -25,7 +25,7 @@ def megabytes() -> float:
 
 
 def main(engine: str, network: str, path: str) -> None:
-    """Act for one state, then for a batch, and print what each took."""
+    """Act for one state, then for a batch, and print the memory after each."""
     player: Engine | PolicyFile
     if engine == "onnx":
         player = PolicyFile(Path(path), trusted=True)

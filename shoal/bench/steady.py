@@ -1,4 +1,4 @@
-"""`shoal bench steady`: whole training while other programs use the processors, over the same on a free machine."""
+"""`shoal bench steady`: whole training while other programs use the CPUs, relative to an idle machine."""
 
 import contextlib
 import os
@@ -18,12 +18,12 @@ from shoal.training.config import TrainConfig
 RING = 25_600
 TURNS = 3
 NEIGHBOURS = ("none", "same", "other", "all")
-"""none: a free machine; same: one busy process of this login session; other: one of another login session, which the
-scheduler gives as much time as this whole one; all: one for each processor, of another session."""
+"""none: an idle machine; same: one busy process of this login session; other: one of another login session, to which
+the scheduler gives as much time as to this whole session; all: one per CPU, of another session."""
 
 
 class Row(TypedDict):
-    """Training beside one kind of neighbour."""
+    """Training under one kind of load."""
 
     agents: int
     threads: int
@@ -33,7 +33,7 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[Row]:
-    """Rows for each number of agents, for one thread and for all; the neighbours come and go in turns."""
+    """Rows per number of agents, for one thread and for all; the kinds of load alternate."""
     return [
         row
         for n in agents
@@ -67,7 +67,7 @@ def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[Row
 
 
 def _take_turn(subject: Subject, timing: Timing, busy: list[subprocess.Popen[bytes]], seconds: float) -> None:
-    """Rounds of training for some seconds while these processes are awake."""
+    """Rounds of training for some seconds while these processes run."""
     _send(busy, signal.SIGCONT)
     spent = 0.0
     try:
@@ -80,7 +80,7 @@ def _take_turn(subject: Subject, timing: Timing, busy: list[subprocess.Popen[byt
 
 @contextlib.contextmanager
 def neighbour(name: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that do nothing but compute, asleep until they are sent SIGCONT."""
+    """Busy processes, stopped until they are sent SIGCONT."""
     count = {"none": 0, "all": usable_processors()}.get(name, 1)
     busy: list[subprocess.Popen[bytes]] = []
     try:

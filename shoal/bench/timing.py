@@ -1,4 +1,4 @@
-"""Fair timing on a shared machine: sides take turns, so that noise hits all alike."""
+"""Fair timing on a shared machine: sides are interleaved, so that noise affects all alike."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ from shoal.training.setup import set_torch_threads
 
 
 def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
-    """Median seconds of one call of each side; all are called in turn until `seconds` have passed."""
+    """Median seconds per call of each side; all are called in turn until `seconds` have passed."""
     for side in sides:
         side()  # compile, allocate, warm the caches
     times: list[list[float]] = [[] for _ in sides]
@@ -27,7 +27,7 @@ def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: in
 def blocks(
     sides: Sequence[Callable[[], object]], seconds: float, block: float = 0.02, least: int = 5
 ) -> list[list[float]]:
-    """The seconds of every call of each side, in turns of many calls in a row: each works in its own warm caches.
+    """The seconds of every call of each side, in turns of many consecutive calls: each has warm caches.
 
     The first two calls of a turn are not counted; a turn lasts `block` seconds, and there are at least `least` turns.
     """
@@ -51,7 +51,7 @@ def blocks(
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many threads for torch's operations."""
+    """Run with this many torch threads."""
     before = torch.get_num_threads()
     set_torch_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""`shoal bench train`: whole training under the papers' schedule, beside the reference and the bare products."""
+"""`shoal bench train`: whole training with the papers' schedule, compared with the reference and the bare products."""
 
 import time
 from typing import Annotated, TypedDict
@@ -14,7 +14,7 @@ RING = 25_600
 
 
 class Row(TypedDict):
-    """Whole training with one number of agents."""
+    """Whole training for one number of agents."""
 
     agents: int
     algorithm: str
@@ -27,9 +27,9 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[Row]:
-    """A row for each number of agents: steps/s of both implementations and of the products alone, taken in turns.
+    """One row per number of agents: steps/s of both implementations and of the products alone, interleaved.
 
-    A round is 100 samples and one update. The reference has one round for as many of the engine's as fit into its time.
+    A round is 100 samples and one update. The reference runs one round per as many of the engine's as take that long.
     """
     rows: list[Row] = []
     for n in agents:
@@ -53,7 +53,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
                 bare()
                 products.append(time.perf_counter() - start)
         for timing in timings.values():
-            del timing.rounds[0], timing.scaled[0]  # it warmed up
+            del timing.rounds[0], timing.scaled[0]  # warm-up
         rows.append(_row(n, algorithm, every, timings, sorted(products)[len(products) // 2]))
     return rows
 

@@ -1,4 +1,4 @@
-"""`shoal bench update`: one update of all trainers over its bare matrix products."""
+"""`shoal bench update`: one update of all trainers relative to its bare matrix products."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict
@@ -13,7 +13,7 @@ Algorithm = Literal["maddpg", "masac"]
 
 
 class Row(TypedDict):
-    """One update with one number of agents."""
+    """One update for one number of agents."""
 
     agents: int
     algorithm: str
@@ -28,9 +28,9 @@ class Row(TypedDict):
 def run(
     agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: Algorithm = "maddpg"
 ) -> list[Row]:
-    """A row for each number of agents: both times and their ratio, measured in turns.
+    """One row per number of agents: both times and their ratio, interleaved.
 
-    `turned`: the same products with the narrow ones the other way round, the quickest way known to us.
+    `turned`: the same products with the narrow ones transposed, the fastest way known to us.
     """
     rows: list[Row] = []
     for n in agents:

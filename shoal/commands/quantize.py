@@ -58,7 +58,7 @@ def quantize(argv: list[str]) -> int:
     from shoal.policies import load
     from shoal.policies.torch_policy import TorchPolicy
     from shoal.policies.width_result import width_result
-    from shoal.policies.widths import WHAT, Sweep, named_width, plays, sweep
+    from shoal.policies.widths import WHAT, WidthSweep, named_width, plays, sweep
     from shoal.report.panels import draw_figures
 
     options = command.style, not command.asymmetric, command.per_tensor
@@ -69,7 +69,7 @@ def quantize(argv: list[str]) -> int:
     if not widths or not what:
         raise UserError("--bits and --what must name at least one width and one kind, e.g. --bits 8,4 --what both.")
     edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
-    wanted = Sweep(
+    wanted = WidthSweep(
         tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
         command.seed,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, counted, whole_number
+from shoal.errors import SettingError, UserError, check_choice, counted, whole_number
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
@@ -106,9 +106,9 @@ def _pursuit(
     prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
     obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
     if prey_scale is not None and prey != "facmac":
-        raise UserError(f"prey_scale is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
+        raise SettingError("prey_scale", f"is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
-        raise UserError(f"prey_scale is {prey_scale}, but must be 1 or 4.")
+        raise SettingError("prey_scale", f"is {prey_scale}, but must be 1 or 4.")
     with _sentence_if_too_large(agents, common):
         return predator_prey(agents, prey, prey_count, float(prey_scale or 1), obstacles, **common)
 
@@ -128,7 +128,9 @@ def _adapter(
     env = make(name, copies, seed, episode_length, stagger, options)
     if agents not in (None, env.spec.agents):
         env.close()
-        raise UserError(f"agents is {agents}, but {name} has {env.spec.agents}; leave it out or change its options.")
+        raise SettingError(
+            "agents", f"is {agents}, but {name} has {env.spec.agents}; leave it out or change its options."
+        )
     return env
 
 
@@ -147,7 +149,7 @@ def _refuse(name: str, given: dict[str, bool]) -> None:
     """Raise a `UserError` for the first given setting that this world does not have."""
     for setting, is_given in given.items():
         if is_given:
-            raise UserError(f"{setting} is not a setting of {name}; leave it out.")
+            raise SettingError(setting, f"is not a setting of {name}; leave it out.")
 
 
 def _check_world(name: str) -> None:

@@ -6,7 +6,7 @@ Shorter observations and actions are padded with zeros at the end; the true size
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,32 @@ Array = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 
+class AgentSizes:
+    """Sizes of a team, from its agents' names, observations and actions."""
+
+    if TYPE_CHECKING:  # fields of the dataclasses that inherit from it
+        agent_names: tuple[str, ...]
+        observation_sizes: tuple[int, ...]
+        action_sizes: tuple[int, ...]
+
+    @property
+    def agents(self) -> int:
+        """N."""
+        return len(self.agent_names)
+
+    @property
+    def observation_size(self) -> int:
+        """O, the longest observation."""
+        return max(self.observation_sizes)
+
+    @property
+    def action_size(self) -> int:
+        """A, the longest action vector."""
+        return max(self.action_sizes)
+
+
 @dataclass(frozen=True, eq=False)
-class EnvSpec:
+class EnvSpec(AgentSizes):
     """Static description of a world: agents, observations, actions."""
 
     name: str
@@ -42,21 +66,6 @@ class EnvSpec:
     """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
-
-    @property
-    def agents(self) -> int:
-        """N."""
-        return len(self.agent_names)
-
-    @property
-    def observation_size(self) -> int:
-        """O, the longest observation."""
-        return max(self.observation_sizes)
-
-    @property
-    def action_size(self) -> int:
-        """A, the longest action vector."""
-        return max(self.action_sizes)
 
     @cached_property
     def action_mask(self) -> Bools:

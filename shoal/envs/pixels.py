@@ -33,7 +33,7 @@ def make_pixels(
     shape: list[tuple[int, int, int]] = []
 
     def one(options: dict[str, Any]) -> Solo:
-        env = Stacked(_made(identifier), channels, name)
+        env = FrameStack(_made(identifier), channels, name)
         shape.append(env.shape)
         return Solo(env)
 
@@ -41,7 +41,7 @@ def make_pixels(
     return ParallelCopies(f"gym:{identifier}", list(worlds), seed, worlds[0].own_limit, stagger=False), shape[0]
 
 
-class Stacked(gymnasium.Wrapper):
+class FrameStack(gymnasium.Wrapper):
     """The last frames, channels first, oldest first, as one flat vector; before the first there is black."""
 
     def __init__(self, env: gymnasium.Env, channels: int, name: str) -> None:

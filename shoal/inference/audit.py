@@ -1,4 +1,4 @@
-"""What of a model ONNX Runtime really multiplies in 8 bits: counted in the graph that it runs."""
+"""How much of a model ONNX Runtime multiplies in 8 bits, counted in the optimised graph that it runs."""
 
 import tempfile
 from collections.abc import Iterator
@@ -25,22 +25,22 @@ FLOAT = {"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 
 @dataclass(frozen=True)
 class Audit:
-    """Products of one state."""
+    """Multiplications for one state."""
 
     int8: int
-    """Multiplications of 8-bit numbers."""
+    """Multiplications in 8 bits."""
     all: int
     nodes: dict[str, int]
-    """How many nodes of each kind multiply."""
+    """Number of multiplying nodes by operator."""
 
     @property
     def share(self) -> float:
-        """The part that runs in 8 bits."""
+        """Share of the multiplications that run in 8 bits."""
         return self.int8 / self.all if self.all else 0.0
 
 
 def audit(model: bytes, positions: tuple[int, ...] = ()) -> Audit:
-    """Let ONNX Runtime optimise the model and count; `positions` are the places that each convolution looks at."""
+    """Optimise the model with ONNX Runtime and count; `positions` are the output positions of each convolution."""
     with tempfile.TemporaryDirectory() as folder:
         options = session_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # no layouts
@@ -48,7 +48,7 @@ def audit(model: bytes, positions: tuple[int, ...] = ()) -> Audit:
         try:
             new_session(model, options)
             graph = onnx.load(options.optimized_model_filepath).graph
-        except Exception as error:  # ONNX Runtime has a dozen kinds of its own
+        except Exception as error:  # ONNX Runtime raises a dozen exception types of its own
             raise UserError(
                 f"The policy cannot be checked in the temporary folder '{folder}': {reason(error)}."
             ) from None
@@ -80,7 +80,7 @@ def _count(shape: tuple[int, ...]) -> int:
 def _weights(
     node: onnx.NodeProto, sizes: dict[str, tuple[int, ...]], makers: dict[str, onnx.NodeProto]
 ) -> Iterator[tuple[int, ...]]:
-    """The shapes of the constants that a product is given, also by way of nodes that only convert them."""
+    """Shapes of a product's constant operands, including those behind nodes that only convert them."""
     for name in node.input:
         if name in sizes:
             yield sizes[name]

@@ -1,4 +1,4 @@
-"""Frozen grids for a policy's inputs and layers, from the states that it meets."""
+"""Static quantization: frozen grids for a policy's layers, calibrated on states that it visits."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from shoal.inference.policy import Policy
 
 
 def calibrated(policy: Policy, states: Array, bits: int) -> Policy:
-    """The policy with a grid of 8 bits for the input of every layer, and weights of this many bits.
+    """The policy with an 8-bit grid for the input of every layer, and weights of this many bits.
 
-    A grid reaches from the smallest to the largest number that the layer is given for these states (B, N, O), and
-    holds zero exactly. Layers that are frozen already, by training, stay as they are.
+    A grid spans the range of the layer's input over these states (B, N, O) and represents zero exactly. Layers that
+    quantization-aware training has already frozen are kept.
     """
     check_range("--bits", bits, 2, 8)
     policy = policy.played()

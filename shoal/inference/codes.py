@@ -1,6 +1,6 @@
-"""Weights as codes of symmetric grids, one scale per unit, and codes of few bits packed into bytes.
+"""Weights as codes of symmetric grids, one scale per output channel, and low-bit codes packed into bytes.
 
-Shape letters: N agents, I inputs, U units.
+Shape letters: N agents, I inputs, U outputs.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ from shoal.inference.layers import Conv2d, Layer
 
 @cache
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor adds 8-bit products in 32 bits; those without saturate at 16 bits. Unknown is without."""
+    """Whether this CPU accumulates 8-bit products in 32 bits (others saturate at 16 bits); False if unknown."""
     try:
         flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
     except (OSError, StopIteration):
@@ -27,28 +27,28 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def safe_bits() -> int:
-    """Bits of weights whose products with 8-bit inputs never saturate here: 2 · 255 · 63 fits into 16 bits."""
+    """Weight bits whose products with 8-bit inputs never saturate on this CPU: 2 · 255 · 63 fits into 16 bits."""
     return 8 if has_vnni() else 7
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
     """(N, I, U): the scales (N, U), then the codes. `Grid.of_numbers` and `Grid.encode` in two passes."""
-    agents, inputs, units = weight.shape
+    agents, inputs, outputs = weight.shape
     for n in range(agents):
         largest = scales[n]
         largest[:] = 0
         for i in range(inputs):
             row = weight[n, i]
-            for u in range(units):
+            for u in range(outputs):
                 largest[u] = max(largest[u], abs(row[u]))
-        for u in range(units):
+        for u in range(outputs):
             largest[u] = largest[u] / most
             if largest[u] <= TOO_SMALL:
                 largest[u] = 1
         for i in range(inputs):
             row, out = weight[n, i], codes[n, i]
-            for u in range(units):
+            for u in range(outputs):
                 out[u] = np.int8(min(max(np.rint(row[u] / largest[u]), -most), most))
 
 
@@ -62,12 +62,12 @@ def encode(weight: NDArray[np.float32], bits: int) -> tuple[NDArray[np.int8], Gr
 
 
 def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
-    """A layer's codes and their grid: as they are frozen if that takes no more bits, else new ones."""
+    """A layer's codes and their grid: the frozen ones if they take no more bits than this, else new ones."""
     frozen = layer.quantized
     if frozen is not None and frozen.bits <= bits:
         return frozen.weight.encode(layer.weight), frozen.weight
     if isinstance(layer, Conv2d):
-        codes, grid = encode(layer.weight.reshape(layer.units, -1).T[None], bits)
+        codes, grid = encode(layer.weight.reshape(layer.outputs, -1).T[None], bits)
         scale = grid.scale.reshape(-1, 1, 1, 1)
         return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), _symmetric(scale, bits)
     return encode(layer.weight, bits)
@@ -78,14 +78,14 @@ def _symmetric(scale: NDArray[np.float32], bits: int) -> Grid:
 
 
 def fields(bits: int) -> list[int]:
-    """The widths 4, 2 and 1 that add up to this many bits: as fields they fill bytes without rest."""
+    """The field widths (4, 2 and 1) that add up to this many bits; each divides a byte evenly."""
     return [width for width in (4, 2, 1) if bits & width]
 
 
 def pack(codes: NDArray[Any], bits: int) -> list[NDArray[np.uint8]]:
-    """One array of bytes for each field: symmetric codes, moved up to be positive, their highest bits first.
+    """One byte array per field: symmetric codes, shifted to be non-negative, most significant bits first.
 
-    Byte k of a field of width w holds the bits of codes k, k + 1, … of 8 / w codes in a row, the first one lowest.
+    Each byte of a field of width w holds the bits of 8 / w consecutive codes, the first one in the lowest bits.
     """
     positive = (codes.ravel().astype(np.int16) + code_range(bits, "symmetric")[1]).astype(np.uint8)
     packed, below = [], bits

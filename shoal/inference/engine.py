@@ -1,4 +1,4 @@
-"""One small interface for whatever runs a policy, and the choice of the fastest by a short measurement."""
+"""The interface of inference engines, and choosing the fastest one by a short measurement."""
 
 import time
 from collections.abc import Callable
@@ -20,17 +20,17 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("native", "int8"),
     ("onnx", "int8"),
 )
-"""Every engine in every precision that it has."""
-NUMBA_LARGEST = 1_000_000  # parameters: beyond, its plain loops are far behind and would only be waited for
+"""Every engine with each precision it supports."""
+NUMBA_LARGEST = 1_000_000  # parameters; beyond this its plain loops are so slow that measuring them wastes time
 NATIVE_INPUTS = 2**16  # of a layer: sums of 255 · 127 stay within 32 bits
 SECONDS, LEAST, NEAR = 0.05, 5, 1.05
-"""For the choice of an engine: time, calls of the first one, and times that are as good as equal."""
+"""When choosing an engine: seconds, minimum calls, and the ratio of times that counts as equal."""
 
 
 class Engine(Protocol):
-    """Runs a policy: `act` takes raw observations (B, N, O) and gives the environment's actions.
+    """Runs a policy: `act` maps raw observations (B, N, O) to the environment's actions.
 
-    The actions are the engine's own array: the next call with the same batch overwrites it.
+    The returned array belongs to the engine: the next call with the same batch size overwrites it.
     """
 
     name: str
@@ -38,26 +38,26 @@ class Engine(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights as the engine holds them."""
+        """Bytes of the weights as the engine stores them."""
         ...
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
-        """Choices (B, N), or boxes (B, N, A); a policy that draws takes noise (B, N, A), or its own is drawn."""
+        """Choices (B, N), or boxes (B, N, A); a sampling policy takes noise (B, N, A), or draws its own."""
         ...
 
     def load(self, policy: Policy) -> None:
-        """Play other weights of the same shapes from now on."""
+        """Replace the weights by others of the same shapes."""
         ...
 
 
 class Draws:
-    """The noise of policies that draw their actions, for callers who give none."""
+    """Noise for policies that sample their actions, where the caller passes none."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Numbers in (0, 1), never the ends."""
+        """Uniform numbers in the open interval (0, 1)."""
         return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
 
     def gumbel(self, shape: tuple[int, ...]) -> Array:
@@ -87,13 +87,13 @@ def check_noise(policy: Policy, noise: NDArray[Any], batch: int) -> None:
 
 
 def refuse_grids(policy: Policy, engine: str) -> None:
-    """Raise a `UserError` for a policy that was frozen to grids, which only ONNX Runtime has."""
+    """Raise a `UserError` for a policy with frozen input grids, which only ONNX Runtime supports."""
     if policy.grids:
-        raise UserError(f"The {engine} engine has no grids for inputs of layers, but the policy has; use onnx.")
+        raise UserError(f"The {engine} engine does not support frozen input grids, but the policy has them; use onnx.")
 
 
 def fitting(old: Policy, new: Policy) -> Policy:
-    """The new policy as it is played, once its weights are found to fit in the old one's place; else a `UserError`."""
+    """The new policy, ready to play; a `UserError` if its weights do not fit in place of the old one's."""
     new = new.check().played()
     frames = [
         (
@@ -103,7 +103,7 @@ def fitting(old: Policy, new: Policy) -> Policy:
         for policy in (old, new)
     ]
     if frames[0] != frames[1]:
-        raise UserError("The new weights are of a policy with other layers; make a new engine for it.")
+        raise UserError("The new weights belong to a policy with different layers; create a new engine for it.")
     return new
 
 
@@ -112,7 +112,7 @@ def _geometry(layer: Layer) -> tuple[tuple[int, int], ...]:
 
 
 def same_frame(old: Policy, new: Policy) -> bool:
-    """Whether all is equal but the weights: the normaliser, the ends of the box, the grids of inputs."""
+    """Whether everything but the weights is equal: normaliser, action bounds, input grids."""
     if old.scale_image != new.scale_image or [grid.bits for grid in old.grids] != [grid.bits for grid in new.grids]:
         return False
     pairs: list[tuple[Any, Any]] = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
@@ -137,9 +137,9 @@ def make_engine(
     threads: int = 1,
     batch: int = 1,
 ) -> Engine:
-    """An engine for this policy, meant for batches of this size (it takes any).
+    """An engine for this policy, optimised for batches of this size (it accepts any).
 
-    "auto" for the name, the precision or both measures those that can be and takes the fastest.
+    "auto" for the name, the precision or both measures the candidates and takes the fastest.
     """
     check_choice("The engine", name, ("auto", "numba", "native", "onnx"))
     check_choice("The precision", precision, ("auto", "float32", "float16", "int8"))
@@ -148,7 +148,7 @@ def make_engine(
     policy.check()
     wanted = [kind for kind in KINDS if name in ("auto", kind[0]) and precision in ("auto", kind[1])]
     if not wanted:
-        raise UserError(f"The engine '{name}' has no precision '{precision}'; ONNX Runtime has.")
+        raise UserError(f"The engine '{name}' does not support the precision '{precision}'; the onnx engine does.")
     if len(wanted) > 1:
         wanted = [kind for kind in wanted if kind[0] != "numba" or runs_in_numba(policy)]
         wanted = [kind for kind in wanted if kind[0] != "native" or runs_in_native(policy)]
@@ -157,7 +157,7 @@ def make_engine(
 
 
 def runs_in_numba(policy: Policy) -> bool:
-    """Whether the numba kernel is a choice at all."""
+    """Whether the numba kernel is a candidate at all."""
     return policy.linear_only and policy.parameters <= NUMBA_LARGEST and not policy.grids
 
 
@@ -182,7 +182,7 @@ def _make(policy: Policy, kind: tuple[str, str], threads: int, batch: int) -> En
 
 
 def _calls(call: Callable[[], object], seconds: float) -> list[float]:
-    """Times of calls in a row, at least one."""
+    """Seconds of consecutive calls, at least one."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
@@ -193,10 +193,10 @@ def _calls(call: Callable[[], object], seconds: float) -> list[float]:
 
 
 def fastest(engines: list[Engine], policy: Policy, batch: int, seconds: float = SECONDS) -> Engine:
-    """The engine with the quickest call, or an earlier one that is as good as equal.
+    """The engine with the fastest call, or an earlier one that is about as fast.
 
-    All take turns of many calls in a row until the time is over: each is measured with its own weights in the caches.
-    The quickest call counts, not the usual one: other programs can only make a call slower.
+    Engines take turns of many consecutive calls until the time is up, so each runs with its own weights in the caches.
+    The fastest call counts, not the median: other programs can only make a call slower.
     """
     rng = np.random.default_rng(0)
     observation = rng.random((batch, policy.agents, policy.observation_size), np.float32)

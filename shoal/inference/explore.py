@@ -4,7 +4,7 @@
     actions = explorer.explore(observation)              # (E, N, A) as the replay ring stores them
     step = env.step(explorer.to_world(actions))
 
-The engine runs the network alone, so that every precision is one of exploration, too; the head is here, once:
+The engine runs only the network, so exploration works in every precision; the head is implemented here, once:
 
     choices            softmax(outputs + Gumbel noise), or the one-hot vector of its largest entry
     boxes              tanh(outputs) + deviation * normal noise, clipped to [-1, 1]
@@ -25,10 +25,10 @@ from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Policy
 
 
 class Explorer:
-    """A policy that plays with the noise of training."""
+    """A policy that acts with the exploration noise of training."""
 
     def __init__(self, policy: Policy, make: Callable[[Policy], Engine] = make_engine, seed: int = 0) -> None:
-        """`make`: makes the engine for the policy's network; `seed`: of the noise that is not given."""
+        """`make` creates the engine for the policy's network; `seed` is that of noise the caller does not pass."""
         self.policy = _explorable(policy)
         self.engine = make(policy.network())
         self._draws = Draws(seed)
@@ -37,7 +37,7 @@ class Explorer:
         """Noisy actions (E, N, A) as the replay ring stores them: soft or one-hot choices, boxes in [-1, 1].
 
         Args:
-            observation: (E, N, O) as the world gives them.
+            observation: (E, N, O) as the world returns them.
             noise: (E, N, A), standard Gumbel for choices and standard normal for boxes; None: drawn.
 
         """
@@ -52,17 +52,17 @@ class Explorer:
         return draw((copies, self.policy.agents, self.policy.action_size))
 
     def to_world(self, actions: Array) -> Array:
-        """Actions as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
+        """Actions in the form that `env.step` takes: boxes rescaled from [-1, 1] to its units, choices unchanged."""
         low, high = self.policy.head.low, self.policy.head.high
         if low is None or high is None:
             return actions
         return np.asarray((high + low) / 2 + (high - low) / 2 * actions, np.float32)
 
     def load(self, policy: Policy) -> None:
-        """Explore with other weights of the same shapes from now on."""
+        """Replace the weights by others of the same shapes."""
         policy = _explorable(policy)
         if _actions(policy) != _actions(self.policy):
-            raise UserError("The new weights are of a policy with other actions; make a new explorer for it.")
+            raise UserError("The new weights belong to a policy with different actions; create a new explorer for it.")
         self.engine.load(policy.network())
         self.policy = policy
 
@@ -96,7 +96,7 @@ def _log_deviation(output: Array) -> Array:
 
 def _explorable(policy: Policy) -> Policy:
     if policy.exploration is None:
-        raise UserError("The policy cannot explore: only a team's own policy, with all its outputs, says how it does.")
+        raise UserError("The policy cannot explore: only a policy taken from a training run describes its exploration.")
     return policy.check()
 
 

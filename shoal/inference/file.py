@@ -1,4 +1,4 @@
-"""Exported policies on disk: written whole, read with suspicion, played by ONNX Runtime."""
+"""Exported policies on disk: written atomically, validated when read, run by ONNX Runtime."""
 
 import json
 import math
@@ -36,9 +36,9 @@ class PolicyFile:
     name = "onnx"
 
     def __init__(self, path: Path, threads: int = 1, seed: int = 0, trusted: bool = False) -> None:
-        """Read it; a `UserError` for whatever is not such a file.
+        """Read and validate the file; a `UserError` if it is not an exported policy.
 
-        `trusted`: this very program wrote it, and ONNX Runtime may have it unchecked; that takes less memory.
+        `trusted`: this program wrote the file itself, so the checks are skipped, which saves memory.
         """
         model = _read(Path(path))
         if not intact(model):
@@ -47,12 +47,12 @@ class PolicyFile:
             from shoal.inference.untrusted import check_graph, parsed
 
             proto = parsed(path, model)
-            _facts(path, {prop.key: prop.value for prop in proto.metadata_props})  # whose it is, before what is in it
+            _facts(path, {prop.key: prop.value for prop in proto.metadata_props})  # before its contents
             check_graph(path, proto, len(model))
         try:
             self.session = new_session(model, session_options(threads))
             props = self.session.get_modelmeta().custom_metadata_map
-        except Exception as error:  # ONNX Runtime has a dozen kinds of its own
+        except Exception as error:  # ONNX Runtime raises a dozen exception types of its own
             raise UserError(f"'{path}' is not an ONNX file or is damaged ({reason(error)}).") from None
         self.path, self.nbytes = path, len(model)
         self.facts = _facts(path, props)
@@ -70,21 +70,21 @@ class PolicyFile:
 
     @property
     def draws(self) -> bool:
-        """Whether it draws its choices by their probabilities."""
+        """Whether it samples its choices."""
         return self.ports.draws
 
     def _check_graph(self) -> None:
-        """Raise a `UserError` unless inputs and outputs are those of the policy that the file says it is."""
+        """Raise a `UserError` unless the graph's inputs and outputs match the file's metadata."""
         kind = "tensor(int64)" if self.discrete else "tensor(float)"
         expected = {(name, "tensor(float)", shape) for name, shape in self.ports.inputs.items()}
         expected.add((ACTION, kind, self.ports.output))
         values = [*self.session.get_inputs(), *self.session.get_outputs()]
         try:
             found = {(value.name, value.type, tuple(value.shape[1:])) for value in values}
-        except UnicodeDecodeError:  # names that are no text
+        except UnicodeDecodeError:  # names that are not valid text
             found = set()
         if found != expected:
-            raise UserError(f"'{self.path}' is damaged: its inputs and outputs are not those that it says it has.")
+            raise UserError(f"'{self.path}' is damaged: its inputs and outputs do not match its metadata.")
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
         """Choices (B, N), or boxes (B, N, A), for raw observations (B, N, O)."""
@@ -96,22 +96,22 @@ class PolicyFile:
             noise = self.noise.uniform((len(observation), self.agents, self.action_size))
         try:
             found = self.session.run([ACTION], self.ports.feed(observation, noise))[0]
-        except Exception as error:  # ONNX Runtime has a dozen kinds of its own
-            raise UserError(f"'{self.path}' cannot be played: {reason(error)}.") from None
+        except Exception as error:  # ONNX Runtime raises a dozen exception types of its own
+            raise UserError(f"'{self.path}' cannot be run: {reason(error)}.") from None
         action = self.ports.actions(np.asarray(found))
         if self.discrete and ((action < 0).any() or (action >= np.array(self.facts["action_sizes"])).any()):
-            raise UserError(f"'{self.path}' is damaged: it takes a choice that it says it does not have.")
+            raise UserError(f"'{self.path}' is damaged: it returns a choice that its metadata does not allow.")
         return action
 
     def play(self, observation: Array, sample: bool = True) -> Array:
-        """Actions (E, N, A) as Shoal's worlds take them, for their observations (E, N, O).
+        """Actions (E, N, A) as `env.step` takes them, for observations (E, N, O).
 
-        `sample`: draw the choices of a file that can; else they are the most likely ones.
+        `sample`: sample the choices, if the file can; else take the most likely ones.
         """
-        if self.facts.get("one_hot"):  # the worlds hand whole numbers out one-hot
+        if self.facts.get("one_hot"):  # worlds return discrete observations one-hot
             observation = observation.argmax(-1).astype(np.float32)[..., None]
         noise = None
-        if self.draws and not sample:  # the same noise for every choice leaves the most likely one ahead
+        if self.draws and not sample:  # equal noise for every choice keeps the most likely one first
             noise = np.full((len(observation), self.agents, self.action_size), 0.5, np.float32)
         actions = self.act(observation, noise)
         if not self.discrete:
@@ -119,7 +119,7 @@ class PolicyFile:
         return (np.arange(self.action_size) == actions[..., None]).astype(np.float32)
 
     def check_fits(self, spec: EnvSpec) -> None:
-        """Raise a `UserError` unless this is a policy for such a world."""
+        """Raise a `UserError` unless the policy fits this world."""
         if spec.agents != self.agents:
             names = ", ".join(map(str, self.facts["agents"][:4]))
             raise UserError(
@@ -145,37 +145,37 @@ class PolicyFile:
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a file that is no larger than such files can be."""
+    """The bytes of a file, if it is not larger than an ONNX file can be."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"'{path}' is not a regular file.")
             if status.st_size > MOST_BYTES:
-                raise UserError(f"'{path}' has {human_bytes(status.st_size)}, but ONNX files end at 2 GiB.")
+                raise UserError(f"'{path}' has {human_bytes(status.st_size)}, but an ONNX file has at most 2 GiB.")
             return file.read()
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
 def _facts(path: Path, props: dict[str, str]) -> dict[str, Any]:
-    """The metadata, found to be whole."""
+    """The metadata, validated."""
     if "shoal" not in props:
-        raise UserError(f"'{path}' is an ONNX model, but not a policy of Shoal's: `shoal export` writes those.")
+        raise UserError(f"'{path}' is an ONNX model, but not a policy that `shoal export` wrote.")
     try:
         facts = json.loads(props["shoal"])
         whole = _whole(facts)
     except (ValueError, RecursionError):
         whole = False
     if not whole:
-        raise UserError(f"'{path}' is damaged: what it says about itself cannot be read.")
+        raise UserError(f"'{path}' is damaged: its metadata cannot be read.")
     if facts.get("format") != FORMAT:
         raise UserError(f"'{path}' has format {facts.get('format')}, but this version of Shoal reads format {FORMAT}.")
     return dict(facts)
 
 
 def _whole(facts: Any) -> bool:
-    """Whether all that is needed is there, and of its kind."""
+    """Whether all required fields are there and have the right types."""
     if not isinstance(facts, dict) or not all(isinstance(facts.get(name), kind) for name, kind in NEEDED.items()):
         return False
     seen, acted = facts["observation_sizes"], facts["action_sizes"]

@@ -1,6 +1,6 @@
-"""How a policy is written down in a graph, and its weights in that form.
+"""The form of a policy in a graph (precision, single states or batches), and its weights in that form.
 
-Shape letters: N agents, I inputs of a layer, U its units.
+Shape letters: N agents, I inputs of a layer, U its outputs.
 """
 
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from shoal.inference.codes import layer_codes, pack, safe_bits
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.inference.policy import Policy
 
-Precision = Literal["float32", "float16", "int8", "static-int8", "packed"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
-APART = 2**15  # weights of one agent's layer from which agents are worth a product each: only those are packed once
+ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
+PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
+APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a policy is written down."""
+    """How a policy is laid out in a graph."""
 
-    precision: Precision = "float32"
+    precision: ExportPrecision = "float32"
     bits: int = 8
-    """Of the weights' codes, where the precision has some."""
+    """Bits of the weights' codes, where the precision is quantized."""
     alone: bool = False
-    """For one state at a time."""
+    """The graph is for one state at a time."""
     given: bool = False
     """Weights are inputs of the graph, not part of it (float32 only)."""
 
 
 def apart(policy: Policy, form: Form) -> bool:
-    """Whether every agent has products of its own rather than all one."""
+    """Whether each agent has its own matrix products instead of one batched product for all."""
     if policy.agents == 1 or form.precision == "static-int8":
         return True
     largest = max(layer.weight[0].size for layer in policy.layers)
@@ -42,7 +42,7 @@ def apart(policy: Policy, form: Form) -> bool:
 
 
 def weight_arrays(policy: Policy, form: Form) -> Arrays:
-    """Every array of the graph that depends on the weights, by name: what a template's are replaced with."""
+    """All arrays of the graph that depend on the weights, by name; they fill a template."""
     policy = policy.played()
     by_rows = not (form.alone and apart(policy, form))
     return named_arrays(policy, form, [layer_arrays(layer, form, by_rows) for layer in policy.layers])
@@ -60,12 +60,12 @@ def named_arrays(policy: Policy, form: Form, layers: list[Arrays]) -> Arrays:
 
 
 def key(k: int, name: str, agent: int | None) -> str:
-    """The name of an array of layer k; `agent`: whose it is, if it is not all agents'."""
+    """The name of an array of layer k, of one `agent` or of all."""
     return f"layer{k}.{name}" if agent is None else f"layer{k}.{name}.{agent}"
 
 
 def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]:
-    """An agent's part of (N, …), or all of it with an axis of rows where there is none."""
+    """One agent's part of (N, …), or all of it with an axis for rows inserted."""
     if name.startswith("packed"):
         return array
     if agent is not None:
@@ -74,7 +74,7 @@ def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]
 
 
 def layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
-    """weight (N, I, U), bias, scale and, where int8 is by rows, sums (N, U); of a convolution without the agents."""
+    """weight (N, I, U), bias, scale and, where int8 is per row, sums (N, U); without N for a convolution."""
     if form.precision == "float32":
         return {"weight": layer.played_weight, "bias": layer.bias}
     if form.precision == "float16":
@@ -92,11 +92,11 @@ def layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     elif form.precision == "int8" and by_rows:
         arrays["sums"] = codes.sum(1, dtype=np.int32)  # (N, U)
     if form.precision == "static-int8":
-        if isinstance(layer, Conv2d):  # ONNX Runtime rounds its bias to multiples of both scales: make them finer
+        if isinstance(layer, Conv2d):  # ONNX Runtime rounds the bias to multiples of both scales: make them finer
             finer, bits = 2 ** (8 - bits), 8
             codes, scale = codes * np.int8(finer), scale / np.float32(finer)
             arrays |= {"weight": codes, "scale": scale}
-        unsigned = bits == 8 and safe_bits() < 8  # products of such codes are added in 32 bits
+        unsigned = bits == 8 and safe_bits() < 8  # products of such codes are accumulated in 32 bits
         if unsigned:
             arrays["weight"] = (codes.astype(np.int16) + 128).astype(np.uint8)
         arrays["zero"] = np.full(scale.shape, 128 if unsigned else 0, arrays["weight"].dtype)

@@ -1,16 +1,16 @@
 """A policy as an ONNX graph, built by hand: raw observations in, the environment's actions out, for any batch.
 
-Several agents: observation (B, N, O), action (B, N) or (B, N, A). One agent: without the axis of agents; an image is
-(B, C, height, width). A policy that draws its choices takes `noise` (B, N, A) in (0, 1) as a second input.
+Several agents: observation (B, N, O), action (B, N) or (B, N, A). One agent: no agent axis; images are
+(B, C, height, width). A policy that samples its choices takes `noise` (B, N, A) in (0, 1) as a second input.
 
-int8 is dynamic and by rows: every state is quantized by itself, so that it gets the same action alone and in a batch:
+int8 is dynamic and per row: every state is quantized on its own, so it gets the same action alone and in a batch:
 
     scale = (max(x, 0) - min(x, 0)) / 255    code = round(x / scale) + zero    zero = round(-min(x, 0) / scale)
     y = (sum of code * weight - zero * sum of weight) * (scale * weight scale) + bias
 
-That is what DynamicQuantizeLinear does with a single row, so for one state (`alone`) it stands in its place: ONNX
-Runtime fuses it with the product. To the same bits: both multiply the whole sum by the product of the scales.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+DynamicQuantizeLinear computes the same for a single row, so graphs for one state (`alone`) use it: ONNX Runtime fuses
+it with the product. The results are bit-identical: both multiply the whole sum by the product of the scales.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
 """
 
 import json
@@ -33,7 +33,7 @@ TINY = np.finfo(np.float32).tiny
 
 
 class Graph:
-    """Nodes and constants, with names made as they come."""
+    """Nodes and constants, with generated names."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -41,13 +41,13 @@ class Graph:
         self._count = 0
 
     def __call__(self, operation: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """The name of the output of a new node; a list of names if it has several."""
+        """Add a node; returns the name of its output, or a list of names if it has several."""
         names = [self._name() for _ in range(outputs)]
         self.nodes.append(helper.make_node(operation, inputs, names, name=f"{operation}_{names[0]}", **attributes))
         return names[0] if outputs == 1 else names
 
     def constant(self, value: Any, kind: Any = np.float32, name: str | None = None) -> str:
-        """The name of a constant; those of the same value and without a name of their own are one."""
+        """Add a constant and return its name; equal constants without a name of their own are shared."""
         array = np.ascontiguousarray(value, kind)
         if name is None:
             for known, other in self.arrays.items():
@@ -92,7 +92,7 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
 
 
 def set_facts(model: onnx.ModelProto, policy: Policy, form: Form, facts: Mapping[str, Any]) -> None:
-    """Let the model say what it is, and these facts beside it."""
+    """Write the policy's metadata and these facts into the model."""
     helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(facts))})
 
 
@@ -114,7 +114,7 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
         "normalised": policy.normaliser is not None,
         "one_hot": policy.one_hot,
         "image": policy.image,
-        "layers": [layer.units for layer in policy.layers],
+        "layers": [layer.outputs for layer in policy.layers],
         "parameters": policy.parameters,
         **policy.metadata,
     }
@@ -133,10 +133,9 @@ def _observe(graph: Graph, policy: Policy, x: str) -> str:
     if policy.scale_image:
         x = graph("Div", x, graph.constant(255))
     if (norm := policy.normaliser) is not None:
-        deviation = np.sqrt(norm.var.astype(np.float64) + norm.epsilon)
         shape = policy.image or (norm.mean.shape if policy.agents > 1 else norm.mean.shape[1:])
         x = graph("Sub", x, graph.constant(norm.mean.reshape(shape), name="mean"))
-        x = graph("Div", x, graph.constant(deviation.astype(np.float32).reshape(shape), name="deviation"))
+        x = graph("Div", x, graph.constant(norm.deviation.astype(np.float32).reshape(shape), name="deviation"))
         x = graph("Clip", x, graph.constant(-norm.clip), graph.constant(norm.clip))
     return x
 
@@ -167,7 +166,7 @@ def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) 
         x = _on_grid(graph, layer, form, x, agent)
         if isinstance(layer, Linear) and image:
             x, image = graph("Flatten", x, axis=1), False
-            if form.precision == "static-int8":  # once more, which changes nothing: both neighbours run in 8 bits
+            if form.precision == "static-int8":  # rounding twice changes nothing; both neighbours run in 8 bits
                 x = _on_grid(graph, layer, form, x, agent)
         x = _layer(graph, layer, form, x, k, agent, positive)
         x = _activate(graph, x, layer.activation)
@@ -192,8 +191,8 @@ def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | 
     elif form.precision == "packed":
         weight = _unpack(graph, layer, form.bits, k, agent)
     if linear and form.precision == "static-int8":
-        # Not Add: ONNX Runtime would round the bias to a multiple of both scales, which is coarse with few bits, or
-        # make one float32 node of both where what follows is not on a grid.
+        # Not Add: ONNX Runtime would round the bias to a multiple of both scales, which is coarse at low precision, or
+        # fuse both into one float32 node where the output is not on a grid.
         return str(graph("Sub", graph("MatMul", x, weight), graph("Neg", bias)))
     if linear:
         return str(graph("Add", graph("MatMul", x, weight), bias))
@@ -203,14 +202,14 @@ def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | 
 
 
 def _fused(graph: Graph, x: str, weight: str, scale: str, bias: str) -> str:
-    """The int8 product of one row in the form that ONNX Runtime makes one kernel of."""
+    """The int8 product of one row, in the pattern that ONNX Runtime fuses into one kernel."""
     codes, x_scale, zero = graph("DynamicQuantizeLinear", x, outputs=3)
     whole = graph("Cast", graph("MatMulInteger", codes, weight, zero), to=TensorProto.FLOAT)
     return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
 
 
 def _codes(graph: Graph, x: str, rows: str, sums: str, positive: bool) -> tuple[str, str, str]:
-    """The codes of x (…, B, I), whose `rows` are (R, I), their scales (…, B, 1) and codes of zero, "" if all are 0."""
+    """The codes of x (…, B, I), whose `rows` are (R, I), their scales (…, B, 1) and zero points, "" if all are 0."""
     axis, flat = graph.constant([-1], np.int64), graph.constant([-1], np.int64)
     extent = graph("ReduceMax", x, axis, keepdims=1)  # (…, B, 1)
     if positive:
@@ -229,7 +228,7 @@ def _codes(graph: Graph, x: str, rows: str, sums: str, positive: bool) -> tuple[
 def _rows(
     graph: Graph, x: str, size: int, weight: str, scale: str, bias: str, sums: str, stacked: bool, positive: bool
 ) -> str:
-    """The int8 product of many rows, each with a scale of its own."""
+    """The int8 product of many rows, each with its own scale."""
     rows = graph("Reshape", x, graph.constant([-1, size], np.int64)) if stacked else x
     codes, row_scale, zero = _codes(graph, x, rows, sums, positive)
     if stacked:
@@ -238,25 +237,25 @@ def _rows(
     if zero:
         whole = graph("Sub", whole, graph("Mul", graph("Cast", zero, to=TensorProto.INT32), sums))
     whole = graph("Cast", whole, to=TensorProto.FLOAT)
-    # As a product of matrices, not Mul: ONNX Runtime 1.31 takes Mul for that of one scale for all rows, and errs.
+    # MatMul, not Mul: ONNX Runtime 1.31 mistakes Mul for a single scale for all rows and computes wrong results.
     wide = scale if stacked else graph("Unsqueeze", scale, graph.constant([0], np.int64))
     both = graph("MatMul", row_scale, wide)
     return str(graph("Add", graph("Mul", whole, both), bias))
 
 
 def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: str, sums: str, positive: bool) -> str:
-    """The int8 convolution of many images (B, C, height, width), each with a scale of its own."""
-    if any(layer.padding):  # before the codes: those of zero differ between images
+    """The int8 convolution of many images (B, C, height, width), each with its own scale."""
+    if any(layer.padding):  # padded before quantizing: zero points differ between images
         x = graph("Pad", x, graph.constant([0, 0, *layer.padding] * 2, np.int64))
     flat = graph("Flatten", x, axis=1)
     codes, row_scale, zero = _codes(graph, flat, flat, sums, positive)
     codes = graph("Reshape", codes, graph("Shape", x))
     whole = graph("ConvInteger", codes, weight, strides=list(layer.stride))
-    images, units = graph.constant([-1, 1, 1, 1], np.int64), graph.constant([-1, 1, 1], np.int64)
-    scale, bias = (graph("Reshape", name, units) for name in (scale, bias))
+    images, channels = graph.constant([-1, 1, 1, 1], np.int64), graph.constant([-1, 1, 1], np.int64)
+    scale, bias = (graph("Reshape", name, channels) for name in (scale, bias))
     if zero:
         zero = graph("Reshape", graph("Cast", zero, to=TensorProto.INT32), images)
-        whole = graph("Sub", whole, graph("Mul", zero, graph("Reshape", sums, units)))
+        whole = graph("Sub", whole, graph("Mul", zero, graph("Reshape", sums, channels)))
     both = graph("Mul", graph("Reshape", row_scale, images), scale)
     return str(graph("Add", graph("Mul", graph("Cast", whole, to=TensorProto.FLOAT), both), bias))
 
@@ -264,17 +263,17 @@ def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: 
 def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) -> str:
     """x rounded to the layer's frozen grid, if it has one: (B, …) of one agent, or (N, B, I) where `agent` is None.
 
-    Only where products are to run in 8 bits by codes: ONNX Runtime rounds float32 weights itself between such nodes.
+    Only where products run in 8 bits on codes: between such nodes ONNX Runtime would quantize float32 weights itself.
     """
     frozen = layer.quantized
     if frozen is None or frozen.input is None:
         return x
     grid = frozen.input
     scale, zero, highest = grid.scale[:, 0, 0], grid.zero_point[:, 0, 0], grid.highest  # (N,)
-    if form.precision == "static-int8":  # which has a chain of layers for every agent
+    if form.precision == "static-int8":  # which has a separate chain of layers per agent
         point = graph.constant(scale[agent]), graph.constant(zero[agent], np.uint8)
         codes = graph("QuantizeLinear", x, *point)
-        if grid.bits < 8:  # the type holds larger codes
+        if grid.bits < 8:  # the type's range exceeds the codes'
             codes = graph("Clip", codes, graph.constant(0, np.uint8), graph.constant(highest, np.uint8))
             if isinstance(layer, Conv2d):
                 finer = 8 - grid.bits
@@ -288,7 +287,7 @@ def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) 
 
 
 def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) -> str:
-    """The weights of packed codes; ONNX Runtime does all of it when the file is loaded."""
+    """Unpack the weights' codes; ONNX Runtime folds all of this when the file is loaded."""
     codes, below = "", bits
     shape = layer.weight.shape
     for i, width in enumerate(fields(bits)):
@@ -317,7 +316,7 @@ def _activate(graph: Graph, x: str, activation: Activation) -> str:
         return x
     if activation == "leaky-relu":
         return str(graph("LeakyRelu", x, alpha=LEAK))
-    if activation == "elu":  # ONNX Runtime's Elu gives a number another last bit at another place of its array
+    if activation == "elu":  # ONNX Runtime's Elu may differ in the last bit depending on the position in the array
         nothing, one = graph.constant(0.0), graph.constant(1.0)
         below = graph("Sub", graph("Exp", graph("Min", x, nothing)), one)
         return str(graph("Add", graph("Max", x, nothing), below))

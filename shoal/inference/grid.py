@@ -2,11 +2,11 @@
 
     asymmetric   codes 0 to 2^bits - 1, scale = (max(x, 0) - min(x, 0)) / (2^bits - 1), 0 is the code `zero_point`
     symmetric    codes ±(2^(bits - 1) - 1), scale = max|x| / (2^(bits - 1) - 1), 0 is the code 0
-    paper        QuaRL's formula: scale = (max(x, 0) - min(x, 0)) / 2^bits, 0 is the code 0, codes without limits
+    paper        QuaRL's formula: scale = (max(x, 0) - min(x, 0)) / 2^bits, 0 is the code 0, codes unbounded
 
-Quotients are rounded to the nearest code, ties to even. Numbers are numpy arrays or torch tensors; torch itself is not
-imported here. Arithmetic is in the type of the numbers: codes of float32 numbers are exact if these are widened to
-float64 first, and may be off by one next to a tie if they are not.
+Quotients are rounded to the nearest code, ties to even. Values are numpy arrays or torch tensors; torch itself is not
+imported here. Arithmetic is in the dtype of the values: codes of float32 values are exact if these are widened to
+float64 first, and may be off by one next to a tie otherwise.
 The fast implementations (`codes.encode`, `qat.rounded`, the nodes in `graph`) are tested to be equal to this one.
 """
 
@@ -18,27 +18,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["asymmetric", "symmetric", "paper"]
+GridKind = Literal["asymmetric", "symmetric", "paper"]
 Numbers = Any
 """A numpy array or a torch tensor."""
 TOO_SMALL = float(np.nextafter(np.finfo(np.float32).tiny, np.float32(0)))
-"""The largest of the subnormal float32 numbers: a range whose scale would be one of them gets the scale 1."""
+"""The largest subnormal float32 number: a range whose scale would be subnormal gets the scale 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Evenly spaced real numbers that have codes."""
+    """A uniform quantization grid: evenly spaced real values and their integer codes."""
 
     scale: Numbers
-    """In the shape of the numbers to be rounded, with 1 for every axis that shares a scale."""
+    """Broadcastable to the values: size 1 along every axis that shares a scale."""
     zero_point: Numbers
-    """The code of 0: whole numbers in the shape of the scale."""
+    """The code of 0: integers in the shape of the scale."""
     bits: int = 8
-    kind: Kind = "asymmetric"
+    kind: GridKind = "asymmetric"
 
     @classmethod
-    def of_range(cls, low: Numbers, high: Numbers, bits: int, kind: Kind = "asymmetric") -> "Grid":
-        """The grid from low to high, where low <= 0 <= high; a symmetric one reaches as far on both sides."""
+    def of_range(cls, low: Numbers, high: Numbers, bits: int, kind: GridKind = "asymmetric") -> "Grid":
+        """The grid from low to high, where low <= 0 <= high; a symmetric one covers the larger magnitude."""
         if kind == "symmetric":
             return cls.of_magnitude(_library(low).maximum(-low, high), bits)
         wide = _cast(low, np.float64)
@@ -52,13 +52,13 @@ class Grid:
 
     @classmethod
     def of_magnitude(cls, largest: Numbers, bits: int) -> "Grid":
-        """The symmetric grid of numbers up to this magnitude."""
+        """The symmetric grid of values up to this magnitude."""
         scale = _scale(_cast(largest, np.float64), code_range(bits, "symmetric")[1], largest)
         return cls(scale, _no_codes(scale), bits, "symmetric")
 
     @classmethod
-    def of_numbers(cls, x: Numbers, bits: int, kind: Kind = "asymmetric", keep: Sequence[int] = ()) -> "Grid":
-        """The grid that these numbers fill, with one scale for each index of the axes in `keep`."""
+    def of_numbers(cls, x: Numbers, bits: int, kind: GridKind = "asymmetric", keep: Sequence[int] = ()) -> "Grid":
+        """The grid that covers these values, with one scale per index of the axes in `keep`."""
         if kind == "symmetric":
             axes = _other_axes(x, keep)
             largest = abs(x)
@@ -77,33 +77,33 @@ class Grid:
 
     @property
     def code_type(self) -> str:
-        """The name of the smallest integer type that holds all codes."""
+        """The smallest integer type that holds all codes, by name."""
         return ("int" if self.kind == "symmetric" else "uint") + ("8" if self.bits <= 8 else "16")
 
     def codes(self, x: Numbers) -> Numbers:
-        """The nearest code of each number: whole numbers in the floating-point type of x."""
+        """The nearest code of each value, as integers in the floating-point dtype of x."""
         library = _library(x)
         steps = library.round(x / _cast(self.scale, x.dtype))
         return library.clip(steps + _cast(self.zero_point, x.dtype), self.lowest, self.highest)
 
     def values(self, codes: Numbers) -> Numbers:
-        """The real numbers that codes in a floating-point type stand for."""
+        """Dequantize codes given in a floating-point dtype."""
         return (codes - _cast(self.zero_point, codes.dtype)) * _cast(self.scale, codes.dtype)
 
     def round(self, x: Numbers) -> Numbers:
-        """The nearest number of the grid to each number."""
+        """Quantize and dequantize: the nearest grid value."""
         return self.values(self.codes(x))
 
     def encode(self, x: Numbers) -> Numbers:
-        """The codes as integers of the smallest type that holds them."""
+        """The codes in the smallest integer type that holds them."""
         return _cast(self.codes(x), np.dtype(self.code_type))
 
     def part(self, *index: slice) -> "Grid":
-        """The grid of a part of the numbers."""
+        """The grid of a slice of the values."""
         return replace(self, scale=self.scale[index], zero_point=self.zero_point[index])
 
 
-def code_range(bits: int, kind: Kind) -> tuple[float, float]:
+def code_range(bits: int, kind: GridKind) -> tuple[float, float]:
     """The lowest and the highest code."""
     if kind == "paper":
         return -math.inf, math.inf
@@ -121,7 +121,7 @@ def value_range(x: Numbers, keep: Sequence[int] = ()) -> tuple[Numbers, Numbers]
 
 
 def _scale(extent: Numbers, steps: float, like: Numbers) -> Numbers:
-    """The size of one of so many steps, in the type of `like`; 1 where there is nothing to divide."""
+    """The step size, in the dtype of `like`; 1 where the extent is (nearly) zero."""
     scale = _cast(extent / steps, like.dtype)
     return _library(scale).where(scale > TOO_SMALL, scale, 1.0)
 
@@ -136,12 +136,12 @@ def _other_axes(x: Numbers, keep: Sequence[int]) -> tuple[int, ...]:
 
 
 def _library(x: Numbers) -> Any:
-    """numpy, or torch: which is loaded where there is a tensor."""
+    """numpy, or torch, which is already imported if there is a tensor."""
     return np if isinstance(x, np.ndarray | np.generic) else sys.modules["torch"]
 
 
 def _cast(x: Numbers, dtype: Any) -> Numbers:
-    """The numbers in another type, which may be given as numpy's."""
+    """The values in another dtype, which may be numpy's."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x, dtype)
     library = sys.modules["torch"]

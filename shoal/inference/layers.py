@@ -1,7 +1,7 @@
-"""One layer of all agents' policies without torch: its weights, what they were frozen to, and what it computes.
+"""One layer of all agents' policies without torch: its weights, their frozen grids, and its forward pass.
 
 Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
-Shape letters: B batch rows, N agents, I inputs of a layer, U its units, C channels.
+Shape letters: B batch rows, N agents, I inputs of a layer, U its outputs, C channels.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range, counted
-from shoal.inference.grid import Grid, Kind
+from shoal.inference.grid import Grid, GridKind
 
 Array = NDArray[np.float32]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
@@ -23,16 +23,16 @@ Floating = TypeVar("Floating", bound=np.floating[Any])
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """What a layer's numbers were frozen to: by training with quantization, or by calibration."""
+    """The grids that a layer is frozen to, by quantization-aware training or by calibration."""
 
     weight: Grid
-    """Symmetric, one scale per unit: (N, 1, U), or (U, 1, 1, 1) of a convolution."""
+    """Symmetric, one scale per output channel: (N, 1, U), or (U, 1, 1, 1) for a convolution."""
     input: Grid | None = None
     """Asymmetric, one scale per agent: (N, 1, 1); None: the layer's input is not rounded."""
 
     @property
     def bits(self) -> int:
-        """Of the weights."""
+        """Bits of the weights."""
         return self.weight.bits
 
 
@@ -46,7 +46,7 @@ class Linear:
     quantized: Quantized | None = None
 
     @property
-    def units(self) -> int:
+    def outputs(self) -> int:
         """U."""
         return self.weight.shape[2]
 
@@ -58,7 +58,7 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class Conv2d:
-    """activation(conv(x, W) + b) of one agent's image; the first linear layer behind it sees it flat."""
+    """activation(conv(x, W) + b) of one agent's image; the first linear layer after it takes it flattened."""
 
     weight: Array  # (U, C, Kh, Kw)
     bias: Array  # (U,)
@@ -68,7 +68,7 @@ class Conv2d:
     quantized: Quantized | None = None
 
     @property
-    def units(self) -> int:
+    def outputs(self) -> int:
         """U."""
         return self.weight.shape[0]
 
@@ -78,7 +78,7 @@ class Conv2d:
         return _played(self)
 
     def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
-        """Height and width of what it makes of an image of this height and width."""
+        """Height and width of its output for an image of this height and width."""
         kernel = self.weight.shape[2:]
         parts = zip(image, kernel, self.stride, self.padding, strict=True)
         return tuple((size + 2 * pad - side) // step + 1 for size, side, step, pad in parts)
@@ -127,7 +127,7 @@ def run_layer(
 
 
 def convolve(x: NDArray[Any], weight: NDArray[Any], stride: tuple[int, int], padding: tuple[int, int]) -> NDArray[Any]:
-    """(B, C, height, width) through (U, C, Kh, Kw), by windows."""
+    """(B, C, height, width) through (U, C, Kh, Kw), by sliding windows."""
     (ph, pw), (sh, sw) = padding, stride
     x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
     windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(2, 3))[:, :, ::sh, ::sw]
@@ -145,13 +145,13 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
 
 
 def check_layer(layer: Layer, name: str, agents: int) -> None:
-    """Raise a `UserError` for shapes and numbers that cannot be played."""
+    """Raise a `UserError` for invalid shapes or values."""
     if isinstance(layer, Linear):
         shape = layer.weight.shape
         if len(shape) != 3 or shape[0] != agents or layer.bias.shape != (agents, shape[2]) or not layer.weight.size:
             raise UserError(
                 f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
-                f"but is for {counted(agents, 'agent')}."
+                f"but the policy is for {counted(agents, 'agent')}."
             )
     elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1] or not layer.weight.size:
         raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")
@@ -161,19 +161,19 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
         raise UserError(f"{name} of the policy has the activation '{layer.activation}', which is not known.")
     for what, numbers in (("weights", layer.weight), ("biases", layer.bias)):
         with np.errstate(over="ignore", invalid="ignore"):
-            total = numbers.sum()  # quicker to have, and finite only if all are
+            total = numbers.sum()  # cheaper, and finite only if all are
         if not np.isfinite(total) and not np.isfinite(numbers).all():
-            raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be played.")
+            raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be run.")
     if layer.quantized is not None:
-        units = layer.units
-        shape = (units, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, units)
+        outputs = layer.outputs
+        shape = (outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, outputs)
         _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
         if layer.quantized.input is not None:
             _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
 
 
-def _check_grid(grid: Grid, what: str, kind: Kind, shape: tuple[int, ...]) -> None:
-    """Raise a `UserError` unless this is such a grid."""
+def _check_grid(grid: Grid, what: str, kind: GridKind, shape: tuple[int, ...]) -> None:
+    """Raise a `UserError` unless the grid has this kind and shape."""
     check_range(f"{what} on a grid whose number of bits", grid.bits, 2, 16)
     scale, zero = grid.scale, grid.zero_point
     if (
@@ -184,6 +184,6 @@ def _check_grid(grid: Grid, what: str, kind: Kind, shape: tuple[int, ...]) -> No
     ):
         raise UserError(f"{what} on a grid that is not {kind} with scales of shape {shape}.")
     if not (np.isfinite(scale) & (scale > 0)).all() or not ((zero >= 0) & (zero <= grid.highest)).all():
-        raise UserError(f"{what} on a grid with a scale or a zero point that cannot be.")
+        raise UserError(f"{what} on a grid with an invalid scale or zero point.")
     if kind == "symmetric" and zero.any():
         raise UserError(f"{what} on a symmetric grid whose zero point is not 0.")

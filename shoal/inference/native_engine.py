@@ -28,7 +28,7 @@ class NativeEngine:
         self._none = np.zeros((0, 1, 0), np.float32)
         self._actions: dict[int, tuple[NDArray[np.int64], Array]] = {}
         self._expected = header_of(policy, safe_bits())
-        widest = max(ROWS, policy.observation_size, policy.one_hot, *(layer.units for layer in policy.layers))
+        widest = max(ROWS, policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((4, ROWS, padded(widest, ALIGN)), np.float32)
         self.load_codes(write_codes(policy, safe_bits()))
 

@@ -1,7 +1,7 @@
-"""A whole policy in one compiled call, for networks so small that calling is what costs.
+"""A whole policy in one compiled call, for networks so small that call overhead dominates.
 
-Everything that is fixed lies in one array of numbers and one of whole numbers; nothing is allocated in a call.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+All constants lie in one array of floats and one of integers; a call allocates nothing.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from shoal.inference.engine import Draws, check_noise, check_observation, fittin
 from shoal.inference.layers import ACTIVATIONS, LEAK, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
-# where things stand among the whole numbers
+# positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
 SQUASHES = ("none", "clip", "tanh")
 RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
@@ -23,41 +23,41 @@ assert ACTIVATIONS == ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
 
 
 @njit(inline="always")
-def _activate(y, units, activation):  # type: ignore[no-untyped-def]
+def _activate(y, outputs, activation):  # type: ignore[no-untyped-def]
     if activation == RELU:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = max(y[u], np.float32(0))
     elif activation == TANH:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = np.tanh(y[u])
     elif activation == ELU:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
     elif activation == LEAKY:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
     elif activation == SIGMOID:
-        for u in range(units):
+        for u in range(outputs):
             y[u] = np.float32(1) / (np.float32(1) + np.exp(-y[u]))
 
 
 @njit(inline="always")
-def _affine(x, y, weights, at, inputs, units):  # type: ignore[no-untyped-def]
-    """y = x W + b with the weights (I, U) and then the biases from `at` on; four inputs at a time."""
-    bias = weights[at + inputs * units : at + (inputs + 1) * units]
-    for u in range(units):
+def _affine(x, y, weights, at, inputs, outputs):  # type: ignore[no-untyped-def]
+    """y = x W + b with the weights (I, U) and then the biases starting at `at`; four inputs at a time."""
+    bias = weights[at + inputs * outputs : at + (inputs + 1) * outputs]
+    for u in range(outputs):
         y[u] = bias[u]
     whole = inputs // 4 * 4
     for i in range(0, whole, 4):
-        begin = at + i * units
-        w0, w1 = weights[begin : begin + units], weights[begin + units : begin + 2 * units]
-        w2, w3 = weights[begin + 2 * units : begin + 3 * units], weights[begin + 3 * units : begin + 4 * units]
+        begin = at + i * outputs
+        w0, w1 = weights[begin : begin + outputs], weights[begin + outputs : begin + 2 * outputs]
+        w2, w3 = weights[begin + 2 * outputs : begin + 3 * outputs], weights[begin + 3 * outputs : begin + 4 * outputs]
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-        for u in range(units):
+        for u in range(outputs):
             y[u] += x0 * w0[u] + x1 * w1[u] + x2 * w2[u] + x3 * w3[u]
     for i in range(whole, inputs):
-        row, xi = weights[at + i * units : at + (i + 1) * units], x[i]
-        for u in range(units):
+        row, xi = weights[at + i * outputs : at + (i + 1) * outputs], x[i]
+        for u in range(outputs):
             y[u] += xi * row[u]
 
 
@@ -79,10 +79,10 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
             x[i] = seen[i]
     at += 2 * size + 1
     for k in range(layers):
-        inputs, units, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
-        _affine(x, y, numbers, at, inputs, units)
-        _activate(y, units, activation)
-        at += (inputs + 1) * units
+        inputs, outputs, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
+        _affine(x, y, numbers, at, inputs, outputs)
+        _activate(y, outputs, activation)
+        at += (inputs + 1) * outputs
         x, y = y, x
     return x, at
 
@@ -107,7 +107,7 @@ def _boxes(observation, whole, numbers, scratch, actions):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _choices(observation, whole, numbers, scratch, noise, actions):  # type: ignore[no-untyped-def]
-    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty if nothing is drawn."""
+    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty without sampling."""
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
             x, _ = _forward(observation[b, n], n, whole, numbers, scratch)
@@ -133,7 +133,7 @@ class NumbaEngine:
         refuse_grids(policy, self.name)
         self.policy = policy = policy.played()
         self._draws = Draws()
-        widest = max(policy.observation_size, policy.one_hot, *(layer.units for layer in policy.layers))
+        widest = max(policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((2, widest), np.float32)
         self._numbers = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])
@@ -143,7 +143,7 @@ class NumbaEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers."""
+        """Bytes of the constants."""
         return self._numbers.nbytes
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
@@ -170,7 +170,7 @@ class NumbaEngine:
         return actions
 
     def load(self, policy: Policy) -> None:
-        """Copy other weights over the present ones."""
+        """Copy other weights over the current ones."""
         refuse_grids(policy, self.name)
         policy = fitting(self.policy, policy)
         self._numbers[:] = _numbers(policy)
@@ -186,7 +186,7 @@ class NumbaEngine:
 
 
 def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
-    """Sizes and kinds, in the order of AGENTS to STRIDE; inputs, units and activation of each layer; the choices."""
+    """Sizes and flags in the order AGENTS to STRIDE; inputs, outputs and activation per layer; numbers of choices."""
     layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
     shapes = [number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))]
     head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
@@ -196,11 +196,11 @@ def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
 
 
 def _numbers(policy: Policy) -> Array:
-    """(N, …): of each agent mean, deviation and clip, weights and biases of all layers, both ends of the box."""
+    """(N, …): per agent mean, deviation and clip; weights and biases of all layers; lower and upper action bounds."""
     n, size = policy.agents, policy.observation_size
     mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
     if (norm := policy.normaliser) is not None:
-        mean, deviation, clip = norm.mean.astype(float), np.sqrt(norm.var.astype(float) + norm.epsilon), norm.clip
+        mean, deviation, clip = norm.mean.astype(float), norm.deviation, norm.clip
     if policy.scale_image:
         mean, deviation = 255 * mean, 255 * deviation
     low, high = (

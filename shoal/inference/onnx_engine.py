@@ -1,8 +1,8 @@
-"""ONNX Runtime as an engine: float32, float16 (of the weights, kept) and int8.
+"""ONNX Runtime as an engine: float32, float16 (storage of the weights only) and int8.
 
-float32 for single states: the weights are inputs of the graph, so that others are put in their place by a copy. In
-all other cases ONNX Runtime packs the weights when a session is made: others come with a new session of the same
-template. int8 has two graphs, one for single states and one for batches; both give the same actions.
+float32 for single states: the weights are inputs of the graph, so loading others is a copy. In all other cases ONNX
+Runtime prepacks the weights when a session is created, so loading others creates a new session from the same template.
+int8 has two graphs, one for single states and one for batches; both give the same actions.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from onnx import TensorProto
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
-from shoal.inference.form import Arrays, Form, Precision, named_arrays, weight_arrays
+from shoal.inference.form import Arrays, ExportPrecision, Form, named_arrays, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.layers import Array
 from shoal.inference.packed_codes import unpack_codes
@@ -25,7 +25,7 @@ from shoal.inference.runtime import new_session, session_options
 
 
 class Binding:
-    """Inputs and outputs of a session in arrays that stay: a call copies the observation in and runs."""
+    """Inputs and outputs of a session in preallocated arrays: a call copies the observation in and runs."""
 
     def __init__(self, session: onnxruntime.InferenceSession, policy: Policy, batch: int) -> None:
         ports = Ports.of(policy)
@@ -44,7 +44,7 @@ class Binding:
         self._input(name, array, array.shape)
 
     def run(self) -> None:
-        """From what is in `observation` to what is in `actions`."""
+        """Run from `observation` to `actions`."""
         self._session.run_with_iobinding(self.bound)
 
     def _input(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -52,7 +52,7 @@ class Binding:
 
 
 class Side:
-    """One graph of a policy: its template, which has no weights, its session and its bindings by batch."""
+    """One graph of a policy: its template without weights, its session, and its bindings by batch size."""
 
     def __init__(self, policy: Policy, form: Form, threads: int) -> None:
         self.form, self.threads, self.policy = form, threads, policy
@@ -67,7 +67,7 @@ class Side:
             self.renew(arrays)
 
     def load(self, policy: Policy) -> None:
-        """Other weights in the same graph."""
+        """Load other weights into the same graph."""
         arrays = weight_arrays(policy, self.form)
         for name, array in self.given.items():
             array[...] = arrays[name]
@@ -75,16 +75,16 @@ class Side:
             self.renew(arrays)
 
     def renew(self, arrays: Arrays) -> None:
-        """A session of the template with these weights."""
+        """Create a session of the template with these weights."""
         options = session_options(self.threads)
-        self._weights = [np.ascontiguousarray(arrays[name]) for name in self.names]  # the session may look at them
+        self._weights = [np.ascontiguousarray(arrays[name]) for name in self.names]  # the session may refer to them
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights]
         options.add_external_initializers(self.names, values)
         self.session = new_session(self.template, options)
         self.bindings.clear()
 
     def binding(self, batch: int) -> Binding:
-        """For this many rows."""
+        """The binding for this batch size."""
         if batch not in self.bindings:
             binding = self.bindings[batch] = Binding(self.session, self.policy, batch)
             for name, array in self.given.items():
@@ -93,7 +93,7 @@ class Side:
 
 
 def template(policy: Policy, form: Form) -> tuple[bytes, list[str]]:
-    """The model with its weights left out, and the names of these: the session is handed them from memory."""
+    """The model without its weights, and their names: the session gets them from memory."""
     model = build(policy, form)
     names = []
     for tensor in model.graph.initializer:
@@ -113,7 +113,7 @@ class OnnxEngine:
     name = "onnx"
 
     def __init__(self, policy: Policy, precision: str = "float32", threads: int = 1, batch: int = 1) -> None:
-        """`batch` is the size that it is made ready for; others come when they are needed."""
+        """`batch` is the batch size to prepare for; others are prepared on first use."""
         if precision not in ("float32", "float16", "int8"):
             raise UserError(f"The precision '{precision}' is not known; choose one of: float32, float16, int8.")
         self.policy, self.precision, self.threads = policy.played(), precision, threads
@@ -143,7 +143,7 @@ class OnnxEngine:
         return binding.actions
 
     def load(self, policy: Policy) -> None:
-        """Put other weights into every graph that there is; with another normaliser or box they are built anew."""
+        """Load other weights into every graph; with another normaliser or action bounds the graphs are rebuilt."""
         policy = fitting(self.policy, policy)
         if same_frame(self.policy, policy):
             for side in self._sides.values():
@@ -170,5 +170,5 @@ class OnnxEngine:
         return side.binding(batch)
 
     def _form(self, alone: bool) -> Form:
-        precision: Precision = self.precision  # type: ignore[assignment]
+        precision: ExportPrecision = self.precision  # type: ignore[assignment]
         return Form(precision, safe_bits(), alone=alone, given=self._given)

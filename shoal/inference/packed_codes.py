@@ -122,7 +122,7 @@ def write_codes(policy: Policy, bits: int, out: Bytes | None = None) -> Bytes:
     for layer, parts in zip(policy.layers, _parts(out, header), strict=True):
         arrays = layer_arrays(layer, Form("int8", bits), by_rows=False)
         for name in ("scale", "bias"):
-            parts[name][:, : layer.units], parts[name][:, layer.units :] = arrays[name], 0
+            parts[name][:, : layer.outputs], parts[name][:, layer.outputs :] = arrays[name], 0
         lay_out(np.ascontiguousarray(arrays["weight"]), parts["weight"].view(np.uint32)[..., 0], parts["sums"])
     out.view(np.uint64)[CHECKSUM] = checksum(out.view(np.uint64))
     return out

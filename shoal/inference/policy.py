@@ -1,9 +1,9 @@
-"""A policy described completely and without torch: what every engine runs and every exported file holds.
+"""A complete description of a policy without torch: what engines run and exported files hold.
 
-A policy maps raw observations (B, N, O) to what the environment takes: choices (B, N) as whole numbers, or boxes
+A policy maps raw observations (B, N, O) to what the environment takes: choices (B, N) as integers, or boxes
 (B, N, A) in the environment's units. In between: observations scaled, normalised or made one-hot; layers; the head.
 Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units, C channels.
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs, C channels.
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.envs.base import AgentSizes
 from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid
 from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
@@ -22,11 +23,11 @@ from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, la
 Actions = NDArray[Any]
 """Choices (B, N) int64, or boxes (B, N, A) float32."""
 FORMAT = 1
-"""Of what an exported file says about itself."""
+"""Version of the metadata in an exported file."""
 ALL = slice(None)
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
-"""Ends of the log-deviations of a Gaussian policy of Shoal's own."""
-MASKED = np.float32(-1e9)  # added to the logits of choices that an agent does not have
+"""Bounds of the log standard deviations of Shoal's own Gaussian policies."""
+MASKED = np.float32(-1e9)  # added to the logits of padded choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,11 @@ class Normaliser:
     var: Array  # (N, O)
     epsilon: float = 1e-8
     clip: float = 10.0
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """(N, O): sqrt(var + epsilon)."""
+        return np.asarray(np.sqrt(self.var.astype(np.float64) + self.epsilon))
 
     def apply(self, x: NDArray[Any], dtype: Any) -> NDArray[Any]:
         """Observations (N, B, O), or (B, O) of one agent, as the network sees them."""
@@ -50,9 +56,9 @@ class Normaliser:
 class Head:
     """What the last layer's outputs mean.
 
-    argmax: the choice with the largest output. categorical: a choice drawn by adding -log(-log(u)) of the noise u in
-    (0, 1) to the outputs, where u (B, N, A) is given. box: the squashed outputs; with squash tanh they fill the box.
-    gaussian: means and then logarithms of deviations, A each; the means are played like a box.
+    argmax: the choice with the largest output. categorical: a choice sampled by adding Gumbel noise -log(-log(u)) to
+    the outputs, where the noise u (B, N, A) in (0, 1) is given. box: the squashed outputs; with squash tanh they span
+    the box. gaussian: means, then log standard deviations, A each; the means are played like a box.
     """
 
     kind: Literal["argmax", "categorical", "box", "gaussian"]
@@ -68,16 +74,16 @@ class Head:
 
 @dataclass(frozen=True)
 class Exploration:
-    """How a policy of Shoal's own explores in training, as far as its head does not say it: see `explore`."""
+    """How one of Shoal's own policies explores in training, beyond what its head determines: see `explore`."""
 
     deviation: float = 0.0
-    """Boxes without a Gaussian: standard deviation of the noise, in half-widths of the box."""
+    """Deterministic boxes: standard deviation of the noise, in half-widths of the box."""
     one_hot: bool = False
     """Choices are one-hot vectors; False: soft Gumbel vectors."""
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class Policy(AgentSizes):
     """All agents' policies, from raw observation to the environment's action."""
 
     layers: tuple[Layer, ...]
@@ -89,31 +95,16 @@ class Policy:
     image: tuple[int, int, int] | None = None
     """(C, height, width) if the observation is an image, flattened in this order."""
     scale_image: bool = False
-    """Divide the observation by 255 first."""
+    """Divide observations by 255 first."""
     one_hot: int = 0
-    """The observation is one whole number below this, and the network sees it one-hot; 0: it is a vector."""
+    """The observation is one integer below this, which the network takes one-hot; 0: it is a vector."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     exploration: Exploration | None = None
-    """How it explores in training; None: it does not, or nobody knows how."""
-
-    @property
-    def agents(self) -> int:
-        """N."""
-        return len(self.agent_names)
-
-    @property
-    def observation_size(self) -> int:
-        """O, the longest observation."""
-        return max(self.observation_sizes)
-
-    @property
-    def action_size(self) -> int:
-        """A, the longest action vector."""
-        return max(self.action_sizes)
+    """How it explores in training; None: unknown."""
 
     @property
     def parameters(self) -> int:
-        """Numbers in all layers."""
+        """Number of parameters of all layers."""
         return sum(layer.weight.size + layer.bias.size for layer in self.layers)
 
     @property
@@ -123,7 +114,7 @@ class Policy:
 
     @cached_property
     def mask(self) -> Array:
-        """(N, A): 0 where an agent has the choice, a very small number where it has not."""
+        """(N, A): 0 where an agent has the choice, a large negative number where it is padding."""
         real = np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
         return np.where(real, np.float32(0), MASKED)
 
@@ -139,11 +130,11 @@ class Policy:
 
     @property
     def grids(self) -> list[Grid]:
-        """The grids that inputs of layers were frozen to."""
+        """The frozen grids of the layers' inputs."""
         return [layer.quantized.input for layer in self.layers if layer.quantized and layer.quantized.input]
 
     def played(self) -> "Policy":
-        """The same without the outputs that nobody plays: a Gaussian's deviations."""
+        """The policy without outputs that acting does not need: a Gaussian's deviations."""
         if self.head.kind != "gaussian":
             return self
         last = self.layers[-1]
@@ -156,9 +147,9 @@ class Policy:
         return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
 
     def network(self) -> "Policy":
-        """The network alone: from a world's observations, whole numbers one-hot, to all of its outputs (B, N, U)."""
+        """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
         seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
-        outputs = (self.layers[-1].units,) * self.agents
+        outputs = (self.layers[-1].outputs,) * self.agents
         return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
 
     def of_agent(self, agent: int) -> "Policy":
@@ -185,25 +176,25 @@ class Policy:
                        agent_names=names, normaliser=norm)  # fmt: skip
 
     def check(self) -> "Policy":
-        """Itself, once its shapes and numbers are found to be right; a `UserError` for the first that is not."""
+        """The policy itself after validation; a `UserError` for the first invalid shape or value."""
         _check(self)
         return self
 
     def to_bytes(self) -> bytes:
-        """The policy in a form that can be sent or kept; see `shoal.inference.serialized`."""
+        """The policy serialized; see `shoal.inference.serialized`."""
         from shoal.inference.serialized import to_bytes
 
         return to_bytes(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> "Policy":
-        """The policy that `to_bytes` wrote, checked; a `UserError` for damaged bytes and for others."""
+        """The policy that `to_bytes` wrote, validated; a `UserError` for any other bytes."""
         from shoal.inference.serialized import from_bytes
 
         return from_bytes(data)
 
     def network_input(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64) -> NDArray[Any]:
-        """(N, B, I): what the first layer sees."""
+        """(N, B, I): the input of the first layer."""
         x = np.asarray(observation, dtype).transpose(1, 0, 2)
         if self.one_hot:
             return (np.arange(self.one_hot) == np.rint(x)).astype(dtype)
@@ -216,14 +207,14 @@ class Policy:
     def outputs(
         self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64, quantized: bool = True
     ) -> NDArray[Any]:
-        """(B, N, U): the last layer's outputs, in plain numpy; what is frozen is rounded to its grid if `quantized`."""
+        """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids."""
         x = self.network_input(observation, dtype)
         for layer in self.layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
         return x.transpose(1, 0, 2)
 
     def inputs_of_layers(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float32) -> list[NDArray[Any]]:
-        """What each layer sees, (N, B, …): for calibration."""
+        """The input of each layer, (N, B, …), for calibration."""
         x, seen = self.network_input(observation, dtype), []
         for layer in self.layers:
             seen.append(x)
@@ -238,7 +229,7 @@ class Policy:
             logits = outputs + self.mask.astype(outputs.dtype)
             if head.kind == "categorical":
                 if noise is None:
-                    raise ValueError("a policy that draws its choices needs noise (B, N, A) in (0, 1)")
+                    raise ValueError("a policy that samples its choices needs noise (B, N, A) in (0, 1)")
                 logits = logits - np.log(-np.log(np.asarray(noise, outputs.dtype)))
             return np.asarray(logits.argmax(-1), np.int64)
         if head.squash == "none":
@@ -256,11 +247,11 @@ class Policy:
         dtype: Any = np.float64,
         quantized: bool = True,
     ) -> Actions:
-        """Actions for raw observations (B, N, O) in plain numpy: what every engine is tested against."""
+        """Actions for raw observations (B, N, O) in plain numpy: the reference for testing engines."""
         return self.act_on(self.outputs(observation, dtype, quantized), noise)
 
     def to_world(self, actions: Actions) -> Array:
-        """Actions (B, N, A) as Shoal's worlds take them: choices one-hot, boxes as they are."""
+        """Actions (B, N, A) as `env.step` takes them: choices one-hot, boxes unchanged."""
         if not self.head.discrete:
             return np.asarray(actions, np.float32)
         return (np.arange(self.action_size) == np.asarray(actions)[..., None]).astype(np.float32)
@@ -272,7 +263,7 @@ def _check(policy: Policy) -> None:
         seen, acted = counted(sizes[0], "observation"), counted(sizes[1], "action")
         raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
     if min(*policy.observation_sizes, *policy.action_sizes) < 1:
-        raise UserError("The policy has an agent that sees nothing or has no action.")
+        raise UserError("The policy has an agent without observation or action.")
     if not isinstance(policy.layers[-1], Linear):
         raise UserError("The policy's last layer is a convolution, but must be linear.")
     if not policy.linear_only and (n != 1 or policy.image is None):
@@ -280,10 +271,10 @@ def _check(policy: Policy) -> None:
     if policy.image and (min(policy.image) < 1 or math.prod(policy.image) != policy.observation_size):
         raise UserError(f"The policy's image is {policy.image}, but its observation has another size.")
     if policy.one_hot and policy.observation_size != 1:
-        raise UserError("The policy sees one whole number, but its observation is a vector.")
+        raise UserError("The policy takes one integer, but its observation is a vector.")
     for k, layer in enumerate(policy.layers, 1):
         check_layer(layer, f"Layer {k}", n)
-    outputs = policy.layers[-1].units
+    outputs = policy.layers[-1].outputs
     needed = policy.action_size * (2 if policy.head.kind == "gaussian" else 1)
     if outputs != needed:
         raise UserError(f"The policy's last layer has {outputs} outputs, but its actions need {needed}.")
@@ -300,9 +291,9 @@ def _check_box(policy: Policy) -> None:
     bounded = not policy.head.discrete and policy.head.squash != "none"
     ends = [end for end in (low, high) if end is not None]
     if any(end.shape != shape for end in ends) or len(ends) < 2 * bounded:
-        raise UserError(f"The policy's box needs lower and upper ends of shape {shape}.")
+        raise UserError(f"The policy's box needs lower and upper bounds of shape {shape}.")
     if bounded and not all(np.isfinite(end).all() for end in ends):
-        raise UserError("The policy's box has an end that is not finite.")
+        raise UserError("The policy's box has a bound that is not finite.")
 
 
 def _check_normaliser(norm: Normaliser, shape: tuple[int, int]) -> None:
@@ -315,7 +306,7 @@ def _check_normaliser(norm: Normaliser, shape: tuple[int, int]) -> None:
 
 
 def _check_widths(policy: Policy) -> None:
-    """Every layer must take what the one before gives."""
+    """Check that each layer fits the output of the one before."""
     seen: tuple[int, ...] = (policy.one_hot or policy.observation_size,)
     for k, layer in enumerate(policy.layers, 1):
         if isinstance(layer, Conv2d):
@@ -325,11 +316,11 @@ def _check_widths(policy: Policy) -> None:
                 raise UserError(
                     f"Layer {k} of the policy is a convolution of {layer.weight.shape}, but is given {seen}."
                 )
-            seen = (layer.units, *layer.places(seen[1:]))
+            seen = (layer.outputs, *layer.places(seen[1:]))
             if min(seen) < 1:
                 raise UserError(f"Layer {k} of the policy is a convolution that is larger than its image.")
         else:
             if layer.weight.shape[1] != math.prod(seen):
                 taken = counted(layer.weight.shape[1], "number")
                 raise UserError(f"Layer {k} of the policy takes {taken}, but is given {math.prod(seen)}.")
-            seen = (layer.units,)
+            seen = (layer.outputs,)

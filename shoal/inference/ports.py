@@ -1,7 +1,7 @@
-"""What goes into a policy's ONNX graph and comes out of it: one place for names and shapes.
+"""Names and shapes of the inputs and outputs of a policy's ONNX graph.
 
-Callers have observations (B, N, O), noise (B, N, A), choices (B, N) and boxes (B, N, A). The graph of one agent has no
-axis of agents, and one of images sees (B, C, height, width).
+Callers use observations (B, N, O), noise (B, N, A), choices (B, N) and boxes (B, N, A). The graph of a single agent has
+no agent axis, and a graph for images takes (B, C, height, width).
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ class Ports:
     action_size: int
     discrete: bool
     draws: bool
-    """Whether it takes noise to draw its choices with."""
+    """Whether it takes noise to sample its choices."""
     image: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, policy: Policy) -> "Ports":
-        """Those of this policy's graph."""
+        """The ports of this policy's graph."""
         head = policy.head
         sizes = policy.agents, policy.observation_size, policy.action_size
         return cls(*sizes, head.discrete, head.kind == "categorical", tuple(policy.image or ()))
@@ -51,7 +51,7 @@ class Ports:
         return () if self.agents == 1 else (self.agents,)
 
     def feed(self, observation: Array, noise: Array | None = None) -> dict[str, NDArray[Any]]:
-        """The inputs of a session: observations (B, N, O) and, for a policy that draws, noise (B, N, A)."""
+        """The inputs of a session: observations (B, N, O) and, for a sampling policy, noise (B, N, A)."""
         given = {OBSERVATION: observation} | ({NOISE: noise} if noise is not None else {})
         return {
             name: np.ascontiguousarray(given[name], np.float32).reshape(len(observation), *shape)

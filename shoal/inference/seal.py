@@ -1,7 +1,7 @@
-"""A checksum at the end of an exported file, so that one flipped bit in a weight is found before it is played.
+"""A checksum at the end of an exported file, so that a flipped bit in a weight is detected when it is loaded.
 
-ONNX files are protocol buffers, in which a field may follow at the end: the seal is one more entry of the model's
-metadata, `shoal_sha256`, and other programs read the file as before. It guards against damage, not against malice.
+ONNX files are protocol buffers, to which fields can be appended: the seal is one more entry of the model's metadata,
+`shoal_sha256`, and other programs read the file as before. It detects damage, not tampering.
 """
 
 import hashlib
@@ -13,15 +13,15 @@ _BEFORE = bytes((0x72, len(_KEY) + _DIGITS + 4, 0x0A, len(_KEY))) + _KEY + bytes
 
 
 def sealed(model: bytes) -> bytes:
-    """The file with the checksum of all that is before it."""
+    """The file with its checksum appended."""
     return model + _BEFORE + _digest(model)
 
 
 def intact(content: bytes) -> bool:
-    """Whether a file is as it was sealed; one without a seal is taken as it is."""
+    """Whether a file matches its seal; a file without a seal is accepted."""
     place = len(content) - len(_BEFORE) - _DIGITS
     if content[place:-_DIGITS] != _BEFORE:
-        return _KEY not in content  # something was put behind it
+        return _KEY not in content  # something was appended to it
     return content[-_DIGITS:] == _digest(content[:place])
 
 

@@ -1,11 +1,11 @@
-"""A policy as bytes, to be sent to another process or kept: no pickle, no code, everything checked when it is read.
+"""A policy as bytes, to be sent or stored: no pickle, no code, everything is validated on reading.
 
     "shoal policy"   12 bytes
     format           4 bytes, little-endian
-    SHA-256          32 bytes, of what follows: against damage, not against malice
+    SHA-256          32 bytes, of what follows; detects damage, not tampering
     safetensors      the arrays; the text "policy" in its metadata is the rest as JSON, with the arrays' names in it
 
-Nothing that is read asks for memory beyond these bytes: every size in the JSON is compared with the arrays.
+Reading never allocates more than these bytes justify: every size in the JSON is compared with the arrays.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def to_bytes(policy: Policy) -> bytes:
 
 
 def from_bytes(data: bytes) -> Policy:
-    """The policy that was written; a `UserError` for damaged bytes and for others."""
+    """The policy that was written; a `UserError` for any other bytes."""
     content = _opened(bytes(data))
     try:
         said, arrays = _parsed(content)
@@ -53,40 +53,40 @@ def from_bytes(data: bytes) -> Policy:
     except (safetensors.SafetensorError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         whole = False
     if not whole:
-        raise UserError("The policy's bytes are damaged: what they say about themselves cannot be read.")
+        raise UserError("The policy's bytes are damaged: their header cannot be read.")
     return policy.check()
 
 
 def sealed(content: bytes) -> bytes:
-    """The content with what a reader checks first."""
+    """The content with magic number, format and checksum."""
     return HEADER.pack(MAGIC, FORMAT, hashlib.sha256(content).digest()) + content
 
 
 def _opened(data: bytes) -> bytes:
-    """The content, found to be as it was sealed."""
+    """The content, if its checksum matches."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
-        raise UserError("The bytes are not a policy's: Policy.to_bytes writes those.")
+        raise UserError("The bytes are not a policy that Policy.to_bytes wrote.")
     _, number, digest = HEADER.unpack_from(data)
     if number != FORMAT:
         raise UserError(f"The policy's bytes have format {number}, but this version of Shoal reads format {FORMAT}.")
     content = data[HEADER.size :]
     if hashlib.sha256(content).digest() != digest:
-        raise UserError("The policy's bytes are damaged (wrong checksum): get them again from where they were written.")
+        raise UserError("The policy's bytes are damaged (wrong checksum); fetch them again from their source.")
     return content
 
 
 def _parsed(content: bytes) -> tuple[Any, Arrays]:
-    """What the policy says about itself, and its arrays."""
+    """The policy's description, and its arrays."""
     size = int.from_bytes(content[:8], "little")
     said = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["policy"])
     arrays: Arrays = {}
-    for name, view in safetensors.deserialize(content):  # which checks every size against the bytes that are there
+    for name, view in safetensors.deserialize(content):  # safetensors checks every size against the bytes
         arrays[name] = np.frombuffer(view["data"], TYPES[view["dtype"]]).reshape(view["shape"]).copy()
     return said, arrays
 
 
 def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
-    """A value as JSON has it; arrays are put aside under the names of their places."""
+    """A value as JSON; arrays are collected separately, named by their position."""
     if isinstance(value, np.ndarray):
         arrays[name] = np.ascontiguousarray(value, np.float32 if value.dtype.kind == "f" else np.int32)
         return name
@@ -100,7 +100,7 @@ def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
-    """A value of the type that its place declares; a ValueError, TypeError or KeyError if it is not one."""
+    """A value of the declared type; a ValueError, TypeError or KeyError if it is not one."""
     choices = [choice for choice in _choices(hint) if choice is not NoneType]
     if value is None and NoneType in _choices(hint):
         return None
@@ -114,7 +114,7 @@ def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
     origin, inside = get_origin(hint), get_args(hint)
     if origin is np.ndarray and arrays[value].dtype != np.float32:
         raise TypeError(value)
-    if hint is Any or origin is np.ndarray:  # a grid's arrays are of either type
+    if hint is Any or origin is np.ndarray:  # a grid's arrays may have either dtype
         return arrays.pop(value)
     if origin is tuple and isinstance(value, list):
         each = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
@@ -133,7 +133,7 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as JSON has them."""
+    """numpy scalars as JSON numbers."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"it holds a value of type '{type(value).__name__}'")

@@ -1,7 +1,7 @@
-"""The shape of everything in an exported graph for one state, worked out without computing anything.
+"""Shape inference for exported graphs, for one state, without computing anything.
 
-onnx has an inference of its own, but a malicious file can make it take any amount of memory; these rules take as long
-as the graph has nodes. They are those of the operators that `graph.build` writes, and of no others.
+onnx has shape inference too, but a malicious file can make it take any amount of memory; these rules take time linear
+in the number of nodes. They cover the operators that `graph.build` writes, and no others.
 """
 
 import math
@@ -15,16 +15,16 @@ from onnx import TensorProto, helper
 
 Shape = tuple[int, ...]
 SMALL = 1024
-"""Bytes of a constant that shapes may depend on."""
+"""Largest constant, in bytes, that shapes may depend on."""
 MOST_AXES = 8
 
 
 class Contradiction(ValueError):
-    """The graph's shapes do not fit together, or are not to be known without computing."""
+    """The graph's shapes are inconsistent, or cannot be inferred without computing."""
 
 
 def inferred(graph: onnx.GraphProto) -> dict[str, Shape]:
-    """The shapes of inputs, constants and all that is computed, by name; the batch is 1."""
+    """The shapes of all inputs, constants and intermediate results, by name; the batch size is 1."""
     shapes: dict[str, Shape] = {}
     constants: dict[str, list[int]] = {}
     for value in graph.input:
@@ -47,7 +47,7 @@ def inferred(graph: onnx.GraphProto) -> dict[str, Shape]:
 
 
 def _add(shapes: dict[str, Shape], name: str, shape: Shape, what: str) -> None:
-    """Take in a shape, if it is one and the name is new."""
+    """Record a shape, if it is valid and the name is new."""
     if name in shapes or len(shape) > MOST_AXES or any(size < 0 for size in shape):
         raise Contradiction(what)
     shapes[name] = shape
@@ -70,7 +70,7 @@ def _outputs(node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mappi
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """As numpy does it."""
+    """The broadcast shape, by numpy's rules."""
     found = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         others = set(sizes) - {1}
@@ -80,11 +80,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 Rule = Callable[[list[Shape], list[Any], dict[str, Any]], Shape]
-"""The output's shape from the inputs' shapes, what is known of their numbers, and the attributes."""
+"""The output's shape from the inputs' shapes, their known values and the attributes."""
 
 
 def _require(right: bool) -> None:
-    """Refuse a node that no export has, or whose shapes contradict each other."""
+    """Refuse a node that no export has, or whose shapes are inconsistent."""
     if not right:
         raise Contradiction("shape")
 
@@ -96,11 +96,11 @@ def _matmul(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any])
 
 
 def _conv(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    (batch, channels, *sizes), (units, depth, *kernel) = inputs[:2]
+    (batch, channels, *sizes), (outputs, depth, *kernel) = inputs[:2]
     strides, pads = attributes.get("strides", [1] * len(sizes)), attributes.get("pads", [0] * 2 * len(sizes))
     _require(not attributes.keys() - {"strides", "pads"} and channels == depth and min(strides) > 0 <= min(pads))
     places = zip(sizes, kernel, strides, pads[: len(sizes)], pads[len(sizes) :], strict=True)
-    return (batch, units, *((size + low + high - width) // stride + 1 for size, width, stride, low, high in places))
+    return (batch, outputs, *((size + low + high - width) // stride + 1 for size, width, stride, low, high in places))
 
 
 def _reduce(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
@@ -181,7 +181,7 @@ def _one_hot(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]
 
 
 def _axes(axes: Sequence[int], rank: int) -> list[int]:
-    """Axes counted from the front."""
+    """Non-negative axes."""
     return [range(rank)[axis] for axis in axes]
 
 
@@ -210,4 +210,4 @@ RULES: dict[str, Rule] = {
     "Unsqueeze": _unsqueeze,
 }
 OPERATORS = frozenset({"DynamicQuantizeLinear", "Split"} | SAME | BROADCAST | RULES.keys())
-"""All that `graph.build` writes."""
+"""All operators that `graph.build` writes."""

@@ -1,8 +1,8 @@
-"""An untrusted ONNX file, bounded before ONNX Runtime sees it.
+"""Checks of an untrusted ONNX file before ONNX Runtime sees it.
 
-ONNX Runtime computes what depends on constants alone while it makes a session, so a file of a few hundred bytes can ask
-for any amount of time and memory. What passes here holds only operators that `shoal export` writes, keeps its weights
-inside, and computes about as much for one state as the size of the file says.
+ONNX Runtime folds constants while it creates a session, so a file of a few hundred bytes can demand any amount of time
+and memory. A file that passes these checks has only operators that `shoal export` writes, contains its own weights, and
+its computation for one state is bounded by its size.
 """
 
 import math
@@ -20,16 +20,16 @@ ATTRIBUTES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.INTS, Att
 MOST_NODES = 2**16
 """A team of 1024 agents in int8 has 50,000."""
 TIMES, ANY = 128, 2**25
-"""Numbers that one state may touch per byte of the file (weights packed to three bits: 60), and in a small file."""
+"""Values that one state may touch: per byte of the file (weights packed to three bits: 60), plus a constant."""
 MOST_PRODUCTS = 2**32
-"""Multiplications of one state on top of those per byte: a convolution uses its weights many times."""
+"""Multiplications for one state, in addition to those per byte: a convolution reuses its weights."""
 
 
 def parsed(path: Path, model: bytes) -> onnx.ModelProto:
-    """The model, if it is one."""
+    """The parsed model; a `UserError` if it is not one."""
     try:
         proto = onnx.ModelProto.FromString(model)
-    except Exception:  # protobuf's own kind, which has no name that it promises
+    except Exception:  # protobuf's own exception, whose name is not public
         raise UserError(f"'{path}' is not an ONNX file or is damaged (it cannot be parsed).") from None
     if not proto.graph.node:
         raise UserError(f"'{path}' is not an ONNX file or is damaged (it holds no graph).")
@@ -37,26 +37,26 @@ def parsed(path: Path, model: bytes) -> onnx.ModelProto:
 
 
 def check_graph(path: Path, proto: onnx.ModelProto, size: int) -> None:
-    """Raise a `UserError` unless this could be an export, as large as its `size` bytes look."""
+    """Raise a `UserError` unless this could be an export of `size` bytes."""
     for strange in _strange(proto):
-        raise UserError(f"'{path}' is not as `shoal export` writes policies: it has {strange}.")
+        raise UserError(f"'{path}' was not written by `shoal export`: it has {strange}.")
     try:
         shapes = inferred(proto.graph)
     except Contradiction as error:
-        raise UserError(f"'{path}' is damaged: the shapes of its {error} do not fit together.") from None
+        raise UserError(f"'{path}' is damaged: the shapes of its {error} are inconsistent.") from None
     computed = _check_work(path, shapes, proto.graph, size)
     check_fits(
         f"The policy in '{path}'",
-        4 * (size + computed),  # its bytes are read, parsed, unpacked and laid out anew
-        lambda usable: "play it on a machine with more memory",
+        4 * (size + computed),  # its bytes are read, parsed, unpacked and prepacked
+        lambda usable: "use a machine with more memory",
     )
 
 
 def _strange(proto: onnx.ModelProto) -> Iterator[str]:
-    """What an export never has."""
+    """Properties that an export never has."""
     graph = proto.graph
     if proto.functions or proto.training_info:
-        yield "functions of its own"
+        yield "custom functions"
     if len(graph.node) > MOST_NODES:
         yield f"{len(graph.node):,} nodes, more than {MOST_NODES:,}"
     if graph.sparse_initializer:
@@ -70,16 +70,16 @@ def _strange(proto: onnx.ModelProto) -> Iterator[str]:
         if tensor.data_location != TensorProto.DEFAULT or tensor.external_data:
             yield "weights in another file"
         elif min(tensor.dims, default=0) < 0 or len(tensor.raw_data) != _bytes(tensor):
-            yield f"a constant {_shown(tensor.name)} of another size than it says"
+            yield f"a constant {_shown(tensor.name)} of another size than it declares"
 
 
 def _shown(name: str) -> str:
-    """A name in somebody's file as it can be shown."""
+    """A name from an untrusted file, safe to print."""
     return repr(name)[:60]
 
 
 def _bytes(tensor: TensorProto) -> int:
-    """What the numbers of a constant take; -1 of a type that has no fixed size."""
+    """Bytes of a constant; -1 for a type without a fixed size."""
     try:
         return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (KeyError, ValueError):
@@ -87,7 +87,7 @@ def _bytes(tensor: TensorProto) -> int:
 
 
 def _check_work(path: Path, shapes: dict[str, Shape], graph: onnx.GraphProto, size: int) -> int:
-    """Refuse more work for one state than the file's size can account for; returns how many numbers are computed."""
+    """Refuse more work for one state than the file's size justifies; returns the number of computed values."""
     touched = computed = products = 0
     for node in graph.node:
         outputs = sum(math.prod(shapes[name]) for name in node.output if name)
@@ -103,7 +103,7 @@ def _check_work(path: Path, shapes: dict[str, Shape], graph: onnx.GraphProto, si
     ):
         if count > most:
             raise UserError(
-                f"'{path}' is not as `shoal export` writes policies: a file of {size:,} bytes would compute with "
+                f"'{path}' was not written by `shoal export`: a file of {size:,} bytes would compute with "
                 f"{count:,} {what} for one state."
             )
     return computed

@@ -1,6 +1,6 @@
 """A trained policy, wherever it comes from: a run folder, a Stable-Baselines3 zip, an exported ONNX file.
 
-Start reading at `trained.py`: the interface. `loading.py` finds out which kind a path is; each kind has its file.
+Start reading at `trained.py`: the interface. `loading.py` detects the kind of a path; each kind has its own file.
 """
 
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal import __version__
 from shoal.errors import UserError
 from shoal.files import write_whole
-from shoal.inference.form import Precision
+from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, raw_states
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the files are to be; `TorchPolicy.export` says what each means."""
+    """Options of an export; `TorchPolicy.export` documents them."""
 
-    precision: Precision = "float32"
+    precision: ExportPrecision = "float32"
     bits: int | None = None
     single: bool = False
     sample: bool = False
@@ -43,8 +43,8 @@ class Job(NamedTuple):
 
 
 def export(trained: "TorchPolicy", path: str | Path, wanted: Wanted) -> list[Exported]:
-    """Write the policy's files; none, if one of them does not play as PyTorch does."""
-    trained.portable(wanted.sample, wanted.each)  # what is wrong with it is told before it plays
+    """Write the policy's files, or none if one of them does not play like PyTorch."""
+    trained.portable(wanted.sample, wanted.each)  # reports what is wrong before anything is played
     states, source = trained.states(wanted.seed)
     return write(make_jobs(trained, Path(path), states, wanted), wanted, trained.name, source)
 
@@ -58,7 +58,7 @@ def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted)
     only = trained.trained_agents[0] if trained.trained is not None and trained.trained_agents else None
     names = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
     if len(set(names)) < len(names):
-        raise UserError("Two agents of the team would have the same file: their names differ by odd letters only.")
+        raise UserError("Two agents of the team would share a file: their names differ only in special characters.")
     return [
         Job(
             alone,
@@ -71,7 +71,7 @@ def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted)
 
 
 def write(jobs: list[Job], wanted: Wanted, exported_from: str, states_from: "StatesFrom") -> list[Exported]:
-    """All files of an export, written once all are checked against PyTorch."""
+    """Write all files of an export, once all are checked against PyTorch."""
     facts = {"shoal_version": __version__, "exported_from": exported_from, "states_from": states_from}
     how = wanted.bits, wanted.single, wanted.tolerance, facts
     found = [checked(job.policy, job.path, wanted.precision, job.states, job.outputs, *how) for job in jobs]
@@ -81,5 +81,5 @@ def write(jobs: list[Job], wanted: Wanted, exported_from: str, states_from: "Sta
 
 
 def file_name(agent: str) -> str:
-    """An agent's name with nothing that a file cannot have."""
+    """An agent's name without characters that a file name cannot have."""
     return "".join(letter if letter.isalnum() or letter in "_-." else "-" for letter in agent)

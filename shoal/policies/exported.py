@@ -1,4 +1,4 @@
-"""An exported ONNX file as a trained policy: played by ONNX Runtime alone, without torch."""
+"""An exported ONNX file as a trained policy: run by ONNX Runtime alone, without torch."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,7 +23,7 @@ class ExportedPolicy(TrainedPolicy):
     kind = "onnx"
 
     def __init__(self, path: Path, said: Mapping[str, Any], threads: int = 1, trust: bool = False) -> None:
-        """`said`: what the user says about the world."""
+        """`said`: the user's options for the world."""
         check_threads(threads)
         self.file = PolicyFile(path, threads)
         self.name, self.precision = str(path), self.file.precision
@@ -34,11 +34,11 @@ class ExportedPolicy(TrainedPolicy):
         self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
         self._said, self._trust = dict(said), trust
         if self.image and (idle := sorted(said.keys() - {"env"})):
-            raise UserError(f"{option(idle[0])} has no effect on an environment of images; leave it out.")
+            raise UserError(f"{option(idle[0])} has no effect on an environment with image observations; leave it out.")
 
     @cached_property
     def config(self) -> TrainConfig:
-        """The settings of its world; found out when it is needed, because acting does without."""
+        """The settings of its world; determined on first use, because acting does not need them."""
         return world_config(self.file.facts.get("world"), self._said, self._trust, f"'{self.name}'")
 
     @property
@@ -47,7 +47,7 @@ class ExportedPolicy(TrainedPolicy):
         return self.config.env
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Its world in numbers, or in images that are laid flat."""
+        """Its world, with vector observations or flattened images."""
         env = self._pixels(copies, seed) if self.image else build_env(self.config, copies, seed, stagger=False)
         try:
             self.file.check_fits(env.spec)
@@ -61,7 +61,7 @@ class ExportedPolicy(TrainedPolicy):
         return self.file.play(observation, sample)
 
     def reseed(self, seed: int) -> None:
-        """Start the noise of drawn choices anew."""
+        """Reseed the noise of sampled choices."""
         self.file.noise = Draws(seed)
 
     def _pixels(self, copies: int, seed: int) -> VectorEnv:

@@ -1,4 +1,4 @@
-"""From a path to a trained policy; torch is imported only for run folders and zips."""
+"""Load a trained policy from a path; torch is imported only for run folders and zips."""
 
 import os
 import warnings
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoal.errors import UserError
-from shoal.policies.trained import Kind, TrainedPolicy
+from shoal.policies.trained import PolicyKind, TrainedPolicy
 
 
-def kind_of(path: str) -> Kind:
-    """What a path holds, by its look; a `UserError` if there is nothing."""
+def kind_of(path: str) -> PolicyKind:
+    """The kind of policy at a path; a `UserError` if there is nothing."""
     if os.path.isdir(path):
         return "run"
-    if not os.path.exists(path):  # which is also False for names that no file could have
+    if not os.path.exists(path):  # False also for invalid file names
         raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
     return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
 
@@ -31,18 +31,18 @@ def load(
     trust: bool = False,
     warn: Callable[[str], None] = warnings.warn,
 ) -> TrainedPolicy:
-    """The trained policy in a run folder, a Stable-Baselines3 zip or an exported ONNX file.
+    """Load the trained policy in a run folder, a Stable-Baselines3 zip or an exported ONNX file.
 
     Args:
         path: run folder, zip or ONNX file.
-        env: world to play in; none: its own. A zip needs one, e.g. CartPole-v1.
-        agents: number of agents, where the world has a choice; None: as in training.
-        episode_length: steps of an episode; None: as in training, or the environment's own limit.
+        env: world to play in; empty: its own. A zip needs one, e.g. CartPole-v1.
+        agents: number of agents, where the world supports several; None: as in training.
+        episode_length: steps per episode; None: as in training, or the environment's own limit.
         env_options: the environment's constructor arguments as a JSON object.
         normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
-        threads: threads of ONNX Runtime; for exported files only.
-        trust: let third-party code run that the path names or holds.
-        warn: told what the user should know about damaged or doubtful files.
+        threads: ONNX Runtime threads; for exported files only.
+        trust: allow running third-party code that the path names or contains.
+        warn: called with warnings about damaged or doubtful files.
 
     """
     path = os.fspath(path)
@@ -50,9 +50,9 @@ def load(
     named = {"env": env, "agents": agents, "episode_length": episode_length, "env_options": env_options}
     said = {name: value for name, value in named.items() if value not in (None, "")}
     if normaliser and kind != "zip":
-        raise UserError(f"--normaliser is for zips of Stable-Baselines3, but '{path}' is none.")
+        raise UserError(f"--normaliser is for Stable-Baselines3 zips, but '{path}' is not one.")
     if threads is not None and kind != "onnx":
-        raise UserError(f"--threads is for exported files, but '{path}' is none.")
+        raise UserError(f"--threads is for exported files, but '{path}' is not one.")
     if kind == "onnx":
         from shoal.policies.exported import ExportedPolicy
 

@@ -28,18 +28,18 @@ from shoal.training.play import build_env
 from shoal.training.precision import QatPrecision
 
 COPIES, STEPS = 16, 128
-"""Of the episodes in which a team meets states, with the noise of training."""
+"""Copies of the world in which states are collected, with exploration noise."""
 
 
 def load_run(folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[[str], None]) -> "RunPolicy":
-    """The team of a run folder, in its own world or in the one that is `said`; see `load_team`."""
+    """Load the team of a run folder, in its own world or in the one that `said` names; see `load_team`."""
     team, config = load_team(folder, warn, trust, str(said.get("env", "")))
     world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
     return RunPolicy(team, dataclasses.replace(config, **world_settings(world)), folder)
 
 
 class RunPolicy(TorchPolicy):
-    """The team of a run."""
+    """The trained team of a run."""
 
     kind = "run"
     samples = (False, True)
@@ -59,7 +59,7 @@ class RunPolicy(TorchPolicy):
         self._noise = team.random_state()
 
     def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
-        """Copies of its world."""
+        """Make copies of its world."""
         env = build_env(self.config, copies, seed, stagger)
         own, spec = self.spec, env.spec
         if (spec.observation_sizes, spec.action_sizes) != (own.observation_sizes, own.action_sizes):
@@ -70,11 +70,11 @@ class RunPolicy(TorchPolicy):
         return env
 
     def respond(self, observation: Array, sample: bool) -> Array:
-        """The team's actions: the most likely ones, or with the noise of training."""
+        """The team's actions: the most likely ones, or with exploration noise."""
         return self.team.to_world(self.team.act(observation, explore=sample))
 
     def reseed(self, seed: int) -> None:
-        """The noise of training starts where it did when the run was loaded; the run's own seed decides it."""
+        """Reset the exploration noise to its state when the run was loaded, which the run's own seed determines."""
         self.team.load_random_state(self._noise)
 
     def head(self, network: Any, observation: Array) -> Tensor:
@@ -88,7 +88,7 @@ class RunPolicy(TorchPolicy):
         return self.team.to_world(chosen.contiguous().cpu().numpy())
 
     def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
-        """(B, N): of the choices, or of the Gaussians before they are squashed, which is the same."""
+        """(B, N): KL of the choices, or of the Gaussians before squashing, which is the same."""
         actors = self.team.rollout_actors
         if actors.kind == "deterministic":
             return None
@@ -106,7 +106,7 @@ class RunPolicy(TorchPolicy):
         return dataclasses.replace(policy, metadata=metadata).check()
 
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
-        """From the run's replay, if that is still on disk; else played now with the noise of training."""
+        """States from the run's replay, if that is still on disk; else from episodes with exploration noise."""
         rng = np.random.default_rng(seed)
         held = replayed(self.folder, self.spec, self.config.storage, rng)
         if held is not None:
@@ -117,7 +117,7 @@ class RunPolicy(TorchPolicy):
 
 
 def _sizes(spec: EnvSpec) -> str:
-    """What a world asks of its agents."""
+    """The sizes of a world's observations and actions, in words."""
     seen, acted = counted(spec.observation_size, "number"), counted(spec.action_size, "action")
     return f"{counted(spec.agents, 'agent')} with {seen} to see and {acted}"
 

@@ -24,13 +24,13 @@ from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trai
 from shoal.training.play import build_env, random_act
 
 COPIES, AT_RANDOM = 16, 0.2
-"""Of the episodes in which a model meets states: copies, and the share of random actions."""
+"""For collecting states: copies of the environment, and the share of random actions."""
 
 
 def load_zip(
     path: Path, said: Mapping[str, Any], normaliser: str, trust: bool, warn: Callable[[str], None]
 ) -> "BaselinesPolicy":
-    """The model in a zip, in the environment that is `said`."""
+    """Load the model in a zip, in the environment that `said` names."""
     model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
     for note in model.notes:
         warn(note)
@@ -38,36 +38,36 @@ def load_zip(
 
 
 class BaselinesPolicy(TorchPolicy):
-    """A model of Stable-Baselines3."""
+    """A Stable-Baselines3 model."""
 
     kind = "zip"
     agents = 1
 
     def __init__(self, model: Model, said: Mapping[str, Any]) -> None:
-        """`said`: its environment, with or without gym: before it, and what else the user says about it."""
+        """`said`: its environment, with or without the prefix gym:, and the user's other options for it."""
         self.model, self.name = model, model.path
         env = str(said.get("env") or "")
         if not env:
-            raise UserError(f"--env is missing: which environment the model in '{self.name}' plays is not in its zip.")
+            raise UserError(f"--env is missing: the zip '{self.name}' does not say which environment its model plays.")
         self.config = world_config(
             None, {**said, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, what=""
         )
         if model.channels is not None and (idle := sorted(said.keys() - {"env"})):
-            raise UserError(f"{option(idle[0])} has no effect on an environment of images; leave it out.")
+            raise UserError(f"{option(idle[0])} has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
         self.image: tuple[int, int, int] | None = None
         self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
         self.overhead = 0 if model.normaliser is None else 4 * 2 * model.normaliser.mean.size
         self.samples = (False, True) if self._draws_actions else (False,)
-        world = self.make_env()  # found to fit before anything is played
+        world = self.make_env()  # checked before anything is played
         self.spec = world.spec
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """The environment, if it fits the model."""
+        """Make the environment, after checking that it fits the model."""
         if self.model.channels is None:
             env = build_env(self.config, copies, seed, stagger=False)
         else:
@@ -82,7 +82,7 @@ class BaselinesPolicy(TorchPolicy):
         return env
 
     def respond(self, observation: Array, sample: bool) -> Array:
-        """The model's actions: the most likely ones, or drawn as in its training."""
+        """The model's actions: the most likely ones, or sampled as in its training."""
         head = self.outputs(observation)
         if not sample:
             return self.actions(head)
@@ -92,7 +92,7 @@ class BaselinesPolicy(TorchPolicy):
         return self.actions(head + self.model.log_std.exp() * torch.randn(head.shape, generator=self._generator))
 
     def reseed(self, seed: int) -> None:
-        """Start the noise of drawn actions anew."""
+        """Reseed the noise of sampled actions."""
         self._noise, self._generator = Draws(seed), torch.Generator().manual_seed(seed)
 
     def head(self, network: Any, observation: Array) -> Tensor:
@@ -117,7 +117,7 @@ class BaselinesPolicy(TorchPolicy):
 
     @property
     def _draws_actions(self) -> bool:
-        """A2C and PPO; DQN and DDPG play one action for certain."""
+        """A2C and PPO; DQN and DDPG are deterministic."""
         if self.model.algorithm in ("dqn", "ddpg"):
             return False
         return self.model.discrete or self.model.log_std is not None
@@ -133,21 +133,19 @@ class BaselinesPolicy(TorchPolicy):
         return gaussians_kl(head, deviation, other, deviation).sum(-1)
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
-        """The model, with what it was trained to be rounded to."""
+        """The model without torch, with the grids that it was trained with."""
         if each:
-            raise UserError("--each is for runs of teams; the model of a zip is one agent.")
+            raise UserError("--each is for teams; the model in a zip is a single agent.")
         low, high = self.spec.action_low, self.spec.action_high
         policy = to_policy(self.model, low, high, self.image, self.spec.whole_numbers)
         if sample:
             if not policy.head.discrete or self.model.algorithm == "dqn":
-                raise UserError(
-                    "Only the choices of A2C and PPO can be drawn by their probabilities; leave --sample out."
-                )
+                raise UserError("Only the choices of A2C and PPO can be sampled; leave --sample out.")
             policy = replace(policy, head=Head("categorical"))
         return replace(policy, metadata={**policy.metadata, "env": self.env, "world": {"env": self.env}})
 
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
-        """Of episodes in which every fifth action is a random one."""
+        """States from episodes in which every fifth action is random."""
         copies = min(COPIES, self.most_copies)
         env = self.make_env(copies, seed)
         rng, at_random = np.random.default_rng(seed), random_act(env.spec, seed)
@@ -174,7 +172,7 @@ class BaselinesPolicy(TorchPolicy):
             )
         if not spec.from_zero:
             raise UserError(
-                f"--env {self.env} does not count its choices from 0, as Stable-Baselines3 does without asking: "
+                f"--env {self.env} does not number its choices from 0, which Stable-Baselines3 assumes: "
                 "the model would play other choices than in its training."
             )
         if self.image is not None:
@@ -184,5 +182,5 @@ class BaselinesPolicy(TorchPolicy):
                 except RuntimeError:
                     raise UserError(
                         f"--env {self.env} does not fit the model in '{model.path}': its images are "
-                        f"{self.image[1]} x {self.image[2]}, and the model's layers are of another size."
+                        f"{self.image[1]} x {self.image[2]}, but the model's layers need another size."
                     ) from None

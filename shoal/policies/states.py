@@ -1,4 +1,4 @@
-"""States that a policy meets: what its exports are checked with, and what its ranges are calibrated on.
+"""States that a policy visits: exports are checked, and ranges calibrated, on them.
 
 Shape letters: E copies, B rows, N agents, O observation.
 """
@@ -15,11 +15,11 @@ from shoal.training.play import Act
 from shoal.training.run_folder import CHECKPOINTS
 
 STATES = 512
-"""States that an export is checked and calibrated with."""
+"""Number of states for checking and calibrating an export."""
 
 
 def meet(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
-    """(B, N, O): some of the states of `env` while `act` plays it for so many steps; the world is closed."""
+    """(B, N, O): states of `env` while `act` plays this many steps; closes the world."""
     observation = env.reset()
     seen = [observation.copy()]
     try:
@@ -33,7 +33,7 @@ def meet(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: 
 
 
 def replayed(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator, count: int = STATES) -> Array | None:
-    """(B, N, O): some of the observations in the newest part of a run's replay; None if that is not on disk."""
+    """(B, N, O): observations from the newest part of a run's replay; None if that is not on disk."""
     held = newest_segment(folder / CHECKPOINTS)
     if held is None:
         return None
@@ -42,14 +42,14 @@ def replayed(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator
 
 
 class Thinned:
-    """States as they are met, at most so many: when there are more, every second one is dropped from then on."""
+    """Collects states, at most this many: whenever it is full, every second one is dropped and the stride doubles."""
 
     def __init__(self, most: int) -> None:
         self.most, self.rows = most, list[Array]()  # each (N, O)
         self.stride, self.met = 1, 0
 
     def add(self, observation: Array) -> None:
-        """Take what is due of (E, N, O)."""
+        """Collect from (E, N, O) what the stride selects."""
         for row in observation:
             if self.met % self.stride == 0:
                 self.rows.append(row.copy())

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from shoal.quantization.export import Exported
 
 Array = NDArray[np.float32]
-Kind = Literal["run", "zip", "onnx"]
+PolicyKind = Literal["run", "zip", "onnx"]
 MOST_COPIES, MOST_IMAGES = 100, 8
-"""Copies of a world that an evaluation plays at a time; fewer of those that show images."""
+"""Copies of a world that an evaluation plays in parallel; fewer with image observations."""
 
 
 class TrainedPolicy(ABC):
-    """A trained policy and the world that it plays in.
+    """A trained policy and its world.
 
     Attributes:
         kind: run, zip or onnx.
@@ -34,11 +34,11 @@ class TrainedPolicy(ABC):
         agents: number of agents, N.
         observation_size: length of the longest observation, O.
         action_size: length of the longest action vector, A.
-        samples: the ways that it can play, its own first: False takes the most likely action, True draws.
+        samples: supported values of `sample`, the default first: False takes the most likely action, True samples.
 
     """
 
-    kind: Kind
+    kind: PolicyKind
     name: str
     precision: str = "float32"
     agents: int
@@ -54,7 +54,7 @@ class TrainedPolicy(ABC):
 
     @abstractmethod
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Copies of its world; a `UserError` if the policy does not fit into it."""
+        """Make copies of its world; a `UserError` if the policy does not fit it."""
 
     @abstractmethod
     def respond(self, observation: Array, sample: bool) -> Array:
@@ -62,14 +62,14 @@ class TrainedPolicy(ABC):
 
     @abstractmethod
     def reseed(self, seed: int) -> None:
-        """Start the noise of drawn actions anew."""
+        """Reseed the noise of sampled actions."""
 
     def act(self, observation: ArrayLike, sample: bool = False) -> Array:
-        """The actions for an observation, as `env.step` takes them: choices one-hot, boxes in the world's units.
+        """The actions for an observation, as `env.step` expects them: choices one-hot, boxes in the world's units.
 
         Args:
-            observation: (O,) of a single agent, (N, O) of a team, or (E, N, O) of many copies.
-            sample: draw from the policy's distribution instead of taking the most likely action.
+            observation: (O,) for a single agent, (N, O) for a team, or (E, N, O) for many copies.
+            sample: sample from the policy's distribution instead of taking the most likely action.
 
         Returns:
             (A,), (N, A) or (E, N, A).
@@ -99,10 +99,10 @@ class TrainedPolicy(ABC):
         """Play whole episodes in its world.
 
         Args:
-            episodes: how many.
-            seed: decides where the episodes start, and all noise.
-            sample: draw actions instead of taking the most likely ones; None: as the policy is meant to play.
-            advance: told of every episode that ends.
+            episodes: number of episodes.
+            seed: random seed of the episodes and of all noise.
+            sample: sample actions instead of taking the most likely ones; None: the policy's default.
+            advance: called with the number of finished episodes.
 
         Returns:
             The mean return per agent, and the half-width of its 95 % confidence interval.
@@ -116,20 +116,20 @@ class TrainedPolicy(ABC):
     def evaluate_random(
         self, episodes: int = 100, seed: int = 1, advance: Callable[[int], None] | None = None
     ) -> Evaluation:
-        """What a team gets that acts uniformly at random in the same episodes."""
+        """Evaluate a team that acts uniformly at random in the same episodes."""
         return self._played(None, episodes, seed, advance)
 
     def export(self, *args: Any, **options: Any) -> "Exported":
-        """Write an ONNX file that was checked against this policy: see `TorchPolicy.export`."""
-        raise UserError(f"'{self.name}' is an exported file already; export the run or the zip that it was made of.")
+        """Write an ONNX file, checked against this policy: see `TorchPolicy.export`."""
+        raise UserError(f"'{self.name}' is already an exported file; export the run or the zip that it was made from.")
 
     def quantize(self, *args: Any, **options: Any) -> "WidthTable":
-        """Returns, equal actions and bytes in few bits: see `TorchPolicy.quantize`."""
-        raise UserError(f"'{self.name}' is an exported file; quantize the run or the zip that it was made of.")
+        """Returns, share of unchanged actions and bytes at low precision: see `TorchPolicy.quantize`."""
+        raise UserError(f"'{self.name}' is an exported file; quantize the run or the zip that it was made from.")
 
     def _check_sample(self, sample: bool) -> None:
         if sample and True not in self.samples:
-            raise UserError(f"The policy in '{self.name}' has no distribution to draw actions from.")
+            raise UserError(f"The policy in '{self.name}' has no distribution to sample actions from.")
 
     def _played(
         self,

@@ -1,4 +1,4 @@
-"""What `shoal quantize` returns: the table of a policy at many widths, its return over bits, and its weights."""
+"""The result of `shoal quantize`: a table of a policy at many widths, its return over bits, and weight histograms."""
 
 import math
 
@@ -38,7 +38,7 @@ def _cells(row: Row) -> dict[Column, Value]:
 
 
 def return_panel(rows: list[Row]) -> Panel:
-    """Returns over precisions, widest first: lines through integers, other formats as rings at their width."""
+    """Returns over precisions, widest first: lines through integer widths, other formats as rings at their width."""
     full, *narrow = rows
     widths = {row.precision: row.bits for row in narrow}
     order = sorted(widths, key=lambda name: (-widths[name], not _integers(name), name))
@@ -73,5 +73,5 @@ def _integers(precision: str) -> bool:
 
 
 def _known(value: float) -> float | None:
-    """One episode alone has no interval."""
+    """A single episode has no interval."""
     return value if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""One policy at many widths: what it still gets, what it still does, and what it weighs.
+"""A policy at many bit widths: its returns, how many of its actions stay the same, and its size in bytes.
 
-Every row plays the same episodes from the same starts. Actions are compared on the same states: those that the policy
-met in full precision, which are also what ranges of activations are calibrated on.
+Every row plays the same episodes. Actions are compared on the same states: those that the policy visited in full
+precision, on which activation ranges are calibrated, too.
 Shape letters: E copies, B rows, N agents, O observation, A action, U outputs.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.advance import Advance
 from shoal.errors import UserError, check_range
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
@@ -35,7 +36,7 @@ BINS = 61
 
 @dataclass(frozen=True)
 class Width:
-    """How numbers are kept in a row, under the name that was asked for."""
+    """The precision of a row, under the name that was asked for."""
 
     name: str
     scheme: Scheme | None
@@ -43,7 +44,7 @@ class Width:
 
     @property
     def bits(self) -> int:
-        """Bits of one number."""
+        """Bits per value."""
         return 32 if self.scheme is None else self.scheme.width
 
 
@@ -53,9 +54,9 @@ FULL = ("32", "float32", "fp32")
 def named_width(
     word: str, style: Style = "standard", symmetric: bool = True, per_tensor: bool = False, option: str = "--bits"
 ) -> Width:
-    """The width that a word names: a number of bits, or a number format.
+    """Parse a width: a number of bits, or a number format.
 
-    The paper's style has one scale per layer, but one per channel in convolutions.
+    The paper style has one scale per layer, but one per channel in convolutions.
     """
     if word in FULL:
         return Width("float32", None)
@@ -74,16 +75,16 @@ def named_width(
 
 @dataclass(frozen=True)
 class Row:
-    """What the policy comes to in one precision."""
+    """The policy in one precision."""
 
     precision: str
     bits: int
     what: str
-    """weights, activations, both; none: full precision; trained: as quantization-aware training left it."""
+    """weights, activations, both; none: full precision; trained: quantization-aware training."""
     return_mean: float
     return_ci95: float
     relative_error: float | None
-    """(full precision - this) / |full precision|: above 0 it is worse."""
+    """(full precision - this) / |full precision|; positive is worse."""
     equal_actions: float
     kl: float | None
     bytes: int
@@ -91,7 +92,7 @@ class Row:
 
 @dataclass(frozen=True)
 class WeightHistogram:
-    """How the weights of a layer are spread: counts in bins between the smallest and the largest."""
+    """Weight histogram of a layer: counts in bins between the smallest and the largest."""
 
     layer: str
     shape: list[int]
@@ -104,7 +105,7 @@ class WeightHistogram:
 
 @dataclass(frozen=True)
 class WidthTable:
-    """The table of a policy, and how its weights are spread."""
+    """The table of a policy, and its weight histograms."""
 
     subject: str
     env: str
@@ -115,7 +116,9 @@ class WidthTable:
     rows: list[Row]
     layers: list[WeightHistogram]
     failed: list[str]
-    """Why rows are missing, a sentence each."""
+    """Why rows are missing, one sentence each."""
+    interrupted: bool = False
+    """Ctrl-C ended the table early."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -123,15 +126,15 @@ class WidthTable:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """What the rows are."""
+class WidthSweep:
+    """The settings of the rows."""
 
     widths: tuple[Width, ...]
     what: tuple[What, ...] = ("weights", "both")
     edges: Width | None = None
     """Another precision for the first and the last layer."""
     dynamic: bool = False
-    """Ranges of activations from each row as it comes, instead of from calibration."""
+    """Dynamic quantization: activation ranges from each row instead of from calibration."""
     episodes: int = 100
     seed: int = 1
     agents: tuple[int, ...] | None = None
@@ -139,11 +142,11 @@ class Sweep:
 
     @property
     def narrow(self) -> list[tuple[Width, What]]:
-        """Every precision but the full one, with what has it."""
+        """Every reduced precision, with what is quantized."""
         return [(width, what) for what in self.what for width in self.widths if width.scheme]
 
     def plan(self, scheme: Scheme, what: What) -> Plan:
-        """What is quantized in a row; activations have one scale per tensor, and a zero point in the standard style."""
+        """The plan of a row; activations have one scale per tensor, and a zero point in the standard style."""
         edge: Edge = (self.edges.scheme or "full") if self.edges else None
         inputs = dataclasses.replace(scheme, symmetric=False, per_channel=False)
         weights, activations = what != "activations", what != "weights"
@@ -151,10 +154,10 @@ class Sweep:
         return Plan(*kinds, edge, edge, self.dynamic, self.agents)
 
 
-def sweep(policy: "TorchPolicy", wanted: Sweep, advance: Callable[[float, str], None] | None = None) -> WidthTable:
-    """The policy in full precision, as it was trained if that was with quantization, and in every narrow precision.
+def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = None) -> WidthTable:
+    """The policy in full precision, as trained (if with quantization), and in every reduced precision.
 
-    Ctrl-C ends the table early: the rows before it are kept.
+    Ctrl-C ends the table early: finished rows are kept.
     """
     check_range("--episodes", wanted.episodes, 1, 10**7)
     check_network(policy)
@@ -181,13 +184,14 @@ def sweep(policy: "TorchPolicy", wanted: Sweep, advance: Callable[[float, str], 
         rows,
         weight_histograms(policy.network, policy.layer_names),
         failed,
+        interrupted=bool(failed),
     )
 
 
 def _narrow_rows(
     policy: "TorchPolicy",
-    wanted: Sweep,
-    tell: Callable[[float, str], None],
+    wanted: WidthSweep,
+    tell: Advance,
     full: float,
     states: Array,
     head: Tensor,
@@ -209,13 +213,13 @@ def _narrow_rows(
         yield _row(policy, width.name, width.bits, what, played, full, head, other, size)
 
 
-def plays(policy: "TorchPolicy", wanted: Sweep) -> int:
+def plays(policy: "TorchPolicy", wanted: WidthSweep) -> int:
     """How many episodes a sweep plays in all."""
     return wanted.episodes * (1 + (policy.trained is not None) + len(wanted.narrow))
 
 
 def check_network(policy: "TorchPolicy") -> None:
-    """Refuse weights that are no numbers, and layers that let nothing through."""
+    """Refuse weights that are not finite, and layers with only zeros."""
     check_weights(policy.network)
     for name, layer in zip(policy.layer_names, find_layers(policy.network), strict=True):
         axes = [axis for axis in range(layer.weight.dim()) if axis not in layer.networks]
@@ -223,7 +227,7 @@ def check_network(policy: "TorchPolicy") -> None:
         if not bool(alive.all()):
             whose = f" of network {int(torch.argmin(alive.int()))}" if layer.networks else ""
             raise UserError(
-                f"Layer '{name}'{whose} has only zero weights: the policy does the same whatever it sees, "
+                f"Layer '{name}'{whose} has only zero weights: the policy acts the same in every state, "
                 "in any precision; train it first."
             )
 
@@ -243,7 +247,7 @@ def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHi
 def _played(
     policy: "TorchPolicy",
     network: nn.Module,
-    wanted: Sweep,
+    wanted: WidthSweep,
     advance: Callable[[float, str], None],
     doing: str,
     seen: Thinned | None = None,

@@ -12,7 +12,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(WorldConfig))
 
 
 def world_settings(config: TrainConfig) -> dict[str, Any]:
-    """What of a run's settings its world is made by."""
+    """The settings of a run that define its world."""
     return {name: getattr(config, name) for name in FIELDS}
 
 
@@ -20,18 +20,18 @@ def world_config(own: Any, said: Mapping[str, Any], trust: bool, what: str) -> T
     """The settings of the world to play in.
 
     Args:
-        own: the world that the policy was trained in; what is no such thing is taken as nothing.
-        said: what the user says of it; in another world nothing of the policy's own is kept.
-        trust: whether third-party code may run that `own` names.
-        what: whose world it is, for the sentence that asks for --trust.
+        own: the world that the policy was trained in; anything else is ignored.
+        said: the user's options; in another world none of the policy's own settings are kept.
+        trust: allow running third-party code that `own` names.
+        what: the owner of the world, for the message that asks for --trust.
 
     """
     held = own if isinstance(own, dict) and own.keys() <= set(FIELDS) else {}
     env = str(said.get("env") or held.get("env") or "")
-    if f"gym:{env}" == held.get("env"):  # a Gymnasium ID may stand alone
+    if f"gym:{env}" == held.get("env"):  # a Gymnasium ID without prefix
         env = f"gym:{env}"
     if not env:
-        raise UserError("The file does not say which world it was trained in; name one with --env.")
+        raise UserError("The file does not name the world that it was trained in; pass one with --env.")
     if env != held.get("env"):
         held = {}
     unsaid = {name: "" if name in said else str(held.get(name) or "") for name in ("env", "env_options")}

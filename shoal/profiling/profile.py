@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.processors import check_threads
 from shoal.profiling.apart import Ended, apart
@@ -36,9 +37,6 @@ IMPLEMENTATIONS = ("engine", "reference")
 PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
 PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase by neighbours, by number of agents
 PAPER_TOTAL_REDUCTION = {12: 10.2}  # and of the whole
-
-Advance = Callable[[float, str], None]
-"""Told the seconds that were done of those announced, and what is being done."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +119,8 @@ class Profile:
     memory: list[MemoryRow] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     """Sentences about what could not be measured."""
+    interrupted: bool = False
+    """Ctrl-C ended it early."""
 
     def add(self, part: "Profile") -> None:
         """Take in what was found of another group."""
@@ -167,6 +167,7 @@ def profile(
     except KeyboardInterrupt:
         if not found.rows:
             raise
+        found.interrupted = True
         found.failed.append("Interrupted: not everything that was asked for was measured.")
     return found
 

@@ -1,7 +1,7 @@
-"""Quantizers on the layers of any torch module, put there and taken off again without editing it.
+"""Attach quantizers to the layers of any torch module, and detach them, without editing the module.
 
-A `Tap` sits at one layer and sees what goes into its products: the input, the weights, and the gradient of the output.
-A layer of ours asks its stack's quantizer; a Linear or a convolution gets another `forward`.
+A `Tap` sits at one layer and sees the operands of its products: the input, the weights, and the gradient of the output.
+Shoal's own layers call their stack's quantizer; the `forward` of a Linear or a convolution is replaced.
 """
 
 from collections.abc import Callable
@@ -12,47 +12,47 @@ from torch import Tensor, nn
 
 from shoal.networks import JointCritics, StackedMLP
 from shoal.networks.layers import Change, change_gradient
-from shoal.quantization.layers import Layer
+from shoal.quantization.layers import LayerSite
 
 
 class Tap(Protocol):
-    """What one layer's numbers go through before its products."""
+    """Transforms the operands of one layer's products."""
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """What the layer is given; `frozen`: the network learns nothing from it."""
+        """Transform the layer's input; `frozen`: the network does not learn from this pass."""
         ...
 
     def weight(self, weight: Tensor) -> Tensor:
-        """The layer's weights."""
+        """Transform the layer's weights."""
         ...
 
     @property
     def gradient(self) -> Change | None:
-        """What the gradient of the layer's output goes through; None: it stays as it is."""
+        """Transformation of the gradient of the layer's output; None: unchanged."""
         ...
 
 
 class StackTaps:
-    """The quantizer of one of our stacks: a tap for each of its layers."""
+    """The quantizer of a stacked network: one tap per layer."""
 
     def __init__(self) -> None:
         self.taps: dict[int, Tap] = {}
 
     def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """What this layer is given."""
+        """Transform this layer's input."""
         return self.taps[layer].input(x, frozen)
 
     def weight(self, layer: int, weight: Tensor) -> Tensor:
-        """This layer's weights."""
+        """Transform this layer's weights."""
         return self.taps[layer].weight(weight)
 
     def gradient(self, layer: int) -> Change | None:
-        """What the gradient of this layer's output goes through."""
+        """Transformation of the gradient of this layer's output."""
         return self.taps[layer].gradient
 
 
 class TappedForward:
-    """What a Linear or a convolution does in place of its own `forward`."""
+    """Replaces the `forward` of a Linear or a convolution."""
 
     def __init__(self, part: nn.Module, tap: Tap) -> None:
         self.part, self.tap = part, tap
@@ -70,8 +70,8 @@ class TappedForward:
         return change_gradient(y, self.tap.gradient)
 
 
-def attach(layer: Layer, tap: Tap) -> Callable[[], None]:
-    """Put a tap on a layer; the function that is returned takes it off."""
+def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:
+    """Attach a tap to a layer; returns a function that detaches it."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):
         taps = part.quantizer if isinstance(part.quantizer, StackTaps) else StackTaps()
@@ -82,8 +82,8 @@ def attach(layer: Layer, tap: Tap) -> Callable[[], None]:
     return lambda: delattr(part, "forward")
 
 
-def attached(layer: Layer) -> Tap | None:
-    """The tap on a layer, if there is one."""
+def attached(layer: LayerSite) -> Tap | None:
+    """The tap attached to a layer, if any."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):
         return part.quantizer.taps.get(layer.number) if isinstance(part.quantizer, StackTaps) else None
@@ -91,7 +91,7 @@ def attached(layer: Layer) -> Tap | None:
 
 
 def detach_all(module: nn.Module) -> None:
-    """Take every tap off a module."""
+    """Detach all taps from a module."""
     for part in module.modules():
         if isinstance(part, StackedMLP | JointCritics):
             part.quantizer = None

@@ -1,7 +1,7 @@
-"""The parts of a Stable-Baselines3 zip that can be read without running code: its tensors, and its plain text.
+"""The parts of a Stable-Baselines3 zip that can be read without running code: its tensors and its JSON.
 
-policy.pth is a pickle, too: torch's weights-only loader reads it, which makes tensors and plain containers of it and
-refuses everything else. The pickles inside the plain text are not read.
+policy.pth is a pickle, too: torch's weights-only loader reads tensors and plain containers from it and refuses
+everything else. The pickles inside the JSON are not read.
 """
 
 import io
@@ -24,9 +24,9 @@ Algorithm = Literal["a2c", "ppo", "dqn", "ddpg"]
 READ = "A2C, PPO, DQN and DDPG can be read"
 SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
 MOST_PACKED = 100
-"""No part of an honest zip is this many times as large unpacked; weights hardly become smaller at all."""
+"""Largest compression ratio of a genuine model's parts; weights hardly compress at all."""
 MOST_SHOWN = 16
-"""Times that all tensors in float32 may be as large as they are stored: parts share some, others are of 8 bits."""
+"""Largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
     "actor.latent_pi": "SAC",
     "critic.qf1": "TD3",
@@ -37,11 +37,11 @@ OTHERS = {  # names of tensors, or settings, that only other algorithms have
 
 
 def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The plain text and the tensors of a zip."""
+    """The JSON and the tensors of a zip."""
     try:
         with zipfile.ZipFile(path) as archive:
             if missing := {"data", "policy.pth"} - set(archive.namelist()):
-                raise UserError(f"'{path}' is not a model of Stable-Baselines3: it holds no '{min(missing)}'.")
+                raise UserError(f"'{path}' is not a Stable-Baselines3 model: it has no '{min(missing)}'.")
             _check_packing(path, [archive.getinfo(name) for name in ("data", "policy.pth")], path.stat().st_size)
             text, stored = archive.read("data"), archive.read("policy.pth")
     except FileNotFoundError:
@@ -49,45 +49,43 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise UserError(
-            f"'{path}' is not a whole zip file ({str(error).rstrip('.') or 'it ends too early'})."
-        ) from None
+        raise UserError(f"'{path}' is not a valid zip file ({str(error).rstrip('.') or 'it is truncated'}).") from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"'data' in '{path}' is damaged: {error}.") from None
     if not isinstance(data, dict):
-        raise UserError(f"'data' in '{path}' is not a JSON object: it is not a model of Stable-Baselines3.")
+        raise UserError(f"'data' in '{path}' is not a JSON object: it is not a Stable-Baselines3 model.")
     return data, _tensors(path, stored)
 
 
 def unpacked_times(parts: list[zipfile.ZipInfo], size: int) -> float:
-    """How many times as large parts of a zip are unpacked as the bytes that they are in."""
+    """The compression ratio of some parts of a zip."""
     return sum(part.file_size for part in parts) / max(size, 1)
 
 
 def _check_packing(path: Path, parts: list[zipfile.ZipInfo], size: int, most: float = MOST_PACKED) -> None:
-    """Refuse parts that would unpack to far more than the bytes that they are in, whatever they say of themselves."""
+    """Refuse parts with an implausible compression ratio."""
     if (times := unpacked_times(parts, size)) > most:
         largest = max(parts, key=lambda part: part.file_size).filename
-        raise UserError(f"'{largest}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model's.")
+        raise UserError(f"'{largest}' in '{path}' would be {times:,.0f} times as large unpacked: it is not a model.")
 
 
 def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
-    """The tensors of policy.pth by name; anything but tensors is refused unread."""
+    """The tensors of policy.pth by name; anything else is refused."""
     damaged = UserError(f"'policy.pth' in '{path}' is damaged.")
     try:
         if zipfile.is_zipfile(io.BytesIO(stored)):
-            _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist(), len(stored), 1)  # torch packs nothing
+            _check_packing(path, zipfile.ZipFile(io.BytesIO(stored)).infolist(), len(stored), 1)  # never compressed
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's guesses about a foreign archive; the sentence says what it is
+            warnings.simplefilter("ignore")  # torch's guesses about other archives; the error below is clearer
             tensors = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
     except UserError:
         raise
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         what = f"the object {named[1]}" if named else "something that is not a tensor"
-        raise UserError(f"'policy.pth' in '{path}' holds {what}, which is never read: it is not a model's.") from None
+        raise UserError(f"'policy.pth' in '{path}' holds {what}, which is never loaded: it is not a model.") from None
     except Exception:  # damaged bytes fail in many ways
         raise damaged from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
@@ -97,12 +95,12 @@ def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
         if not dense:
             raise damaged
     if sum(4 * tensor.numel() for tensor in tensors.values()) > MOST_SHOWN * (len(stored) + 2**20):
-        raise damaged  # entries that are shown many times, but stored once
+        raise damaged  # entries that are expanded many times, but stored once
     return {str(name): tensor.detach().float() for name, tensor in tensors.items()}
 
 
 def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Algorithm:
-    """Which algorithm's zip it is: the zip does not say, but only its tensors and settings fit."""
+    """Infer the algorithm from tensors and settings: the zip does not name it."""
     for mark, other in OTHERS.items():
         if mark in data or any(name.startswith(f"{mark}.") for name in tensors):
             raise UserError(f"'{path}' is a model of {other}, but only {READ}.")
@@ -116,13 +114,13 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
 
 
 def check_spaces(path: Path, data: Mapping[str, Any]) -> None:
-    """Refuse observations and actions that the plain text says are of another kind."""
+    """Refuse observation and action spaces of unsupported kinds."""
     for key, known in SPACES.items():
         name = class_name(plain(data, key).get(":type:", "")).rpartition(".")[2]
         if name and name not in known:
             what = key.removesuffix("_space")
             raise UserError(
-                f"The model in '{path}' has {what}s of the space {name}, but only {', '.join(known)} can be played."
+                f"The model in '{path}' has {what}s of the space {name}, but only {', '.join(known)} are supported."
             )
 
 
@@ -132,12 +130,12 @@ def _some(tensors: Mapping[str, Tensor]) -> str:
 
 
 def plain(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The plain fields of a part of the JSON text, whether or not there is a pickle beside them."""
+    """The plain fields of a JSON entry, ignoring a pickle beside them."""
     part = data.get(key)
     return part if isinstance(part, dict) else {}
 
 
 def class_name(value: Any) -> str:
-    """The class's full name of what is printed as <class 'a.b.C'>."""
+    """The full class name in <class 'a.b.C'>."""
     found = re.fullmatch(r"<class '([\w.<>]+)'>", str(value))
     return found[1] if found else str(value)

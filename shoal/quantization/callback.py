@@ -4,7 +4,7 @@
     model.learn(100_000, callback=QatCallback(bits=4, delay=0.5))
     model.save("ppo4")
 
-The model's saved zip holds the ranges as plain numbers, so `shoal quantize` reads them without running anything.
+The saved zip holds the ranges as plain numbers, so `shoal quantize` reads them without running code.
 """
 
 from typing import Any
@@ -19,27 +19,27 @@ except ImportError:
 from shoal.quantization.qat import Qat
 
 KEY = "shoal_qat"
-"""The model's attribute, and so the name in its zip."""
+"""The model's attribute, and its key in the zip."""
 CRITICS = {"critic", "critic_target", "value_net", "vf_features_extractor"}
-"""The parts of policies that judge and do not act."""
+"""Parts of policies that belong to critics."""
 TARGETS = {f"policy.{part}_target": f"policy.{part}" for part in ("q_net", "actor", "critic")}
-"""What Stable-Baselines3 calls target networks, each with its online one."""
+"""Stable-Baselines3's names of target networks, each with its online network."""
 
 
 class QatCallback(BaseCallback):
-    """Trains all linear and convolutional layers of a model's policy, targets included, for few bits."""
+    """Quantization-aware training of all linear and convolutional layers of a model's policy, targets included."""
 
     def __init__(self, bits: int = 8, delay: float = 0.5, critics: bool = True) -> None:
-        """`delay`: share of the steps after which numbers are quantized; ranges are observed from the start.
+        """`delay`: share of the steps after which quantization starts; ranges are observed from the start.
 
-        `critics`: whether they are quantized, too, as in the paper.
+        `critics`: quantize the critics as well, as in the paper.
         """
         super().__init__()
         self.bits, self.delay, self.critics = bits, delay, critics
         self.qat: Qat | None = None
 
     def _on_training_start(self) -> None:
-        if self.qat is None:  # a second `learn` goes on with what the first has seen
+        if self.qat is None:  # a second `learn` continues with the ranges of the first
             self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay, wanted=self._wanted, targets=TARGETS)
             self._go_on()
         self.keep()
@@ -63,21 +63,21 @@ class QatCallback(BaseCallback):
         self.keep()
 
     def _on_training_end(self) -> None:
-        self._on_rollout_end()  # which there is not where a rollout was broken off
+        self._on_rollout_end()  # missing if a rollout was aborted
 
     def keep(self) -> None:
-        """Leave bits and ranges on the model in plain numbers: they are saved with it."""
+        """Store bits and ranges on the model as plain numbers, to be saved with it."""
         assert self.qat is not None
         ranges = {
             name.removeprefix("policy."): [float(layer.low), float(layer.high)]
             for name, layer in self.qat.layers.items()
             if layer.seen
         }
-        call = self.model.start_time  # of `learn`: one without this callback leaves what is kept here behind
+        call = self.model.start_time  # a later `learn` without this callback makes the stored ranges stale
         setattr(self.model, KEY, {"bits": self.bits, "on": bool(self.qat.on), "learn": call, "ranges": ranges})
 
     def _go_on(self) -> None:
-        """Take over the ranges of a loaded model that was trained like this before, quantized again if it was."""
+        """Restore the ranges of a loaded model that was trained with this callback, and its quantization."""
         before = getattr(self.model, KEY, None)
         if not before or before["bits"] != self.bits or self.qat is None:
             return

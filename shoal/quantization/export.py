@@ -1,7 +1,7 @@
-"""A trained team as a policy, and a policy as an ONNX file that was checked before it was written.
+"""A trained team as a policy, and a policy as an ONNX file that is validated before it is written.
 
-The check plays real states through the file and through PyTorch. Its measure is the mean error of an action: of a box
-as a part of its width, of a choice what its output is below the best one's, as a part of all outputs' spread.
+The check compares the file with PyTorch on real states. Its measure is the mean error of an action: for a box as a
+fraction of its width; for a choice how far its output is below the best one's, as a fraction of the outputs' spread.
 Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 """
 
@@ -20,7 +20,7 @@ from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.engine import Draws
-from shoal.inference.form import PRECISIONS, Form, Precision
+from shoal.inference.form import PRECISIONS, ExportPrecision, Form
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.policy import Exploration, Head, Policy
@@ -30,17 +30,17 @@ from shoal.inference.seal import sealed
 from shoal.quantization.qat import frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
-"""Largest mean error of an action; of packed weights 2 / 2^bits."""
+"""Largest mean error of an action; 2 / 2^bits for packed weights."""
 FEW = 32
-"""States that are also computed in plain numpy, and played alone."""
+"""States that are also computed in plain numpy, and one at a time."""
 OTHER_SUMS, OTHER_CODES = 1e-4, 0.05
-"""Mean errors of outputs, as parts of the largest: of sums in another order; and where those lead to other codes."""
+"""Mean errors of outputs relative to the largest: from another summation order, and where that changes codes."""
 
 
 def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Policy:
-    """The policies that a team plays with; `sample` draws choices instead of taking the most likely.
+    """The policies that a team acts with; `sample` draws choices instead of taking the most likely.
 
-    What was trained for few bits is frozen to them: in all agents, even if `one_agent` alone was trained so.
+    Layers trained with quantization are frozen to their grids: for all agents, even if only `one_agent` was.
     """
     actors, spec = team.rollout_actors, team.spec
     frozen = frozen_layers(actors, one_agent)
@@ -53,7 +53,7 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         head = Head("categorical" if sample else "argmax")
     else:
         if sample:
-            raise UserError("Only choices can be drawn by an exported policy; boxes are played without noise.")
+            raise UserError("Only choices can be sampled by an exported policy; boxes are played without noise.")
         kind = "gaussian" if actors.kind == "gaussian" else "box"
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
     one_hot = spec.observation_size if spec.whole_numbers else 0
@@ -65,44 +65,44 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
 
 
 def raw_states(policy: Policy, states: Array) -> Array:
-    """A world's states (B, N, O) as the policy's file takes them: whole numbers as such, not one-hot."""
+    """A world's states (B, N, O) as the exported file takes them: integers as such, not one-hot."""
     return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and what was found out before."""
+    """A file that was written, and the results of its checks."""
 
     path: str
     precision: str
     bits: int
     bytes: int
     float32_bytes: int
-    """Of the weights alone in full precision."""
+    """Bytes of the weights alone in full precision."""
     states: int
     error: float
-    """Mean error of an action, as `tolerance` counts it."""
+    """Mean error of an action, comparable with `tolerance`."""
     error_max: float
     tolerance: float
     agreement: float | None
-    """Share of equal choices; None where actions are boxes."""
+    """Share of identical choices; None where actions are boxes."""
     alone_equal: bool
-    """Whether a state alone and in a batch got the same actions."""
+    """Whether states get the same actions alone and in a batch."""
     int8_share: float
-    """Part of the products that ONNX Runtime runs in 8 bits."""
+    """Share of the multiplications that ONNX Runtime runs in 8 bits."""
     nodes: dict[str, int]
     """The nodes that multiply, as ONNX Runtime runs them."""
     states_from: str = "given"
-    """Where the states are from that it was checked with."""
+    """Source of the states that it was checked on."""
 
 
-def make_form(policy: Policy, precision: Precision, bits: int | None, single: bool = False) -> Form:
-    """The form of a file; bits are checked against what the precision can have."""
+def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
+    """The form of a file; checks that the precision allows these bits."""
     check_choice("--precision", precision, PRECISIONS)
     trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
     if precision in ("float32", "float16"):
         if bits is not None:
-            raise UserError(f"--bits is {bits}, but {precision} has no choice of bits; leave it out.")
+            raise UserError(f"--bits is {bits}, but the bits of {precision} are fixed; leave it out.")
         return Form(precision, alone=single)
     if precision == "packed":
         if bits is None:
@@ -119,8 +119,8 @@ def make_form(policy: Policy, precision: Precision, bits: int | None, single: bo
     return Form(precision, bits or safe_bits(), alone=single)
 
 
-def export_policy(policy: Policy, path: Path, precision: Precision, *rest: Any, **options: Any) -> Exported:
-    """Write a policy's file if it is what `checked` takes: states, outputs and options are its own."""
+def export_policy(policy: Policy, path: Path, precision: ExportPrecision, *rest: Any, **options: Any) -> Exported:
+    """Check a policy's file and write it; the arguments are those of `checked`."""
     exported, content = checked(policy, path, precision, *rest, **options)
     write_whole(path, content, "the policy")
     return exported
@@ -129,7 +129,7 @@ def export_policy(policy: Policy, path: Path, precision: Precision, *rest: Any, 
 def checked(
     policy: Policy,
     path: Path,
-    precision: Precision,
+    precision: ExportPrecision,
     states: Array,
     outputs: NDArray[Any],
     bits: int | None = None,
@@ -137,9 +137,9 @@ def checked(
     tolerance: float | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> tuple[Exported, bytes]:
-    """A policy's file if it plays the states (B, N, O) as the original does; else a sentence. Nothing is written.
+    """A policy's file as bytes, checked to play like the original; a `UserError` if it does not. Writes nothing.
 
-    `outputs` (B, N, U) are the original's last ones for these states.
+    `outputs` (B, N, U) are the original's for the states (B, N, O).
     """
     policy = policy.check().played()
     refuse_dead_layers(policy)
@@ -176,48 +176,48 @@ def checked(
 SCHEMES = {
     "float32": "float32 weights and arithmetic",
     "float16": "float16 weights, float32 arithmetic",
-    "int8": "weights symmetric, one scale a unit; inputs of layers by rows, 8 bits with a zero point, as they come",
-    "static-int8": "weights symmetric, one scale a unit; inputs of layers on frozen grids with a zero point",
-    "packed": "weights symmetric, one scale a unit, packed; float32 arithmetic",
+    "int8": "weights symmetric, one scale per output channel; layer inputs dynamic per row, 8 bits with a zero point",
+    "static-int8": "weights symmetric, one scale per output channel; layer inputs on frozen grids with a zero point",
+    "packed": "weights symmetric, one scale per output channel, packed; float32 arithmetic",
 }
 
 
 def refuse_dead_layers(policy: Policy) -> None:
-    """A layer of zeros gives the same action for every state: nobody means to ship that."""
+    """Refuse a layer of zeros: the policy would give the same action for every state."""
     for k, layer in enumerate(policy.layers, 1):
         for agent, weight in enumerate(layer.weight if isinstance(layer, Linear) else layer.weight[None]):
             if not weight.any():
                 raise UserError(
-                    f"Layer {k} of '{policy.agent_names[agent]}' has only zero weights: the policy would do the same "
-                    "whatever it sees; train it first."
+                    f"Layer {k} of '{policy.agent_names[agent]}' has only zero weights: the policy would act the same "
+                    "in every state; train it first."
                 )
 
 
 def refuse_other_network(policy: Policy, path: Path, states: Array, outputs: NDArray[Any]) -> None:
-    """The layers one after the other must give the original's outputs: it may do more than they say."""
+    """Check that the described layers reproduce the original's outputs: it may compute more than they do."""
     if not np.isfinite(outputs).all():
-        raise UserError("The original policy gives NaN or infinity for a state that it meets: it cannot be exported.")
+        raise UserError("The original policy outputs NaN or infinity for a state that it visits: it is not exported.")
     expected = outputs[:FEW, :, : policy.action_size]
     found = policy.outputs(states[:FEW], np.float32)
     wrong = np.abs(found - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
-            f"'{path}' was not written: the policy's layers one after the other give other outputs than PyTorch, so "
-            "something happens between them (a function, a branch) that no exported file knows."
+            f"'{path}' was not written: the policy's layers in sequence give other outputs than PyTorch, so "
+            "it computes something between them (a function, a branch) that cannot be exported."
         )
 
 
 def refuse_too_large(policy: Policy) -> None:
-    """float16 ends at 65,504."""
+    """Refuse weights beyond float16's largest number, 65,504."""
     largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
     if largest > float(np.finfo(np.float16).max):
         raise UserError(
-            f"The policy has a weight of {largest:.3g}, but float16 ends at 65504; choose another precision."
+            f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
         )
 
 
 def refuse_if_wrong(exported: Exported) -> None:
-    """Raise a `UserError` for an export that does not play as its original does."""
+    """Raise a `UserError` for an export that does not play like its original."""
     if not exported.error <= exported.tolerance:
         raise UserError(
             f"'{exported.path}' was not written: with {exported.precision} the actions are wrong by "
@@ -225,7 +225,7 @@ def refuse_if_wrong(exported: Exported) -> None:
             "(--tolerance allows more)."
         )
     if not exported.alone_equal:
-        raise UserError(f"'{exported.path}' was not written: a state alone gets another action than in a batch.")
+        raise UserError(f"'{exported.path}' was not written: a state gets different actions alone and in a batch.")
     if exported.precision.endswith("int8") and exported.int8_share < 0.5:
         raise UserError(
             f"'{exported.path}' was not written: only {exported.int8_share:.0%} of its products would run in 8 bits."
@@ -237,7 +237,7 @@ def _bits(form: Form) -> int:
 
 
 def _positions(policy: Policy) -> tuple[int, ...]:
-    """How many places of the image each convolution looks at."""
+    """The number of output positions of each convolution."""
     if policy.linear_only:
         return ()
     state = np.zeros((1, 1, policy.observation_size), np.float32)
@@ -250,7 +250,7 @@ def _positions(policy: Policy) -> tuple[int, ...]:
 
 
 def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: NDArray[Any]) -> dict[str, Any]:
-    """Errors of the file's actions for the states beside those of the original's outputs (B, N, U)."""
+    """Errors of the file's actions for the states, compared with the original's outputs (B, N, U)."""
     session, ports = new_session(model), Ports.of(policy)
     noise = Draws(0).uniform((len(states), policy.agents, policy.action_size))
 
@@ -265,7 +265,7 @@ def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: N
     else:
         actions = run(slice(None))
     if not policy.head.discrete and not np.isfinite(actions).all():
-        raise UserError("The exported policy gives NaN or infinity for a state that it meets; choose more bits.")
+        raise UserError("The exported policy outputs NaN or infinity for a state that it visits; choose more bits.")
     expected = policy.act_on(outputs, noise)
     errors = _errors(policy, actions, expected, outputs, noise)
     exact = form.precision == "int8"
@@ -280,7 +280,7 @@ def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: N
 
 
 def _close(policy: Policy, alone: NDArray[Any], together: NDArray[Any]) -> bool:
-    """Equal but for the order in which floating-point products of another shape are added."""
+    """Equal up to the summation order of floating-point products of another shape."""
     if policy.head.discrete:
         return float((alone == together).mean()) > 0.95
     return bool(np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1)))
@@ -289,7 +289,7 @@ def _close(policy: Policy, alone: NDArray[Any], together: NDArray[Any]) -> bool:
 def _errors(
     policy: Policy, actions: NDArray[Any], expected: NDArray[Any], outputs: NDArray[Any], noise: Array
 ) -> NDArray[Any]:
-    """(B, N): how wrong each action is, from 0 to 1."""
+    """(B, N): the error of each action, from 0 to 1."""
     if not policy.head.discrete:
         real = policy.mask == 0  # (N, A)
         if policy.head.low is not None and policy.head.high is not None:
@@ -310,7 +310,7 @@ def _errors(
 
 
 def each_agent(policy: Policy, only: int | None = None) -> list[Policy]:
-    """A policy of its own for every agent; `only`: the one whose numbers are frozen, if it is not all."""
+    """One policy per agent; `only`: the one agent that stays frozen; None: all."""
     policies = [replace(policy.of_agent(n), metadata=policy.metadata) for n in range(policy.agents)]
     if only is None:
         return policies

@@ -1,8 +1,8 @@
-"""The layers of any torch module that can be quantized, found without editing it.
+"""Find the layers of any torch module that can be quantized, without editing it.
 
-Linear, Conv1d, Conv2d and our stacks. A layer says which axes of its weights are networks (stacked ones are quantized
-apart: each agent's could be shipped alone) and which are channels.
-Shape letters: C networks in a stack, I inputs, U outputs (units), J joint.
+Linear, Conv1d, Conv2d and our stacks. A layer knows which axes of its weights are networks (stacked ones are
+quantized separately, as each agent could be deployed alone) and which are channels.
+Shape letters: C networks in a stack, I inputs, U outputs, J joint.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """One product of a module: its weights and where they are."""
+class LayerSite:
+    """One layer of a module: its weights and where they are."""
 
     name: str
     module: nn.Module
@@ -28,17 +28,17 @@ class Layer:
     channels: tuple[int, ...]
     """Axes of networks and outputs."""
     number: int = 0
-    """Which layer of a stack."""
+    """Index of the layer in a stack."""
 
     def kept(self, scheme: Scheme) -> tuple[int, ...]:
-        """The axes of the weights along which every index has its own scale."""
+        """The axes of the weights along which each index has its own scale."""
         per_channel = scheme.per_channel
         if per_channel is None:
             per_channel = isinstance(self.module, nn.Conv1d | nn.Conv2d)
         return self.channels if per_channel else self.networks
 
     def scales(self, scheme: Scheme) -> int:
-        """How many scales the weights have, or exponents that blocks share."""
+        """Number of scales of the weights, or of shared exponents."""
         if scheme.format is not None:
             return scheme.shared(self.weight.shape)
         count = 1
@@ -48,25 +48,25 @@ class Layer:
 
     @property
     def input_axes(self) -> tuple[int, ...]:
-        """The axes of its input along which the networks are stacked: (C, B, I) of a stack; the joint rows are one."""
+        """The axes of its input along which networks are stacked: (C, B, I) in a stack; none for a joint input."""
         return (0,) if isinstance(self.module, StackedMLP) else ()
 
     def row_axes(self, x: Tensor) -> tuple[int, ...]:
-        """The axes of an input that count its rows."""
+        """The batch axes of an input."""
         if isinstance(self.module, nn.Conv1d | nn.Conv2d):
             return tuple(range(x.dim() - len(self.weight.shape) + 1))
         return tuple(range(x.dim() - 1))
 
 
-def find_layers(module: nn.Module) -> list[Layer]:
-    """All layers of a module that can be quantized, in the order of its parts; one that is used twice is there once."""
-    layers: dict[int, Layer] = {}
+def find_layers(module: nn.Module) -> list[LayerSite]:
+    """All layers of a module that can be quantized, in the order of its parts; shared layers are listed once."""
+    layers: dict[int, LayerSite] = {}
     for name, part in module.named_modules():
         for layer in _layers_of(f"{name}." if name else "", part):
             if (other := layers.setdefault(id(layer.weight), layer)) is not layer:
                 raise UserError(
                     f"Layers '{other.name}' and '{layer.name}' share one weight tensor: give each its own, "
-                    "or use one layer twice."
+                    "or use the same layer twice."
                 )
     return list(layers.values())
 
@@ -77,16 +77,16 @@ def check_weights(module: nn.Module) -> None:
         check_finite(f"'{name}' of the model", parameter.detach())
 
 
-def _layers_of(prefix: str, part: nn.Module) -> list[Layer]:
+def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
     if isinstance(part, KINDS):
         if not isinstance(part.weight, nn.Parameter):
             raise UserError(
-                f"Layer '{prefix.rstrip('.') or 'layer'}' computes its weights in every pass (weight_norm, "
-                "spectral_norm): remove that first, and quantize what they have come to."
+                f"Layer '{prefix.rstrip('.') or 'layer'}' recomputes its weights in every pass (weight_norm, "
+                "spectral_norm): remove that before quantizing."
             )
-        return [Layer(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
+        return [LayerSite(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
     if isinstance(part, JointCritics):
-        return [Layer(f"{prefix}first", part, part.first, (1,), (1, 2))]
+        return [LayerSite(f"{prefix}first", part, part.first, (1,), (1, 2))]
     if isinstance(part, StackedMLP):
-        return [Layer(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
+        return [LayerSite(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
     return []

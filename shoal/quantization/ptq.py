@@ -1,10 +1,10 @@
-"""Post-training quantization of any torch module: weights, activations or both, in a copy of it.
+"""Post-training quantization of a copy of any torch module: weights, activations or both.
 
     ranges = calibrate(model, lambda model: model(states))
     small = quantized(model, Plan(weights=Scheme(4), activations=Scheme(8, symmetric=False)), ranges)
 
-The numbers are simulated: every weight and every layer's input is what comes back from its code, the products are
-float32. The original is not touched.
+Quantization is simulated: every weight and every layer's input is quantized and dequantized, the products are float32.
+The original is not modified.
 """
 
 import copy
@@ -20,14 +20,14 @@ from shoal.inference.grid import value_range
 from shoal.networks import StackedMLP
 from shoal.quantization.affine import Scheme, simulate, stored_bytes
 from shoal.quantization.attach import attach, detach_all
-from shoal.quantization.layers import Layer, check_weights, find_layers
+from shoal.quantization.layers import LayerSite, check_weights, find_layers
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 """min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
 Edge = Scheme | Literal["full"] | None
-"""The scheme of a layer at an edge; full: in full precision."""
-See = Callable[[Layer, Tensor], Tensor]
-"""Sees what a layer is given, and says what it is given instead."""
+"""The scheme of the first or last layer; full: full precision."""
+See = Callable[[LayerSite, Tensor], Tensor]
+"""Sees a layer's input, and returns what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Plan:
     activations: Scheme | None = None
     """The layers' inputs; None: full precision."""
     first: Edge = None
-    """Another scheme for whatever is quantized in the first layer; None: the same as everywhere."""
+    """Another scheme for the first layer; None: the same as everywhere."""
     last: Edge = None
-    """The same of the last layer."""
+    """The same for the last layer."""
     dynamic: bool = False
-    """Take the range of activations from each row as it comes, instead of from calibration."""
+    """Dynamic quantization: take the range of activations from each row instead of from calibration."""
     networks: tuple[int, ...] | None = None
-    """Which networks of a stack, that is which agents, are quantized; None: all. Only for stacks of actors."""
+    """Networks of a stack (agents) that are quantized; None: all. Only for stacks of actors."""
 
     def weight_scheme(self, number: int, layers: int) -> Scheme | None:
         """How the weights of this layer are quantized."""
@@ -55,7 +55,7 @@ class Plan:
         return None if edge == "full" else edge
 
     def input_scheme(self, number: int, layers: int) -> Scheme | None:
-        """How the input of this layer is quantized: at an edge in another width, but otherwise as everywhere."""
+        """How the input of this layer is quantized; the first and last layers may have another width."""
         if self.activations is None or (edge := self._edge(number, layers)) is None:
             return self.activations
         if edge == "full":
@@ -69,7 +69,7 @@ class Plan:
 
 
 def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn.Module:
-    """A copy of the module that computes with quantized numbers; `ranges` are what `calibrate` gave."""
+    """A copy of the module that computes with quantized values; `ranges` are those from `calibrate`."""
     check_weights(module)
     module = _plain_copy(module)
     layers = find_layers(module)
@@ -78,7 +78,7 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
             "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
         )
     masks = _masks(layers, plan.networks)
-    schemes: dict[int, Scheme] = {}  # of inputs, by the identity of the layer's weight
+    schemes: dict[int, Scheme] = {}  # of inputs, keyed by the identity of the layer's weight
     for number, layer in enumerate(layers):
         if (scheme := plan.weight_scheme(number, len(layers))) is not None:
             with torch.no_grad():
@@ -89,7 +89,7 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
                 raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
             schemes[id(layer.weight)] = scheme
 
-    def tap(layer: Layer, x: Tensor) -> Tensor:
+    def tap(layer: LayerSite, x: Tensor) -> Tensor:
         scheme = schemes.get(id(layer.weight))
         if scheme is None:
             return x
@@ -104,11 +104,11 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
 
 
 def calibrate(module: nn.Module, run: Callable[[Any], object]) -> Ranges:
-    """The range of every layer's input while `run` runs a copy of the module, on states that are typical of its use."""
+    """The range of every layer's input while `run` runs a copy of the module on representative states."""
     module = _plain_copy(module)
     ranges: Ranges = {}
 
-    def tap(layer: Layer, x: Tensor) -> Tensor:
+    def tap(layer: LayerSite, x: Tensor) -> Tensor:
         low, high = value_range(x.detach(), layer.input_axes)
         if layer.name in ranges:
             before = ranges[layer.name]
@@ -123,7 +123,7 @@ def calibrate(module: nn.Module, run: Callable[[Any], object]) -> Ranges:
 
 
 def model_bytes(module: nn.Module, plan: Plan) -> int:
-    """Bytes of all parameters as they would be stored: packed codes with their scales, everything else in float32."""
+    """Bytes of all parameters when stored: packed codes with their scales, everything else in float32."""
     layers = find_layers(module)
     schemes = [plan.weight_scheme(number, len(layers)) for number in range(len(layers))]
     numbers = sum(parameter.numel() for parameter in module.parameters())
@@ -136,15 +136,15 @@ def model_bytes(module: nn.Module, plan: Plan) -> int:
     return total
 
 
-def _masks(layers: list[Layer], networks: tuple[int, ...] | None) -> dict[int, Tensor]:
-    """(C, 1, 1) for each layer, by the identity of its weight: which networks are quantized; nothing where all are."""
+def _masks(layers: list[LayerSite], networks: tuple[int, ...] | None) -> dict[int, Tensor]:
+    """(C, 1, 1) per layer, keyed by the identity of its weight: which networks are quantized; empty if all are."""
     if networks is None:
         return {}
     masks = {}
     for layer in layers:
         if not isinstance(layer.module, StackedMLP):
             raise UserError(
-                f"Layer '{layer.name}' belongs to no single agent: only stacks of actors can be chosen from."
+                f"Layer '{layer.name}' is not that of a single agent: only stacks of actors can be quantized per agent."
             )
         count = layer.weight.shape[0]
         for network in networks:
@@ -155,37 +155,37 @@ def _masks(layers: list[Layer], networks: tuple[int, ...] | None) -> dict[int, T
     return masks
 
 
-def _chosen(masks: dict[int, Tensor], layer: Layer, narrow: Tensor, full: Tensor) -> Tensor:
-    """The quantized numbers of the networks that are quantized, the full ones of the others; (C, …) both."""
+def _chosen(masks: dict[int, Tensor], layer: LayerSite, narrow: Tensor, full: Tensor) -> Tensor:
+    """The quantized values of selected networks, the full-precision ones of the others; both (C, …)."""
     mask = masks.get(id(layer.weight))
     return narrow if mask is None else torch.where(mask.to(full.device), narrow, full)
 
 
 class _InputTap:
-    """Lets a function see, and replace, what a layer is given; weights are quantized already."""
+    """Lets a function see and replace a layer's input; the weights are already quantized."""
 
     gradient = None
 
-    def __init__(self, layer: Layer, tap: See) -> None:
+    def __init__(self, layer: LayerSite, tap: See) -> None:
         self.layer, self.tap = layer, tap
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """What the function makes of it."""
+        """The function's result."""
         return self.tap(self.layer, x)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """As it is."""
+        """Unchanged."""
         return weight
 
 
 def _plain_copy(module: nn.Module) -> nn.Module:
-    """A copy without quantizers: what was trained with some is quantized anew from its own weights."""
+    """A copy without quantizers: a model trained with quantization is quantized again from its own weights."""
     module = copy.deepcopy(module)
     detach_all(module)
     return module
 
 
-def _tap(layers: list[Layer], tap: See) -> None:
-    """Let the tap see, and replace, what each layer is given."""
+def _tap(layers: list[LayerSite], tap: See) -> None:
+    """Let the tap see and replace each layer's input."""
     for layer in layers:
         attach(layer, _InputTap(layer, tap))

@@ -1,9 +1,9 @@
-"""Quantization-aware training: the forward pass sees quantized numbers, the gradient passes as if it did not.
+"""Quantization-aware training: the forward pass sees quantized values, gradients pass straight through.
 
-Weights are quantized symmetrically, one scale per output of each network; the layers' inputs asymmetrically, one range
-per network. Ranges of inputs are observed from the start, in every pass that the network learns from: running averages
-of the mini-batches' minima and maxima. Quantization is switched on after `delay` of the training; until a range was
-seen its input passes as it is. Target networks share their online network's ranges.
+Weights are quantized symmetrically, one scale per output channel of each network; layer inputs asymmetrically, one
+range per network. Input ranges are observed from the start, in every pass that the network learns from: running
+averages of the mini-batches' minima and maxima. Quantization starts after the fraction `delay` of the training; an
+input whose range has not been observed yet passes unchanged. Target networks share their online network's ranges.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
 from shoal.networks import StackedMLP
 from shoal.quantization.attach import attach, attached
-from shoal.quantization.layers import Layer, find_layers
+from shoal.quantization.layers import LayerSite, find_layers
 
 MOMENTUM = 0.01
-"""Share of a new mini-batch in the running range."""
+"""Weight of a new mini-batch in the running range."""
 LEAST_BITS, MOST_BITS = 2, 8
 
 
@@ -39,11 +39,11 @@ def rounded(x: Tensor, grid: Grid) -> Tensor:
 
 
 class _StraightThrough(Function):
-    """`rounded`; the gradient passes unchanged."""
+    """`rounded` with a straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
-        """As if nothing had to be learned."""
+        """`rounded`."""
         return rounded(x, grid)
 
     @staticmethod
@@ -53,9 +53,9 @@ class _StraightThrough(Function):
 
 
 class FakeLayer:
-    """The quantizer of one layer: its input's running range, and the weights' scales as they are now."""
+    """The quantizer of one layer: its input's running range, and the current scales of its weights."""
 
-    def __init__(self, layer: Layer, bits: int, on: Tensor, only: int | None = None) -> None:
+    def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:
         """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_BITS, MOST_BITS)
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
@@ -65,7 +65,7 @@ class FakeLayer:
         self.chosen: Tensor | None = None  # (C, 1, 1)
         if only is not None:
             if not isinstance(layer.module, StackedMLP):
-                raise UserError(f"Layer '{layer.name}' belongs to no single agent: only actors can be trained so.")
+                raise UserError(f"Layer '{layer.name}' is not that of a single agent: only actors can be quantized so.")
             check_range("--qat-agent", only, 0, count - 1)
             self.chosen = (torch.arange(count, device=like.device) == only).view(-1, 1, 1)
         self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
@@ -73,10 +73,10 @@ class FakeLayer:
         self.observing = True
         self._grid: Grid | None = None
         self._grid_of: tuple[int, int, int] | None = None
-        self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights, by what they are of
+        self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights by identity
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """A layer's input: observed unless the network learns nothing from it, quantized once that is on."""
+        """A layer's input: observed unless the network does not learn from this pass, quantized once that is on."""
         if self.observing and not frozen:
             self._observe(x.detach())
         if not self.on or not self.seen:
@@ -97,35 +97,35 @@ class FakeLayer:
     """Straight through."""
 
     def keep_weights(self, yes: bool) -> None:
-        """Quantize weights once, for all passes that nothing is learned from, until this is called again."""
+        """Cache the quantized weights for passes without learning, until this is called again."""
         self._kept = {} if yes else None
 
     def grid(self) -> Grid:
         """The grid of the input, with one scale per network: (C, 1, 1), or one number."""
-        of = id(self.low), self.low._version, self.high._version  # counts what was written into them
+        of = id(self.low), self.low._version, self.high._version  # changes with every in-place write
         if self._grid is None or of != self._grid_of:
             shape = self.low.shape if self.networks else ()
             self._grid, self._grid_of = Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits), of
         return self._grid
 
     def weight_grid(self, weight: Tensor) -> Grid:
-        """The grid of the weights, with one scale per output of each network."""
+        """The grid of the weights, with one scale per output channel of each network."""
         return Grid.of_numbers(weight.detach(), self.bits, "symmetric", self.channels)
 
     def frozen(self, weight: Tensor) -> Quantized:
-        """What the layer's numbers are rounded to now, for an engine."""
+        """The layer's current grids, for an inference engine."""
         convolution, agents = weight.dim() == 4, weight.shape[0] if self.networks else 1
         weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (agents, 1, -1))
         return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1)) if self.seen else None)
 
     def set_range(self, low: float, high: float) -> None:
-        """Take this range for what was observed so far."""
+        """Set the observed range."""
         self.low.fill_(low)
         self.high.fill_(high)
         self.seen.fill_(1)
 
     def _quantized(self, x: Tensor, grid: Grid) -> Tensor:
-        """Quantized where the network is one that is."""
+        """Quantize the selected networks only."""
         round_to = _StraightThrough.apply if torch.is_grad_enabled() else rounded
         narrow: Tensor = round_to(x, grid)
         return narrow if self.chosen is None else torch.where(self.chosen, narrow, x)
@@ -140,7 +140,7 @@ class FakeLayer:
 
 
 def _in_numpy(grid: Grid, shape: tuple[int, ...]) -> Grid:
-    """The grid as an engine has it."""
+    """The grid in numpy, for an inference engine."""
     scale, zero = (part.cpu().numpy().reshape(shape) for part in (grid.scale.float(), grid.zero_point))
     return replace(grid, scale=scale, zero_point=zero)
 
@@ -157,10 +157,10 @@ class Qat:
         wanted: Callable[[str], bool] = lambda name: True,
         targets: Mapping[str, str] | None = None,
     ) -> None:
-        """`only`: the one network of every stack that is quantized, that is the one agent; None: all.
+        """`only`: the one network of every stack (the one agent) to quantize; None: all.
 
-        `wanted`: says of a layer's full name whether it is quantized.
-        `targets`: full names of target networks or parts of networks, each with that of its online one.
+        `wanted`: whether to quantize the layer of this full name.
+        `targets`: full names of target networks or their parts, each with that of its online counterpart.
         """
         check_range("quant_delay", delay, 0, 1)
         self.bits, self.delay = bits, delay
@@ -175,36 +175,36 @@ class Qat:
             self._undo.append(attach(found[name], self.layers[online[name]]))
 
     def progress(self, done: float) -> None:
-        """This share of the training is done."""
+        """Report which share of the training is done."""
         if done >= self.delay:
             self.on.fill_(1)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that decide its future, by name: themselves, not copies."""
+        """Its state as tensors by name (not copies)."""
         state = {"on": self.on}
         for name, layer in self.layers.items():
             state |= {f"{name}.low": layer.low, f"{name}.high": layer.high, f"{name}.seen": layer.seen}
         return state
 
     def keep_weights(self, yes: bool) -> None:
-        """Say that no weights will change, so that they need to be quantized only once; or that they may again."""
+        """Declare that the weights will not change, so they are quantized only once; or that they may change again."""
         for layer in self.layers.values():
             layer.keep_weights(yes)
 
     def freeze(self) -> None:
-        """Ranges stay as they are from now on."""
+        """Stop observing: ranges stay fixed."""
         for layer in self.layers.values():
             layer.observing = False
 
     def detach(self) -> None:
-        """Take all quantizers off the networks."""
+        """Detach all quantizers from the networks."""
         for undo in self._undo:
             undo()
         self._undo = []
 
 
 def online_name(name: str, targets: Mapping[str, str]) -> str:
-    """The full name of a layer, or of the online one whose target it is."""
+    """The full name of a layer, or of its online counterpart."""
     for target, online in targets.items():
         if name.startswith(f"{target}."):
             return online + name.removeprefix(target)
@@ -212,9 +212,9 @@ def online_name(name: str, targets: Mapping[str, str]) -> str:
 
 
 def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized] | None:
-    """What each layer of a network was trained to be rounded to; None where it computes in full precision.
+    """The grids that each layer of a network was trained with; None for full precision.
 
-    A team of which only one agent was trained so is refused, unless the caller means that `one_agent`.
+    A team of which only one agent was trained with quantization is refused unless the caller passes it as `one_agent`.
     """
     frozen = []
     for layer in find_layers(network):
@@ -223,7 +223,7 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
             return None
         if fake.only is not None and not one_agent:
             raise UserError(
-                "The team was trained with one agent in few bits, which takes one file an agent: say --each."
+                "Only one agent of the team was trained with quantization, which needs one file per agent: pass --each."
             )
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen

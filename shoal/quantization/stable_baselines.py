@@ -1,10 +1,10 @@
-"""Policies of Stable-Baselines3 (A2C, PPO, DQN, DDPG) out of their zips, without running anything that is in them.
+"""Stable-Baselines3 policies (A2C, PPO, DQN, DDPG) read from their zips without running any code in them.
 
-A zip holds `policy.pth`, the tensors (read with torch's weights-only loader), and `data`, a JSON text in which whatever
-JSON does not know is a pickle in base64 with its plain fields beside it. Those are not opened: the architecture
-is that of the tensors' names and shapes, and the activation function is named in plain text. What is left unknown that
-way (custom classes) is refused by name; `trust` lets Stable-Baselines3 itself load the zip, and with it run its code.
-Shape letters: B rows, O observation, A action, C channels, U units.
+A zip holds `policy.pth`, the tensors (read with torch's weights-only loader), and `data`, a JSON text that stores other
+objects as base64 pickles with their plain fields beside them. The pickles are not opened: the architecture follows from
+the tensors' names and shapes, and the activation function is named in plain text. What remains unknown (custom classes)
+is refused by name; `trust` lets Stable-Baselines3 itself load the zip, which runs its code.
+Shape letters: B rows, O observation, A action, C channels, U outputs.
 """
 
 import copy
@@ -36,36 +36,36 @@ ACTIVATIONS: dict[str, tuple[type[nn.Module], Activation]] = {
     "Sigmoid": (nn.Sigmoid, "sigmoid"),
 }
 NATURE = (((8, 8), 4), ((4, 4), 2), ((3, 3), 1))
-"""Kernels and strides of the one convolutional network that Stable-Baselines3 has."""
+"""Kernels and strides of Stable-Baselines3's only convolutional network."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A policy of Stable-Baselines3: a network from scaled observations to what its head means."""
+    """A Stable-Baselines3 policy: its network, and how to interpret the outputs."""
 
     path: str
     algorithm: Algorithm
     network: nn.Sequential
     """(B, I) or (B, C, height, width) to (B, A): logits, Q values or means."""
     names: tuple[str, ...]
-    """What Stable-Baselines3 calls each layer of the network."""
+    """Stable-Baselines3's name of each layer of the network."""
     log_std: Tensor | None = None
-    """(A,) of a Gaussian policy; None where the policy is another one, or its deviations depend on the state."""
+    """(A,) for a Gaussian policy; None for others, or if its deviations depend on the state."""
     squash: Literal["tanh", "clip", "none"] = "none"
-    """What is done to a box's means: DDPG's are squashed, those of A2C and PPO clipped."""
+    """How the means of a box are bounded: DDPG squashes them, A2C and PPO clip them."""
     scale_image: bool = False
     normaliser: Normaliser | None = None
     trained_bits: int | None = None
-    """Bits that our callback trained it with."""
+    """Bits that QatCallback trained it with."""
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
+    """Warnings for the user."""
     seen: tuple[int, ...] | None = None
-    """(I,) or (C, height, width), where the model's own code says it; None: as its first layer has it."""
+    """(I,) or (C, height, width), if the model's own code defines it; None: from its first layer."""
 
     @property
     def inputs(self) -> int | None:
-        """Numbers of an observation; None of an image, whose size only the environment knows."""
+        """Length of an observation; None for an image, whose size only the environment knows."""
         if self.seen is not None:
             return self.seen[0] if len(self.seen) == 1 else None
         first = find_layers(self.network)[0].weight
@@ -73,7 +73,7 @@ class Model:
 
     @property
     def channels(self) -> int | None:
-        """C of an image."""
+        """C, for images."""
         if self.seen is not None:
             return self.seen[0] if len(self.seen) == 3 else None
         first = find_layers(self.network)[0].weight
@@ -90,7 +90,7 @@ class Model:
         return self.squash == "none"
 
     def check_deviations(self) -> None:
-        """Refuse deviations that are not those of the actions."""
+        """Refuse deviations that do not fit the actions."""
         if self.log_std is None:
             return
         check_finite(f"'log_std' in '{self.path}'", self.log_std)
@@ -101,17 +101,17 @@ class Model:
             )
 
     def check_normaliser(self) -> None:
-        """Refuse a normaliser of observations of another size."""
+        """Refuse a normaliser for observations of another size."""
         if self.normaliser is not None and self.inputs != (size := self.normaliser.mean.shape[1]):
             seen = "images" if self.inputs is None else counted(self.inputs, "number")
             raise UserError(
-                f"The normaliser is of observations of {counted(size, 'number')}, but the model in '{self.path}' sees "
+                f"The normaliser is for observations of {counted(size, 'number')}, but the model in '{self.path}' sees "
                 f"{seen}."
             )
 
 
 def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | None = None) -> Model:
-    """The policy in a zip: from its tensors alone, or with `trust` through Stable-Baselines3's own loader."""
+    """Read the policy in a zip: from its tensors alone, or with `trust` by Stable-Baselines3's own loader."""
     path = Path(path)
     data, tensors = read_parts(path)
     algorithm = algorithm_of(path, data, tensors)
@@ -126,9 +126,7 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
     model.check_deviations()
     notes: tuple[str, ...] = ()
     if normaliser is None and (beside := path.parent / "vecnormalize.pkl").exists():
-        notes = (
-            f"'{beside}' lies beside the zip, which does not say whether it belongs to it; --normaliser takes it.",
-        )
+        notes = (f"'{beside}' lies beside the zip, but is not used unless --normaliser names it.",)
     model = replace(model, normaliser=normaliser, notes=notes, **_trained_quantized(path, data))
     model.check_normaliser()
     return model
@@ -141,9 +139,9 @@ def to_policy(
     image: tuple[int, int, int] | None = None,
     one_hot: bool = False,
 ) -> Policy:
-    """The model described without torch, for engines and export; `low` and `high` (1, A) are the ends of its box.
+    """The model described without torch, for engines and export; `low` and `high` (1, A) are its action bounds.
 
-    `one_hot`: what its network sees so is one whole number, and the policy takes that.
+    `one_hot`: the observation is one integer below this, which the network takes one-hot.
     """
     size = int(np.prod(image)) if image else model.inputs
     assert size is not None
@@ -170,7 +168,7 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
     if not module.startswith("stable_baselines3."):
         known = f"the custom class of '{module}'" if module else "not named in plain text"
         raise UserError(
-            f"The policy in '{path}' is {known}, whose layers cannot be known from tensors; --trust runs its code."
+            f"The policy in '{path}' is {known}, whose layers cannot be inferred from tensors; --trust runs its code."
         )
     settings = plain(data, "policy_kwargs")
     activation = _activation(path, algorithm, settings)
@@ -181,7 +179,7 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
     for name in names:
         weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
         if bias is None or weight.dim() not in (2, 4) or not weight.numel() or bias.shape != weight.shape[:1]:
-            raise UserError(f"Layer '{name}' in '{path}' is of a kind that cannot be known from its tensors.")
+            raise UserError(f"Layer '{name}' in '{path}' is of a kind that cannot be inferred from its tensors.")
         for tensor, kind in ((weight, "weight"), (bias, "bias")):
             check_finite(f"'{name}.{kind}' in '{path}'", tensor)
         if name in convolutions:
@@ -192,7 +190,7 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
             layers.append(nn.Flatten())
         layers.append(_filled(nn.Linear(weight.shape[1], weight.shape[0]), weight, bias))
         if name != names[-1]:
-            layers.append(nn.ReLU() if ".linear." in name else activation())  # the one behind the convolutions
+            layers.append(nn.ReLU() if ".linear." in name else activation())  # the one after the convolutions
     _check_widths(path, names, tensors)
     sde = bool(data.get("use_sde"))
     box = algorithm == "ddpg" or "log_std" in tensors
@@ -215,7 +213,7 @@ def _filled(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor) -> nn.Mo
 
 
 def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -> type[nn.Module]:
-    """The activation function that the settings name in plain text, or the algorithm's own."""
+    """The activation function that the settings name in plain text, or the algorithm's default."""
     default = "Tanh" if algorithm in ("a2c", "ppo") else "ReLU"
     name = class_name(settings["activation_fn"]) if "activation_fn" in settings else default
     short = name.removeprefix("torch.nn.modules.activation.")
@@ -228,7 +226,7 @@ def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -
 
 
 def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> list[str]:
-    """The layers from the observation to the action, by their names, in order."""
+    """The layers from observation to action by name, in order."""
     prefixes = {
         "dqn": ("q_net.features_extractor.", "q_net.q_net."),
         "ddpg": ("actor.features_extractor.", "actor.mu."),
@@ -240,7 +238,7 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
             name for name in found if not re.fullmatch(r"((cnn|linear)\.)?[0-9]{1,4}", name.removeprefix(prefix))
         ]:
             raise UserError(
-                f"The model in '{path}' has the layer '{min(strange)}' of a custom class, which cannot be known from "
+                f"The model in '{path}' has the layer '{min(strange)}' of a custom class, which cannot be read from "
                 "tensors; --trust runs its code."
             )
         names += sorted(found, key=lambda name: (".linear." in name, int(name.rpartition(".")[2])))
@@ -254,7 +252,7 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
 def _check_features(
     path: Path, convolutions: list[str], tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> None:
-    """Refuse a feature extractor that is not the one that the tensors' shapes stand for."""
+    """Refuse a feature extractor other than the one that the tensors' shapes imply."""
     named = class_name(settings.get("features_extractor_class", ""))
     known = (
         "",
@@ -264,13 +262,13 @@ def _check_features(
     kernels = [tuple(tensors[f"{name}.weight"].shape[2:]) for name in convolutions]
     if named not in known or (kernels and kernels != [kernel for kernel, _ in NATURE]):
         raise UserError(
-            f"The model in '{path}' has the feature extractor {named or 'of a custom class'}, which cannot be known "
+            f"The model in '{path}' has the feature extractor {named or 'of a custom class'}, which cannot be inferred "
             "from tensors; --trust runs its code."
         )
 
 
 def _check_widths(path: Path, names: list[str], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse layers that do not fit onto each other: some are missing."""
+    """Refuse layers that do not fit together: some are missing."""
     flat = [name for name in names if tensors[f"{name}.weight"].dim() == 2]
     for before, after in itertools.pairwise(flat):
         given, taken = tensors[f"{before}.weight"].shape[0], tensors[f"{after}.weight"].shape[1]
@@ -285,7 +283,7 @@ def _check_widths(path: Path, names: list[str], tensors: Mapping[str, Tensor]) -
 
 
 def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Bits and ranges that our callback left in the plain text, if it was there and quantization was on."""
+    """Bits and ranges that QatCallback stored in the JSON, if it was used and quantization was on."""
     found = plain(data, "shoal_qat")
     try:
         if not found.get("on"):
@@ -302,14 +300,14 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
     if stale:
         raise UserError(
-            f"The model in '{path}' was trained for {bits} bits and then again without QatCallback, so its ranges are "
-            "not those of its weights: train it with the callback, or `del model.shoal_qat` before it is saved."
+            f"The model in '{path}' was trained for {bits} bits and then again without QatCallback, so its ranges do "
+            "not fit its weights: train it with the callback, or `del model.shoal_qat` before it is saved."
         )
     return {"trained_bits": bits, "trained_ranges": ranges}
 
 
 def trained_network(model: Model) -> nn.Module | None:
-    """A copy of the network that rounds as it was trained to; None where the model is full precision."""
+    """A copy of the network with the quantizers that it was trained with; None for full precision."""
     if model.trained_bits is None or model.trained_ranges is None:
         return None
     network = copy.deepcopy(model.network)
@@ -324,7 +322,7 @@ def trained_network(model: Model) -> nn.Module | None:
 
 
 def _described(model: Model, shape: tuple[int, ...]) -> tuple[Layer, ...]:
-    """The network's layers without torch, in the order in which they run; `shape` is that of one observation."""
+    """The network's layers without torch, in execution order; `shape` is that of one observation."""
     trained = trained_network(model)
     frozen = {}
     if trained is not None:
@@ -343,7 +341,7 @@ def _described(model: Model, shape: tuple[int, ...]) -> tuple[Layer, ...]:
         elif layers and (activation := _known(part)) is not None:
             layers[-1] = replace(layers[-1], activation=activation)
         elif not isinstance(part, nn.Flatten | nn.Identity | nn.Sequential):
-            raise UserError(f"The model in '{model.path}' has a part {part} that no exported file knows.")
+            raise UserError(f"The model in '{model.path}' has a part {part} that cannot be exported.")
     return tuple(layers)
 
 
@@ -352,7 +350,7 @@ def _parts(network: nn.Module) -> list[nn.Module]:
 
 
 def _order(network: nn.Module, observation: Tensor) -> list[nn.Module]:
-    """The parts that have no parts themselves, as they run."""
+    """The leaf modules in execution order."""
     ran: list[nn.Module] = []
     leaves = [part for part in network.modules() if not list(part.children())]
     hooks = [part.register_forward_hook(lambda part, given, gave: ran.append(part)) for part in leaves]
@@ -364,13 +362,13 @@ def _order(network: nn.Module, observation: Tensor) -> list[nn.Module]:
 
 
 def _usual(part: nn.Conv2d) -> bool:
-    """Whether nothing but kernel, stride and padding with zeros makes up the convolution."""
+    """Whether the convolution has only kernel, stride and zero padding."""
     plain = part.padding_mode == "zeros" and not isinstance(part.padding, str)
     return plain and part.groups == 1 and tuple(part.dilation) == (1, 1)
 
 
 def _known(part: nn.Module) -> Activation | None:
-    """The activation function, if it is one of ours with the usual parameters."""
+    """The activation function, if it is supported and has default parameters."""
     for kind, name in ACTIVATIONS.values():
         if type(part) is kind and re.sub("(, )?inplace=True", "", part.extra_repr()) == kind().extra_repr():
             return name

@@ -1,4 +1,4 @@
-"""PyTorch behind the engines' interface: what the others are measured against."""
+"""PyTorch as an engine: the baseline for the others."""
 
 import numpy as np
 import torch
@@ -18,14 +18,14 @@ MODULES: dict[Activation, type[nn.Module]] = {
 }
 
 
-class Stacked(nn.Module):
+class StackedLinear(nn.Module):
     """One batched product for all agents: (N, B, I) to (N, B, U)."""
 
     def __init__(self, layer: Linear) -> None:
         super().__init__()
-        agents, inputs, units = layer.weight.shape
-        self.weight = nn.Parameter(torch.empty(agents, inputs, units))
-        self.bias = nn.Parameter(torch.empty(agents, 1, units))
+        agents, inputs, outputs = layer.weight.shape
+        self.weight = nn.Parameter(torch.empty(agents, inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(agents, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """x W + b."""
@@ -33,18 +33,18 @@ class Stacked(nn.Module):
 
 
 def network(policy: Policy) -> nn.Sequential:
-    """The layers as people write them: Linear, Conv2d and activations in a row; stacked ones for several agents."""
+    """The layers as usually written: Linear, Conv2d and activations in sequence; stacked layers for several agents."""
     parts: list[nn.Module] = []
     image = policy.image is not None
     for layer in policy.layers:
         if isinstance(layer, Conv2d):
-            units, channels, *kernel = layer.weight.shape
-            part: nn.Module = nn.Conv2d(channels, units, (kernel[0], kernel[1]), layer.stride, layer.padding)
+            outputs, channels, *kernel = layer.weight.shape
+            part: nn.Module = nn.Conv2d(channels, outputs, (kernel[0], kernel[1]), layer.stride, layer.padding)
         else:
             if image:
                 parts.append(nn.Flatten())
                 image = False
-            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else Stacked(layer)
+            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else StackedLinear(layer)
         parts += [part] if layer.activation == "none" else [part, MODULES[layer.activation]()]
     whole = nn.Sequential(*parts).requires_grad_(False)
     fill(whole, policy)
@@ -52,7 +52,7 @@ def network(policy: Policy) -> nn.Sequential:
 
 
 def fill(network: nn.Sequential, policy: Policy) -> None:
-    """Copy a policy's numbers into the modules."""
+    """Copy a policy's parameters into the modules."""
     refuse_grids(policy, "torch")
     numbers = (array for layer in policy.layers for array in (layer.played_weight, layer.bias))
     for parameter, array in zip(network.parameters(), numbers, strict=True):
@@ -66,7 +66,7 @@ class TorchEngine:
     name, precision = "torch", "float32"
 
     def __init__(self, policy: Policy) -> None:
-        """For batches of any size."""
+        """Build the network and copy the policy's parameters."""
         self.network = network(policy.played())
         self._draws = Draws()
         self._take(policy.played())
@@ -107,13 +107,13 @@ class TorchEngine:
         return logits.argmax(-1).numpy()
 
     def load(self, policy: Policy) -> None:
-        """Copy other weights over the present ones."""
+        """Copy other weights over the current ones."""
         policy = fitting(self.policy, policy)
         fill(self.network, policy)
         self._take(policy)
 
     def _take(self, policy: Policy) -> None:
-        """All of a policy but its layers."""
+        """Adopt everything of a policy but its layers."""
         self.policy = policy
         self._mask = torch.from_numpy(policy.mask)
         low, high = policy.head.low, policy.head.high

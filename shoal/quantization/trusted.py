@@ -1,7 +1,7 @@
-"""Policies of Stable-Baselines3 through its own loader, which unpickles and runs what is in the zip.
+"""Stable-Baselines3 policies loaded by its own loader, which unpickles the zip and runs the code in it.
 
-The network is taken apart into the steps that Stable-Baselines3 itself does one after the other: features, latent
-policy, action. A policy of one's own may do something else, so both are asked for the same observations.
+The network is split into the steps of Stable-Baselines3's forward pass: features, latent policy, action. A custom
+policy may do something else, so both are compared on the same observations.
 """
 
 import warnings
@@ -26,31 +26,31 @@ except ImportError:
     raise UserError("--trust needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
 
 OBSERVATIONS = 64
-"""That the policy and its network are compared on."""
+"""Number of observations to compare the policy and its network on."""
 
 
 class Latent(nn.Module):
-    """A custom extractor's way to the actor."""
+    """The actor's branch of a custom extractor."""
 
     def __init__(self, extractor: nn.Module) -> None:
         super().__init__()
         self.extractor = extractor
 
     def forward(self, features: Tensor) -> Tensor:
-        """What the action layer sees."""
+        """The input of the action layer."""
         extractor: Any = self.extractor
         return extractor.forward_actor(features)
 
 
 def load_trusted(path: Path, algorithm: Algorithm) -> Model:
-    """The model of a zip whose code may run."""
+    """Load the model of a trusted zip."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about parts of the zip that playing does not need
+            warnings.simplefilter("ignore")  # about parts of the zip that acting does not need
             loaded = getattr(stable_baselines3, algorithm.upper()).load(path, device="cpu")
         policy = loaded.policy.eval()
         parts = _parts(policy, algorithm)
-    except Exception as error:  # whatever a stranger's code does
+    except Exception as error:  # third-party code may raise anything
         raise UserError(f"Stable-Baselines3 cannot load '{path}': {_reason(error)}.") from error
     network = nn.Sequential(*parts.values()).eval()
     log_std = getattr(policy, "log_std", None)
@@ -71,14 +71,14 @@ def load_trusted(path: Path, algorithm: Algorithm) -> Model:
         raise UserError(f"The policy in '{path}' cannot be run: {_reason(error)}.") from error
     if not same:
         raise UserError(
-            f"The policy in '{path}' computes its actions in a way of its own: its layers one after the other give "
-            "others, so what is known of them says nothing about it."
+            f"The policy in '{path}' computes its actions in a custom way: its layers in sequence give "
+            "others, so they do not describe it."
         )
     return model
 
 
 def _parts(policy: Any, algorithm: Algorithm) -> dict[str, nn.Module]:
-    """What comes after each other between observation and action, by Stable-Baselines3's names."""
+    """The consecutive parts between observation and action, by Stable-Baselines3's names."""
     if algorithm == "dqn":
         return {"q_net.features_extractor": policy.q_net.features_extractor, "q_net.q_net": policy.q_net.q_net}
     if algorithm == "ddpg":
@@ -86,25 +86,25 @@ def _parts(policy: Any, algorithm: Algorithm) -> dict[str, nn.Module]:
         return {"actor.features_extractor": policy.actor.features_extractor, "actor.mu": means}
     parts: dict[str, nn.Module] = {"features_extractor": policy.pi_features_extractor}
     if type(policy.mlp_extractor) is MlpExtractor:
-        parts["mlp_extractor.policy_net"] = policy.mlp_extractor.policy_net  # perhaps without a layer
+        parts["mlp_extractor.policy_net"] = policy.mlp_extractor.policy_net  # may be empty
     else:
         parts["mlp_extractor"] = Latent(policy.mlp_extractor)
     return parts | {"action_net": policy.action_net}
 
 
 def _names(network: nn.Module, keys: list[str]) -> tuple[str, ...]:
-    """What Stable-Baselines3 calls each layer."""
+    """Stable-Baselines3's name of each layer."""
     names = []
     for layer in find_layers(network):
         part, *rest = layer.name.split(".")
-        rest = rest[1:] if keys[int(part)] == "mlp_extractor" else rest  # behind `extractor`
+        rest = rest[1:] if keys[int(part)] == "mlp_extractor" else rest  # after `extractor`
         names.append(".".join([keys[int(part)], *rest]))
     return tuple(names)
 
 
 @torch.no_grad()
 def _computes(policy: Any, model: Model) -> bool:
-    """Whether the network gives what the policy gives: its distribution or values, and its most likely action."""
+    """Whether the network reproduces the policy: its distribution or values, and its most likely action."""
     space = policy.observation_space
     observation, _ = policy.obs_to_tensor(_observations(space))
     found = model.network(preprocess_obs(observation, space, normalize_images=policy.normalize_images))
@@ -124,7 +124,7 @@ def _computes(policy: Any, model: Model) -> bool:
 
 
 def _observations(space: Any) -> np.ndarray:
-    """Some of a space; not those of its far ends, where networks overflow."""
+    """Samples of a space, but not its extremes, where networks overflow."""
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         drawn = np.random.default_rng(0).standard_normal((OBSERVATIONS, *space.shape))
         return drawn.clip(space.low, space.high).astype(space.dtype)
@@ -133,7 +133,7 @@ def _observations(space: Any) -> np.ndarray:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal but for the order of float32 sums."""
+    """Equal up to float32 summation order."""
     return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.std())))
 
 

@@ -1,8 +1,8 @@
-"""The baseline that the papers characterise, written plainly: the yardstick for the engine, never its rival.
+"""The baseline that the papers characterise, written plainly: the reference that the engine is compared with.
 
-Read in this order: `replay` (an agent's list of tuples and its loops), `networks`, `agent` (one agent's turn),
+Read in this order: `replay` (an agent's list of tuples and its loops), `networks`, `agent` (one agent's update),
 `maddpg`, `masac`, `team` (all agents behind the loop's interface), `world` (one mpe2 world), `training`.
-What it keeps of the public code that the papers measured, and what not, is in the files' first lines.
+The module docstrings say what is kept of the public code that the papers measured, and what is not.
 """
 
 from typing import TYPE_CHECKING

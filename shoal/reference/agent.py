@@ -1,4 +1,4 @@
-"""One agent's turn in an update: its own mini-batch, its target Q, its Q loss, its P loss, its targets.
+"""One agent's part of an update: its own mini-batch, target Q, Q loss, P loss and target networks.
 
 As in the code that the papers measured, the agent draws its own index list, gathers every agent's transitions for
 it and its own once more, and calls every agent's target policy: N (N + 1) gathers and N² policy calls in a round.
@@ -22,8 +22,8 @@ from shoal.reference.networks import mlp
 from shoal.reference.replay import ListSampler, Replays
 
 
-class Minibatch(NamedTuple):
-    """What all agents saw and did, and what it brought the one agent that learns from it."""
+class AgentBatch(NamedTuple):
+    """All agents' observations and actions, and the rewards of the agent that learns from them."""
 
     observations: list[Tensor]  # N of (B, O)
     actions: list[Tensor]  # N of (B, A)
@@ -33,11 +33,11 @@ class Minibatch(NamedTuple):
 
 
 class Agent:
-    """An agent's networks and optimizers; an algorithm says what its target Q and its P loss are."""
+    """An agent's networks and optimizers; subclasses define the target Q and the P loss."""
 
     critic_count: int
     losses: tuple[str, ...]
-    """What `update` returns, by name."""
+    """Names of the losses that `update` returns."""
 
     def __init__(self, number: int, spec: EnvSpec, config: LearnConfig, device: torch.device) -> None:
         self.number, self.config, self.device = number, config, device
@@ -49,18 +49,18 @@ class Agent:
         self.critic_adams = [torch.optim.Adam(critic.parameters(), config.learning_rate) for critic in self.critics]
 
     def copy_targets(self) -> None:
-        """Begin with targets that equal the online networks."""
+        """Initialise the targets as copies of the online networks."""
         self.target_actor = deepcopy(self.actor).requires_grad_(False)
         self.target_critics = [deepcopy(critic).requires_grad_(False) for critic in self.critics]
 
     @property
     def uses_target_actor(self) -> bool:
-        """Whether next actions come from a slow copy of the policy."""
+        """Whether next actions come from a target policy."""
         return True
 
     @property
     def rollout_actor(self) -> nn.Sequential:
-        """The policy that plays."""
+        """The policy that acts in rollouts."""
         return self.actor
 
     def update(
@@ -72,7 +72,7 @@ class Agent:
         noise: NoiseSource,
         phase: Phase,
     ) -> dict[str, Tensor]:
-        """The whole turn; returns the agent's losses."""
+        """Update this agent once; returns its losses."""
         batch = self.sample_minibatch(replays, sampler, rng, phase)
         losses = self.update_critics(agents, batch, noise, phase)
         losses |= self.update_actor(batch, noise, phase)
@@ -81,13 +81,13 @@ class Agent:
 
     def sample_minibatch(
         self, replays: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase
-    ) -> Minibatch:
-        """Draw an index list and gather every agent's transitions for it, then one's own again."""
+    ) -> AgentBatch:
+        """Draw an index list and gather every agent's transitions for it, then this agent's again."""
         phase("mini-batch sampling")
         indices = sampler.indices(replays, self.config.batch, rng)
         parts = [sampler.gather(buffer, indices) for buffer in replays.agents]
-        own = sampler.gather(replays.agents[self.number], indices)  # the measured code does: for reward and done only
-        return Minibatch(
+        own = sampler.gather(replays.agents[self.number], indices)  # as in the measured code, for reward and done only
+        return AgentBatch(
             [self._tensor(part.obs_t) for part in parts],
             [self._tensor(part.actions) for part in parts],
             [self._tensor(part.obs_tp1) for part in parts],
@@ -99,7 +99,7 @@ class Agent:
         return torch.from_numpy(array).to(self.device)
 
     def update_critics(
-        self, agents: "Sequence[Agent]", batch: Minibatch, noise: NoiseSource, phase: Phase
+        self, agents: "Sequence[Agent]", batch: AgentBatch, noise: NoiseSource, phase: Phase
     ) -> dict[str, Tensor]:
         """One step of each critic towards the target Q; the loss is the sum of their mean squared errors."""
         with torch.no_grad():
@@ -113,28 +113,28 @@ class Agent:
             total += loss.detach()
         return {"q": total}
 
-    def target_q(self, agents: "Sequence[Agent]", batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
-        """(B,) what the critics should have said; tells the clock of its three parts."""
+    def target_q(self, agents: "Sequence[Agent]", batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
+        """(B,) the target of the critics; reports its three phases to the clock."""
         raise NotImplementedError
 
-    def update_actor(self, batch: Minibatch, noise: NoiseSource, phase: Phase) -> dict[str, Tensor]:
-        """One step of the actor up its own, already updated critic."""
+    def update_actor(self, batch: AgentBatch, noise: NoiseSource, phase: Phase) -> dict[str, Tensor]:
+        """One gradient step of the actor on its own, already updated critic."""
         phase("P loss")
         loss, more = self.p_loss(batch, noise)
         self.descend(loss, self.actor, self.actor_adam)
         return {"p": loss.detach(), **more}
 
-    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
-        """The actor's loss, and what else is to be logged."""
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+        """The actor's loss, and other values to log."""
         raise NotImplementedError
 
-    def with_own_action(self, batch: Minibatch, own: Tensor) -> Tensor:
-        """(B, J) the joint input with a fresh action of this agent; the others' are as they were played."""
+    def with_own_action(self, batch: AgentBatch, own: Tensor) -> Tensor:
+        """(B, J) the joint input with a new action of this agent; the other agents' come from the replay buffer."""
         actions = [own if j == self.number else played for j, played in enumerate(batch.actions)]
         return torch.cat([*batch.observations, *actions], 1)
 
     def descend(self, loss: Tensor, network: nn.Sequential, adam: torch.optim.Adam) -> None:
-        """One step down the loss, with clipped gradients."""
+        """One optimizer step with clipped gradients."""
         parameters = list(network.parameters())
         gradients = torch.autograd.grad(loss, parameters)
         if self.config.clip > 0:
@@ -146,7 +146,7 @@ class Agent:
         adam.step()
 
     def update_targets(self, phase: Phase) -> None:
-        """Move the targets a little towards the online networks."""
+        """Soft update of the target networks."""
         phase("target update")
         if self.uses_target_actor:
             follow(self.target_actor, self.actor, self.config.tau)
@@ -155,7 +155,7 @@ class Agent:
 
 
 def clip(gradients: Iterable[Tensor], limit: float) -> None:
-    """Scale gradients down to norm `limit`, all of them together."""
+    """Clip the joint norm of the gradients to `limit`."""
     gradients = list(gradients)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     for gradient in gradients:

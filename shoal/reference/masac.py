@@ -1,7 +1,7 @@
-"""MASAC, one agent after the other: two critics an agent, and a reward for a policy that stays undecided.
+"""MASAC, one agent after the other: two critics per agent, and an entropy bonus.
 
 `variant="tf2"` follows the public TF2 code that the papers' settings match: target policies choose the next actions
-and play, the entropy in the target is the batch's mean, and the actor climbs the first critic only.
+and act, the entropy in the target is the batch's mean, and the actor maximises the first critic only.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from shoal.algorithms.team import Phase
 from shoal.networks import NoiseSource
-from shoal.reference.agent import Agent, Minibatch
+from shoal.reference.agent import Agent, AgentBatch
 from shoal.reference.networks import entropy, gumbel
 
 
 class MASACAgent(Agent):
-    """Twin critics, the smaller of the two believed; the temperature is fixed."""
+    """Twin critics, of which the smaller counts; the temperature is fixed."""
 
     critic_count = 2
     losses = ("q", "p", "entropy")
@@ -28,16 +28,16 @@ class MASACAgent(Agent):
 
     @property
     def uses_target_actor(self) -> bool:
-        """Only that code does."""
+        """Only in the TF2 variant."""
         return self.tf2
 
     @property
     def rollout_actor(self) -> nn.Sequential:
-        """The policy that plays, and that chooses the next actions of the targets."""
+        """The policy that acts in rollouts and chooses next actions."""
         return self.target_actor if self.tf2 else self.actor
 
-    def target_q(self, agents: Sequence[Agent], batch: Minibatch, noise: NoiseSource, phase: Phase) -> Tensor:
-        """(B,): r + gamma (min of both Q'(o', a') + temperature * entropy of the own online policy at o')."""
+    def target_q(self, agents: Sequence[Agent], batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
+        """(B,): r + gamma (min of both Q'(o', a') + temperature * entropy of the agent's online policy at o')."""
         phase("target Q: next action")
         next_actions = [
             gumbel(agent.rollout_actor(observation), noise)
@@ -51,8 +51,8 @@ class MASACAgent(Agent):
         bonus = self.config.entropy * (undecided.mean() if self.tf2 else undecided)
         return batch.reward + self.config.discount * (1 - batch.done) * (next_q + bonus)
 
-    def p_loss(self, batch: Minibatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
-        """Minus Q of a fresh own action, minus the policy's entropy."""
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+        """Minus Q of a newly sampled own action, minus the entropy bonus."""
         logits = self.actor(batch.observations[self.number])
         joint = self.with_own_action(batch, gumbel(logits, noise))
         first = self.critics[0](joint)[:, 0]

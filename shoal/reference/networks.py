@@ -1,4 +1,4 @@
-"""One agent's networks: plain multilayer perceptrons, and what a policy makes of its logits.
+"""One agent's networks: plain multilayer perceptrons, and sampling and entropy of a policy's logits.
 
 Shape letters: B batch rows, A action.
 """
@@ -23,7 +23,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
 
 @torch.no_grad()
 def start(networks: Sequence[nn.Sequential], generator: torch.Generator) -> None:
-    """Xavier-uniform weights and zero biases, drawn layer by layer as the engine does: one seed, the same weights."""
+    """Xavier-uniform weights and zero biases, drawn layer by layer like the engine's: one seed, same weights."""
     for parameters in zip(*(network.parameters() for network in networks), strict=True):
         for parameter in parameters:
             if parameter.dim() == 1:
@@ -34,11 +34,11 @@ def start(networks: Sequence[nn.Sequential], generator: torch.Generator) -> None
 
 
 def gumbel(logits: Tensor, noise: NoiseSource) -> Tensor:
-    """(B, A) a soft sample of the choice, temperature 1."""
+    """(B, A) a Gumbel-softmax sample, temperature 1."""
     return torch.softmax(logits + noise("gumbel", tuple(logits.shape)), -1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """(B,) exact entropy of the choice."""
+    """(B,) exact entropy of the categorical distribution."""
     log_probability = torch.log_softmax(logits, -1)
     return -(log_probability.exp() * log_probability).sum(-1)

@@ -1,7 +1,7 @@
-"""The characterised replay: every agent has a list of tuples of its own, and a Python loop picks from it.
+"""The characterised replay: every agent has its own list of tuples, and a Python loop gathers from it.
 
-A slot of the list holds one transition, whole; once the list is full the oldest slot is written over. Observations are
-kept once: the next observation of a transition is the same object as the observation of the one after it.
+A slot of the list holds one whole transition; once the list is full the oldest slot is overwritten. Observations are
+stored once: the next observation of a transition is the same object as the observation of the one after it.
 
 Neighbour sampling is Algorithm 1 of the papers: walk a list of random slots, and for each take the slots around it
 without itself, clipped at the ends of the buffer, until there are enough. Its two versions differ only in a buffer
@@ -115,7 +115,7 @@ class AgentReplay:
 def as_arrays(
     obs_t: list[Array], actions: list[Array], rewards: list[float], obs_tp1: list[Array], dones: list[float]
 ) -> Transitions:
-    """One array a field."""
+    """One array per field."""
     return Transitions(
         np.array(obs_t),
         np.array(actions),
@@ -127,7 +127,7 @@ def as_arrays(
 
 @dataclass(frozen=True)
 class ListSampler(Uniform):
-    """How an agent draws its index list, evenly and with replacement, and what is gathered for it."""
+    """How an agent draws its index list, uniformly with replacement, and gathers transitions for it."""
 
     method: str = "uniform"
     """uniform, neighbor-v1 or neighbor-v2; neighbor is neighbor-v2."""
@@ -135,13 +135,13 @@ class ListSampler(Uniform):
     """Slots taken on either side of a drawn one."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not known."""
+        """Check the sampler's name and the number of neighbors."""
         check_choice("--sampler", self.method, SAMPLERS)
         check_range("neighbors", self.neighbors, 1)
 
     @property
     def needs(self) -> int:
-        """Transitions from which on no mini-batch can be empty for ever."""
+        """Smallest number of transitions from which every mini-batch can be filled."""
         if self.method == "uniform":
             return 1
         return self.neighbors + 1 if self.method == "neighbor-v1" else 2
@@ -149,7 +149,7 @@ class ListSampler(Uniform):
     def indices(self, replays: "Replays", batch: int, rng: np.random.Generator) -> list[int]:
         """A list of random slots: as many as the batch has rows, though neighbour sampling stops long before its end.
 
-        In a part-filled buffer `v1` may drop every one of few drawn neighbourhoods; then others are drawn.
+        In a partly filled buffer `v1` may drop all neighbourhoods that were drawn; then it draws again.
         """
         while True:
             _, numbers = self.draw(replays, 1, batch, rng)
@@ -169,21 +169,21 @@ class ListSampler(Uniform):
 
 
 class Replays:
-    """The N agents' buffers behind what the loop and the checkpoints ask of a replay."""
+    """The N agents' buffers behind the replay interface of the loop and the checkpoints."""
 
     copies = 1
 
     def __init__(self, spec: EnvSpec, capacity: int, limit: int | None = None, reserved: int = 0) -> None:
-        """`limit`: transitions that the run can produce; no more than those must fit into memory.
+        """`limit`: most transitions that the run can produce, and so must fit into memory.
 
-        `reserved` bytes of memory will be taken by others.
+        `reserved`: bytes of memory needed elsewhere.
         """
         check_range("capacity", capacity, 1)
         self.spec, self.capacity = spec, capacity
         self.agents = [AgentReplay(capacity) for _ in range(spec.agents)]
         self.added = np.zeros(1, np.int64)
-        """(1,) transitions that every agent was given so far, in the one copy that there is."""
-        self._open: list[Array] = []  # what each agent sees now: the first half of its next transition
+        """(1,) transitions added so far, in the only copy."""
+        self._open: list[Array] = []  # each agent's current observation, the first half of its next transition
         most = capacity if limit is None else min(capacity, limit)
         check_fits(
             f"A list of {counted(most, 'transition')} for each of {counted(spec.agents, 'agent')}",
@@ -193,7 +193,7 @@ class Replays:
         )
 
     def __len__(self) -> int:
-        """Live transitions; every agent has as many."""
+        """Live transitions per agent."""
         return len(self.agents[0])
 
     @property
@@ -208,20 +208,20 @@ class Replays:
 
     @property
     def transition_bytes(self) -> int:
-        """About what all agents' parts of a transition take as Python objects.
+        """Approximate bytes of all agents' parts of a transition as Python objects.
 
-        Of each agent an observation, an action, a tuple, two floats and a place in the list.
+        Per agent an observation, an action, a tuple, two floats and a list entry.
         """
         sizes = [*self.spec.observation_sizes, *self.spec.action_sizes]
         return sum(map(array_bytes, sizes)) + self.spec.agents * (80 + 2 * 24 + 9)
 
     @property
     def nbytes(self) -> int:
-        """About what the buffers take now."""
+        """Approximate bytes of the buffers now."""
         return len(self) * self.transition_bytes
 
     def begin(self, observation: ArrayLike) -> None:
-        """Take the first observation of the run (1, N, O)."""
+        """Store the first observation of the run (1, N, O)."""
         self._open = self._by_agent(np.asarray(observation, np.float32)[0])
 
     def add(self, actions: ArrayLike, step: Step) -> None:
@@ -235,26 +235,26 @@ class Replays:
         self.added += 1
 
     def _by_agent(self, observation: Array) -> list[Array]:
-        """Each agent's own observation, an array by itself, without padding."""
+        """Each agent's own observation as a separate array without padding."""
         return [observation[i, :size].copy() for i, size in enumerate(self.spec.observation_sizes)]
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray]:
-        """All but the transitions."""
+        """The state without the transitions."""
         return {"window": np.concatenate([self.oldest, self.added]), "open": self._padded(self._open)}
 
     def load_state(self, state: Mapping[str, NDArray]) -> None:
-        """Take over a saved state; the segments follow, oldest first."""
+        """Restore a saved state; the segments follow, oldest first."""
         if not {"window", "open"} <= state.keys() or state["open"].shape != self._padded(self._open).shape:
-            raise UserError("The saved replay does not fit: it is of another implementation or another world.")
+            raise UserError("The saved replay does not fit: it belongs to another implementation or another world.")
         oldest, added = (int(number) for number in state["window"])
         if added - oldest > self.capacity or (oldest > 0 and added - oldest < self.capacity):
             raise UserError(
                 f"The saved replay holds {counted(added - oldest, 'transition')}, which does not fit a capacity of "
-                f"{self.capacity:,}: it is of another run."
+                f"{self.capacity:,}: it belongs to another run."
             )
-        self.added[:] = oldest  # the segments bring the rest
+        self.added[:] = oldest  # the segments contain the rest
         self._open = self._by_agent(state["open"])
         nothing = np.zeros(0, np.float32)
         for buffer in self.agents:  # only a full list has an oldest transition other than 0
@@ -274,10 +274,10 @@ class Replays:
         }
 
     def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Mapping[str, NDArray]) -> None:
-        """Take over what `segment` gave, from the first transition that is still missing."""
+        """Restore what `segment` returned, from the first transition that is still missing."""
         begin, end, added = np.asarray(first).item(), np.asarray(last).item(), int(self.added[0])
         if begin > added:
-            raise UserError(f"The segment from {begin} to {end} does not fit: the replay lacks {added} on.")
+            raise UserError(f"The segment from {begin} to {end} does not fit: the replay ends at {added}.")
         for t in range(added, end):
             seen, next_seen = (self._by_agent(arrays[name][t - begin]) for name in ("observation", "next_observation"))
             for i, buffer in enumerate(self.agents):
@@ -295,12 +295,12 @@ class Replays:
 
 
 def array_bytes(size: int) -> int:
-    """A small float32 array: the object, its shape and its numbers, the last two in the allocator's steps of 16."""
+    """A small float32 array: object, shape and values, the last two rounded up to the allocator's 16 bytes."""
     return 96 + 32 + max(32, -(-(4 * size + 8) // 16) * 16)
 
 
 def _pad(vectors: list[Array], width: int) -> Array:
-    """(N, width): zeros behind the shorter ones."""
+    """(N, width): padded with zeros."""
     rows = np.zeros((len(vectors), width), np.float32)
     for row, vector in zip(rows, vectors, strict=True):
         row[: len(vector)] = vector

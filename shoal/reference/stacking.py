@@ -1,7 +1,7 @@
-"""One network an agent as the engine's stacked arrays, and back: so checkpoints of either are alike.
+"""Converts one network per agent to the engine's stacked arrays and back, so that both share one checkpoint format.
 
 The engine pads unequal observations and actions with zeros and keeps weights as (networks, in, out), its critics' first
-layer as (in, networks, out); `nn.Linear` keeps (out, in). Entries of the padding are zero there and do not exist here.
+layer as (in, networks, out); `nn.Linear` keeps (out, in). Padding is zero there and does not exist here.
 Shape letters: C networks, I inputs, U outputs, N agents, O observation, A action, J joint.
 """
 
@@ -15,22 +15,22 @@ from shoal.envs.base import EnvSpec
 from shoal.networks.actors import real_entries
 
 PerNetwork = Sequence[Sequence[Tensor]]
-"""For each network its parameters, or tensors like them: weight, bias, weight, bias, …"""
+"""Per network its parameters, or tensors of their shapes: weight, bias, weight, bias, …"""
 
 
 class Stacking:
-    """How the networks of all agents lie in the engine's arrays, parameter by parameter."""
+    """The layout of all agents' networks in the engine's arrays, parameter by parameter."""
 
     def __init__(self, names: list[str], widths: list[Tensor], first_axis: int) -> None:
-        """`widths` (C, I) say of each layer's entries which are real, the inputs first and the outputs last."""
+        """`widths` (C, I): which entries of each layer are real, from the inputs to the outputs."""
         self.names = names
         self.real: list[Tensor] = []  # (C, I, U) of a weight, (C, 1, U) of a bias
         for before, after in itertools.pairwise(widths):
             self.real += [before[:, :, None] & after[:, None, :], after[:, None, :]]
-        self.axes = [first_axis] + [0] * (len(names) - 1)  # where the networks are stacked
+        self.axes = [first_axis] + [0] * (len(names) - 1)  # the axis along which networks are stacked
 
     def pack(self, tensors: PerNetwork) -> list[Tensor]:
-        """One stacked array a parameter."""
+        """One stacked array per parameter."""
         packed = []
         for real, axis, values in zip(self.real, self.axes, zip(*tensors, strict=True), strict=True):
             stacked = torch.zeros(real.shape)
@@ -39,7 +39,7 @@ class Stacking:
         return packed
 
     def unpack(self, packed: Sequence[Tensor], like: PerNetwork) -> list[list[Tensor]]:
-        """For each network its tensors, shaped as in `like`."""
+        """The tensors of each network, shaped as in `like`."""
         return [
             [
                 _turned(stacked.movedim(axis, 0)[c][real[c]].view(tuple(reversed(own.shape))))
@@ -50,7 +50,7 @@ class Stacking:
 
 
 def actor_stacking(spec: EnvSpec, hidden: Sequence[int]) -> Stacking:
-    """One actor an agent."""
+    """One actor per agent."""
     names = [name for k in range(len(hidden) + 1) for name in (f"weights.{k}", f"biases.{k}")]
     inputs = real_entries(spec.observation_sizes, spec.observation_size)  # (N, O)
     outputs = real_entries(spec.action_sizes, spec.action_size)  # (N, A)
@@ -58,7 +58,7 @@ def actor_stacking(spec: EnvSpec, hidden: Sequence[int]) -> Stacking:
 
 
 def critic_stacking(spec: EnvSpec, hidden: Sequence[int], heads: int) -> Stacking:
-    """`heads` critics an agent, all heads of the first agent first."""
+    """`heads` critics per agent, all heads of the first agent first."""
     rest = [name for k in range(len(hidden)) for name in (f"rest.weights.{k}", f"rest.biases.{k}")]
     observations = real_entries(spec.observation_sizes, spec.observation_size).flatten()
     joint = torch.cat([observations, real_entries(spec.action_sizes, spec.action_size).flatten()])  # (J,)
@@ -68,7 +68,7 @@ def critic_stacking(spec: EnvSpec, hidden: Sequence[int], heads: int) -> Stackin
 
 
 def _turned(parameter: Tensor) -> Tensor:
-    """(out, in) to (in, out) and back; a bias as it is."""
+    """(out, in) to (in, out) and back; biases are unchanged."""
     return parameter.mT if parameter.dim() == 2 else parameter
 
 

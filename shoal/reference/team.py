@@ -1,4 +1,4 @@
-"""All agents of the reference behind what the loop asks of a team; its state is handed out in the engine's form."""
+"""All agents of the reference behind the loop's team interface; its state has the engine's format."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -28,9 +28,9 @@ Order = Literal["agents", "phases"]
 class ReferenceTeam:
     """A list of agents.
 
-    `order="agents"` is the measured code's: an agent does all of its turn before the next one begins, so later ones
-    meet the new targets of earlier ones. `order="phases"` is the engine's: all critics, then all actors, then all
-    targets; with the same indices and noise it gives the engine's numbers.
+    `order="agents"` is the measured code's: each agent is updated completely before the next one, so later agents see
+    the new targets of earlier ones. `order="phases"` is the engine's: all critics, then all actors, then all
+    targets; with the same indices and noise it gives the engine's results.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReferenceTeam:
         return actions
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Choices go to the world as they are."""
+        """Choices are passed to the world unchanged."""
         return actions
 
     # ---- learning ----------------------------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ class ReferenceTeam:
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `weights` returned, here or in the engine; other shapes or names are refused."""
+        """Restore what `weights` returned, here or in the engine; other shapes or names are refused."""
         for name, own in self.weights().items():
             if name not in weights or weights[name].shape != own.shape:
                 raise UserError(
-                    f"The weights lack '{name}' of shape {tuple(own.shape)}: they are of another algorithm, world or "
+                    f"The weights lack '{name}' of shape {tuple(own.shape)}: they are from another algorithm, world or "
                     "number of agents or layers."
                 )
         for kind, (stacking, networks) in self._networks().items():
@@ -140,7 +140,7 @@ class ReferenceTeam:
         }
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """All optimizers' moments and step counts under the engine's names; all agents have made as many steps."""
+        """All optimizers' moments and step counts under the engine's names; all agents have the same step count."""
         state: dict[str, Tensor] = {}
         for kind, adams in self._optimizers().items():
             stacking, networks = self._networks()[kind]
@@ -184,7 +184,7 @@ class ReferenceTeam:
 
 
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
-"""The engine's names of Adam's moments, and torch's."""
+"""The engine's and torch's names of Adam's moments."""
 
 
 def _generator(source: NoiseSource) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""The reference's builder: its world, team and lists, for the loop that the engine has, too."""
+"""The reference's builder: its world, team and replay lists, for the same loop as the engine's."""
 
 import dataclasses
 
@@ -19,18 +19,18 @@ ONLY = {
     "learn_entropy": False,
     "include_center": False,
 }
-"""Settings that the reference has in one way only."""
+"""Settings that are fixed in the reference."""
 
 
 def compile_loops(config: TrainConfig) -> None:
-    """Nothing: the reference is plain Python."""
+    """Does nothing: the reference is plain Python."""
 
 
 def build_parts(config: TrainConfig, device: torch.device) -> Parts:
-    """As the papers measured it: one mpe2 world, a mini-batch per agent, one agent after the other."""
+    """Build the run as the papers measured it: one mpe2 world, one mini-batch per agent, one agent after the other."""
     config = fitted(config)
     env = make_world(config)
-    reserved = check_update_memory(dataclasses.replace(config, minibatch="shared"), env.spec)  # one at a time
+    reserved = check_update_memory(dataclasses.replace(config, minibatch="shared"), env.spec)  # one copy
     team = ReferenceTeam(env.spec, config, config.seed, device)
     sampler = ListSampler(config.sampler, config.neighbors)
     ring = Replays(env.spec, config.capacity, most_samples(config, env.spec), reserved)
@@ -45,7 +45,7 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
 def fitted(config: TrainConfig) -> TrainConfig:
     """The configuration with what the reference fixes: one copy and independent mini-batches.
 
-    The engine's defaults give way silently; what was asked for and cannot be is refused with a sentence.
+    The engine's defaults are replaced silently; unsupported settings that the user asked for are refused.
     """
     if config.copies not in (1, TrainConfig.copies):
         raise UserError(
@@ -55,5 +55,5 @@ def fitted(config: TrainConfig) -> TrainConfig:
         raise UserError("--gumbel is 'straight-through', but the reference implementation draws soft samples only.")
     for name, only in ONLY.items():
         if (value := getattr(config, name)) != only:
-            raise UserError(f"{option(name)} is {value}, but the reference implementation has {only} only.")
+            raise UserError(f"{option(name)} is {value}, but the reference implementation supports only {only}.")
     return dataclasses.replace(config, copies=1, minibatch="independent")

@@ -1,7 +1,7 @@
 """One world of the mpe2 package behind Shoal's interface for worlds, with E = 1 copy.
 
-Agents, observations, rewards and the prey that the world itself moves are those of our own world of the same name; the
-physics, the loops and the time they take are mpe2's. Shape letters: N agents, O observation, P predators.
+Agents, observations, rewards and scripted prey are those of Shoal's own world of the same name; the physics, the loops
+and their run time are mpe2's. Shape letters: N agents, O observation, P predators.
 """
 
 import importlib
@@ -28,11 +28,11 @@ PREDATOR_SIZE = 0.075
 
 Floats = NDArray[np.float64]
 PreyRule = Callable[[Any, Floats, np.random.Generator], Floats]
-"""A prey of mpe2, the predators' positions (P, 2) and random draws to the force (2,) that the prey pushes with."""
+"""Maps a prey of mpe2, the predators' positions (P, 2) and a random generator to the prey's force (2,)."""
 
 
 def make_world(config: TrainConfig) -> "MpeWorld":
-    """The configured particle world, as mpe2 has it."""
+    """The configured particle world in mpe2."""
     if config.rules != "mpe2":
         raise UserError(
             f"--rules is '{config.rules}', but the reference implementation plays by the rules of mpe2 only."
@@ -64,9 +64,9 @@ def make_world(config: TrainConfig) -> "MpeWorld":
 
 
 def parallel_env(module: str, spec: EnvSpec, **counts: int) -> Any:
-    """An environment of mpe2 that takes soft vectors as forces."""
+    """An mpe2 environment that takes soft vectors as forces."""
     try:
-        with redirect_stdout(sys.stderr), warnings.catch_warnings():  # pygame greets on standard output
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():  # pygame prints a greeting on standard output
             warnings.simplefilter("ignore")
             make = importlib.import_module(f"mpe2.{module}").parallel_env
             return make(**counts, max_cycles=spec.episode_length, continuous_actions=True)
@@ -78,7 +78,7 @@ def parallel_env(module: str, spec: EnvSpec, **counts: int) -> Any:
 
 
 class MpeWorld:
-    """One mpe2 environment; a `VectorEnv`. Its agents are the first N of mpe2's; the rest are prey that it moves."""
+    """One mpe2 environment as a `VectorEnv`. Its agents are mpe2's first N; the rest are scripted prey."""
 
     copies = 1
 
@@ -86,14 +86,14 @@ class MpeWorld:
         self.spec = spec
         self._env = env
         self._world = env.unwrapped.world
-        self._idle = {name: np.zeros(ACTIONS, np.float32) for name in env.possible_agents}  # who is moved by the world
+        self._idle = {name: np.zeros(ACTIONS, np.float32) for name in env.possible_agents}  # scripted prey
         self._last_step = spec.episode_length or 0
         if prey_rule is not None:
             self._script_prey(prey_rule)
         self._observe(env.reset(seed=stream_seed(seed, "envs"))[0])
 
     def _script_prey(self, rule: PreyRule) -> None:
-        """Give every prey a callback: mpe2 asks it for the prey's force before anything moves."""
+        """Give every prey a callback, which mpe2 calls for the prey's force before anything moves."""
         bodies, agents = self._world.agents, self.spec.agents
 
         def push(prey: Any, world: Any) -> Any:
@@ -106,12 +106,12 @@ class MpeWorld:
 
     @property
     def _random(self) -> np.random.Generator:
-        """Draws the starts of episodes, and the prey's pushes where they are random."""
+        """Draws initial states, and the prey's forces where they are random."""
         return self._env.unwrapped.np_random
 
     @property
     def episode_step(self) -> NDArray[np.int64]:
-        """(1,) steps behind it in its episode."""
+        """(1,) steps since the start of the episode."""
         return np.array([self._env.unwrapped.steps])
 
     def reset(self) -> Array:
@@ -119,7 +119,7 @@ class MpeWorld:
         return self._observe(self._env.reset()[0])
 
     def _observe(self, observations: dict[str, Array]) -> Array:
-        """(1, N, O), zeros behind the shorter ones."""
+        """(1, N, O), padded with zeros."""
         rows = np.zeros((1, self.spec.agents, self.spec.observation_size), np.float32)
         for i, (name, size) in enumerate(zip(self.spec.agent_names, self.spec.observation_sizes, strict=True)):
             rows[0, i, :size] = observations[name]
@@ -127,7 +127,7 @@ class MpeWorld:
 
     def step(self, actions: NDArray[np.floating]) -> Step:
         """Play one step: actions (1, N, 5), one-hot or soft."""
-        pushes = np.clip(actions[0], 0, 1).astype(np.float32)  # mpe2 does so too, but complains each time
+        pushes = np.clip(actions[0], 0, 1).astype(np.float32)  # mpe2 does so too, but warns each time
         played = self._idle | dict(zip(self.spec.agent_names, pushes, strict=True))
         observations, rewards, *_ = self._env.step(played)
         reward = np.array([[rewards[name] for name in self.spec.agent_names]], np.float32)
@@ -138,7 +138,7 @@ class MpeWorld:
         return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
 
     def state(self) -> dict[str, NDArray]:
-        """Places, velocities, the step and the random generator."""
+        """Positions, velocities, the step and the random generator."""
         entities = self._world.entities
         return {
             "position": np.array([entity.state.p_pos for entity in entities]),
@@ -155,7 +155,7 @@ class MpeWorld:
             2,
         ):
             raise UserError(f"the saved state of {self.spec.name} does not fit this world of {len(entities)} bodies.")
-        self.reset()  # whatever else mpe2 keeps is as at the start of an episode
+        self.reset()  # mpe2's other state is that of a new episode
         for entity, position, velocity in zip(entities, state["position"], state["velocity"], strict=True):
             entity.state.p_pos, entity.state.p_vel = position.copy(), velocity.copy()
         self._env.unwrapped.steps = int(state["episode_step"][0])
@@ -170,7 +170,7 @@ class MpeWorld:
 
 
 def scripted_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Floats:
-    """The project's rule: rest or one of 16 directions, to the best place 0.3 ahead; ties to the first."""
+    """Shoal's rule: rest or one of 16 directions, towards the best position 0.3 ahead; ties go to the first."""
     points = prey.state.p_pos + PREY_LOOK * PREY_DIRECTIONS  # (17, 2)
     nearest = np.sqrt(squares(points, predators).min(1))
     outside = border(np.abs(points))
@@ -180,7 +180,7 @@ def scripted_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Flo
 def facmac_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Floats:
     """FACMAC's rule: of 100 random offsets in the unit disc, the one that ends farthest from the nearest predator.
 
-    Offsets that end inside a predator do not count; if none is left the prey does not push.
+    Offsets that end inside a predator do not count; if none is left the force is zero.
     """
     radius, angle = np.sqrt(rng.random(FACMAC_CANDIDATES)), 2 * np.pi * rng.random(FACMAC_CANDIDATES)
     offsets = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)  # (100, 2)
@@ -192,7 +192,7 @@ def facmac_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Float
 
 
 def random_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Floats:
-    """A push drawn from U(-1, 1) on each axis, times the acceleration."""
+    """A force drawn from U(-1, 1) on each axis, times the acceleration."""
     return prey.accel * rng.uniform(-1, 1, 2)
 
 
@@ -203,5 +203,5 @@ def squares(points: Floats, predators: Floats) -> Floats:
 
 
 def border(s: Floats) -> Floats:
-    """What a prey pays for a coordinate of absolute value s: nothing inside, more and more outside."""
+    """The prey's boundary penalty for a coordinate of absolute value s: zero inside, increasing outside."""
     return np.where(s < 0.9, 0.0, np.where(s < 1.0, (s - 0.9) * 10.0, np.minimum(np.exp(2.0 * s - 2.0), 10.0)))

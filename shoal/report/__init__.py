@@ -1,4 +1,4 @@
-"""The pictures: learning curves, and episodes to look at."""
+"""Figures: learning curves, results and episodes."""
 
 from shoal.report.curve import draw_curve, draw_curves, read_metrics
 from shoal.report.watch import Film, draw_gif, draw_strip, record, record_frames

@@ -1,4 +1,4 @@
-"""The learning curve of a run, and of several runs together: return over episodes, and where the time went."""
+"""Learning curves of one or several runs: return over episodes, and time per phase."""
 
 import io
 import json
@@ -25,14 +25,14 @@ Values = NDArray[np.float64]
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`. A line torn by a kill in mid-writing is left out."""
+    """The lines of a `metrics.jsonl`. A partial line, from a process killed while writing, is skipped."""
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise UserError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
     read = [entry for line in lines if isinstance(entry := _parse(line), dict)]
-    if any(line.strip() for line in lines[:-1]) and not read:  # behind the last line break there is a torn line or none
+    if any(line.strip() for line in lines[:-1]) and not read:  # after the last line break: a partial line or nothing
         raise UserError(f"{path} is not a metrics.jsonl: none of its lines is a JSON object.")
     return read
 
@@ -57,7 +57,7 @@ def draw_curve(
         metrics: the lines of a `metrics.jsonl`, or its path.
         path: where to write.
         title: heading; a caption with episodes, steps and seconds goes under it.
-        random_return: level of a random team, drawn dashed.
+        random_return: return of a random team, drawn as a dashed line.
         evaluations: evaluations along the way, each with `episode`, `return_mean` and perhaps `return_ci95`
             (both ends of the interval, or its half width).
 
@@ -67,7 +67,7 @@ def draw_curve(
     phases = _phase_seconds(latest)
     figure, curve, bar = _figure(title, _caption(latest), with_phases=bool(phases))
     prey_episodes, prey_returns = _series(lines, "return_prey")
-    hunt = len(prey_returns) > 0  # then the colours are those of the bodies in the pictures of an episode
+    hunt = len(prey_returns) > 0  # the colours match those in the pictures of an episode
     label, colour = ("predators", COLOURS[1]) if hunt else ("training", COLOURS[0])
     _plot_returns(curve, *_series(lines, "return_mean"), label, colour)
     _plot_returns(curve, prey_episodes, prey_returns, "prey", COLOURS[0])
@@ -84,7 +84,7 @@ def draw_curves(
     title: str = "",
     random_return: float | None = None,
 ) -> Path:
-    """Write the learning curves of several runs, given as (label, metrics or path), over each other as a PNG."""
+    """Write the learning curves of several runs, given as (label, metrics or path), into one PNG."""
     figure, curve, _ = _figure(title, "", with_phases=False)
     for number, (label, metrics) in enumerate(runs):
         episodes, returns = _series(_lines(metrics), "return_mean")
@@ -101,7 +101,7 @@ def _lines(metrics: Metrics | str | Path) -> Metrics:
 
 
 def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
-    """Episodes and finite values of `key`, in order; of lines for the same episode (a resumed run) the last counts."""
+    """Episodes and finite values of `key`, in order; for the same episode (after a resume) the last line counts."""
     pairs = ((_number(line.get("episode")), _number(line.get(key))) for line in lines)
     points = {episode: value for episode, value in pairs if math.isfinite(episode + value)}
     table = np.array(sorted(points.items()), float).reshape(-1, 2)
@@ -113,14 +113,14 @@ def _number(value: Any) -> float:
 
 
 def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds per phase so far; nothing if no phase took any."""
+    """Seconds per phase so far; empty if no phase took any."""
     seconds = {key.removeprefix("time/"): _number(value) for key, value in latest.items() if key.startswith("time/")}
     finite = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
     return finite if sum(finite.values()) > 0 else {}
 
 
 def _caption(latest: Mapping[str, Any]) -> str:
-    """How much of everything the run has had."""
+    """A caption with episodes, steps and seconds."""
     episodes, steps, seconds = (_number(latest.get(key)) for key in ("episode", "env_steps", "seconds"))
     parts = []
     if math.isfinite(episodes):
@@ -159,12 +159,12 @@ def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes,
 
 
 def _plain(text: str) -> str:
-    """The text as it is: a dollar sign starts no formula."""
+    """The text with dollar signs escaped for matplotlib."""
     return text.replace("$", r"\$")
 
 
 def _plot_returns(axes: "Axes", episodes: Values, returns: Values, label: str, colour: str) -> None:
-    """Every value as a light point, their smoothed course as a strong line."""
+    """Every value as a light point, and the smoothed curve as a solid line."""
     if len(returns) == 0:
         return
     axes.plot(episodes, returns, ".", color=colour, alpha=0.35, markersize=5, markeredgewidth=0)
@@ -187,7 +187,7 @@ def _plot_evaluations(axes: "Axes", evaluations: Metrics) -> None:
 
 
 def _finish_curve(axes: "Axes", random_return: float | None, many: bool = False) -> None:
-    """The random team's level and the legend, or a word where there is nothing to show."""
+    """The random team's level and the legend, or a note if there is nothing to show."""
     if not axes.has_data():
         axes.set(xticks=[], yticks=[])
         axes.annotate("no episodes yet", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT_INK)
@@ -202,9 +202,9 @@ def _finish_curve(axes: "Axes", random_return: float | None, many: bool = False)
 
 
 def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
-    """One bar of all the time, cut by phase; shares too narrow for their number have it in the legend only."""
+    """One bar of the total time by phase; narrow shares are labelled in the legend only."""
     total, left = sum(seconds.values()), 0.0
-    for number, (phase, spent) in enumerate(seconds.items()):  # a phase keeps its colour though others took no time
+    for number, (phase, spent) in enumerate(seconds.items()):  # fixed colours, even if some phases took no time
         if spent <= 0:
             continue
         share = spent / total

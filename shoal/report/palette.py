@@ -1,4 +1,4 @@
-"""Many frames in few colours, as GIFs want them."""
+"""Colour quantization of the frames of a GIF."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def indexed(frames: "list[Image.Image]", most: int) -> "list[Image.Image]":
     """The frames in one palette of `most` colours, which keeps the file small and colours from flickering.
 
-    32 of them are the commonest ones, exactly (flat areas stay what they are, white stays white); the rest are
+    32 of them are the most common ones, exactly (flat areas and white are unchanged); the rest are
     spread over all others. Pillow's own search for the nearest colour is coarse, hence the table.
     """
     from PIL import Image

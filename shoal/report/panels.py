@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDEST_TICKS = 40
-"""Letters that fit side by side under a panel."""
+"""Characters that fit side by side under a panel."""
 MOST_MARKERS = 40
-"""Values of a line beyond which it has no markers."""
+"""Longest line, in values, that has markers."""
 LEAST_SHARE = 7.0
-"""Per cent of the tallest stack from which a part has its number in it."""
+"""Smallest part of a stack, in per cent of the tallest, that is labelled with its value."""
 PAPERS = "papers"
 
 
 def draw_figures(result: Result, folder: Path, ending: str = "") -> list[Path]:
-    """Write all figures of a result as PNG files; the `ending` comes behind their names."""
+    """Write all figures of a result as PNG files; `ending` is appended to their names."""
     return [draw_figure(figure, folder / f"{figure.name}{ending}.png") for figure in result.figures]
 
 
@@ -64,7 +64,7 @@ def draw_figure(figure: Figure, path: Path) -> Path:
 
 
 def _colours(panels: list[Panel]) -> dict[str, str]:
-    """A colour for every label: its own, or the next one that the figure has not used."""
+    """A colour for every label: its own, or the next unused one."""
     every = [series for panel in panels for series in panel.series]
     found = {series.label: series.colour for series in every if series.colour}
     left = iter([colour for colour in COLOURS if colour not in found.values()] * len(every))
@@ -101,7 +101,7 @@ def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
 
 
 def _draw_bars(axes: "Axes", series: Series, colour: str, number: int, count: int) -> None:
-    """Bars beside those of other series; a black line across a bar is the papers' number."""
+    """Bars side by side; a black line across a bar is the papers' value."""
     width = 0.8 / count
     places = [place + (number - (count - 1) / 2) * width for place in range(len(series.values))]
     axes.bar(places, _filled(series.values), width, color=colour, label=series.label)
@@ -113,7 +113,7 @@ def _draw_bars(axes: "Axes", series: Series, colour: str, number: int, count: in
 
 
 def _draw_stacks(axes: "Axes", stacks: list[Series], colours: dict[str, str], above: list[str]) -> None:
-    """One bar per tick, with the numbers of its larger parts."""
+    """One stacked bar per tick, with labels in its larger parts."""
     if not stacks:
         return
     bottoms = [0.0] * len(stacks[0].values)
@@ -153,7 +153,7 @@ def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: 
 
 
 def _draw_spans(axes: "Axes", series: Series) -> None:
-    """Thin upright lines, with texts above and below in turn so that neighbours do not hide each other."""
+    """Thin vertical lines, with labels alternately above and below so that neighbours do not overlap."""
     from matplotlib.patheffects import withStroke
 
     for number, (x, low, high) in enumerate(zip(series.at, _gaps(series.low), _gaps(series.values), strict=True)):
@@ -185,7 +185,7 @@ def _finish(axes: "Axes", panel: Panel) -> None:
 
 
 def _legend(canvas: "Canvas", order: list[str]) -> None:
-    """What the colours and marks mean, once below all panels; nothing where there is nothing to tell apart."""
+    """One legend below all panels; none if there is nothing to distinguish."""
     found: dict[str, Artist] = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

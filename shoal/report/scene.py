@@ -1,7 +1,7 @@
-"""One moment of a particle world as a picture: bodies, where they came from, and who touches whom.
+"""One moment of a particle world as a picture: bodies, their trails, and contacts.
 
-Shape letters: T time, K entities. Colours are Okabe and Ito's, which colour-blind people can tell apart;
-what matters also differs in shape (a covered landmark is filled, an open one is a ring).
+Shape letters: T time, K entities. Colours are Okabe and Ito's, which colour-blind people can distinguish; important
+states also differ in shape (a covered landmark is filled, an open one is a ring).
 """
 
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
 Colour = tuple[int, int, int]
-Point = NDArray[np.float64]  # (2,)
+Position = NDArray[np.float64]  # (2,)
 
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (33, 37, 41)
@@ -52,7 +52,7 @@ def blend(first: Colour, second: Colour, share: float) -> Colour:
 
 @cache
 def font(size: int, bold: bool = False) -> "ImageFont.FreeTypeFont":
-    """DejaVu Sans, which comes with matplotlib and knows the minus sign."""
+    """DejaVu Sans, which comes with matplotlib and has the minus sign."""
     import matplotlib
     from PIL import ImageFont
 
@@ -72,11 +72,11 @@ class Scene:
 
     entities: tuple[Entity, ...]
     position: NDArray[np.float64]  # (T + 1, K, 2)
-    centre: Point
+    centre: Position
     half_width: float
 
-    pace: ClassVar = 0.2  # seconds a step that an eye can follow
-    colours: ClassVar = 63  # enough for so few hues, and a small file
+    pace: ClassVar = 0.2  # seconds per step, slow enough to follow
+    colours: ClassVar = 63  # enough for few hues, and a small file
 
     @cached_property
     def touching(self) -> NDArray[np.bool_]:
@@ -95,7 +95,7 @@ class Scene:
 
     @property
     def crowded(self) -> bool:
-        """So many moving bodies that long trails would hide each other and smooth motion would fill the file."""
+        """Whether so many bodies move that long trails would overlap and smooth motion would make large files."""
         return len(self.indices(*MOVERS)) > 20
 
     @property
@@ -111,15 +111,15 @@ class Scene:
         return _draw_moment(self, time, side, trail or (4 if self.crowded else 12))
 
     def legend(self, height: int) -> "Image.Image":
-        """What the discs mean, in one line."""
+        """The legend of the discs, in one line."""
         return _draw_legend(self.entities, height)
 
     def highlights(self) -> list[int]:
-        """Steps that a strip of moments should not miss: those with a catch."""
+        """Steps that a strip should include: those with a catch."""
         return np.flatnonzero(self.touched[:, self.indices("prey")].any(axis=1)).tolist()
 
     def tally(self, step: int) -> str:
-        """What the rewards of this world are made of, in words: landmarks covered now, touches so far."""
+        """What the rewards consist of, in words: landmarks covered now, touches so far."""
         if landmarks := self.indices("landmark"):
             return f"{self.touched[step, landmarks].sum()} of {len(landmarks)} covered"
         if prey := self.indices("prey"):
@@ -129,7 +129,7 @@ class Scene:
 
 
 def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
-    """(K, K) distances below which the first body counts as touched by the second; 0 for pairs that do not matter.
+    """(K, K) distances below which the first body counts as touched by the second; 0 for irrelevant pairs.
 
     Agents bump into agents and prey are caught by predators where discs meet, as in the rewards.
     A landmark is covered when its centre lies under an agent's disc.
@@ -145,8 +145,8 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
     return reach
 
 
-def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Point, float]:
-    """Centre and half width of the smallest square, with a little air, around the arena and all bodies at all times."""
+def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Position, float]:
+    """Centre and half width of the smallest square, with a margin, around the arena and all bodies at all times."""
     radius = np.array([entity.radius for entity in entities])[:, None]  # (K, 1)
     low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in positions)], axis=0)
     high = np.max([(1.0, 1.0), *((position + radius).max(axis=(0, 1)) for position in positions)], axis=0)
@@ -154,26 +154,28 @@ def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]
 
 
 class Brush:
-    """Draws discs and lines given in units of the world (y upwards) on an image of `size` × `size` pixels."""
+    """Draws discs and lines, given in world units (y up), on an image of `size` × `size` pixels."""
 
-    def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Point, half_width: float):
+    def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Position, half_width: float):
         self.draw = draw
         self.scale = size / (2 * half_width)
         self.left, self.top = float(centre[0]) - half_width, float(centre[1]) + half_width
 
-    def pixel(self, at: Point) -> tuple[float, float]:
-        """Where a point of the world is in the image."""
+    def pixel(self, at: Position) -> tuple[float, float]:
+        """Pixel coordinates of a point of the world."""
         x, y = at.tolist()
         return (x - self.left) * self.scale, (self.top - y) * self.scale
 
-    def disc(self, at: Point, radius: float, fill: Colour, edge: Colour | None = None, edge_width: float = 1.0) -> None:
+    def disc(
+        self, at: Position, radius: float, fill: Colour, edge: Colour | None = None, edge_width: float = 1.0
+    ) -> None:
         """A filled circle; its edge lies inside it and is `edge_width` pixels of the final picture wide."""
         x, y = self.pixel(at)
         r = max(radius * self.scale, 2.0 * SUPERSAMPLE)
         width = round(edge_width * SUPERSAMPLE) if edge else 0
         self.draw.ellipse((x - r, y - r, x + r, y + r), fill, edge, width)
 
-    def line(self, start: Point, end: Point, widths: tuple[float, float], colour: Colour) -> None:
+    def line(self, start: Position, end: Position, widths: tuple[float, float], colour: Colour) -> None:
         """A line with round ends that goes from one width to another."""
         (x, y), (to_x, to_y) = self.pixel(start), self.pixel(end)
         r, to_r = (max(width * self.scale, SUPERSAMPLE) / 2 for width in widths)
@@ -190,7 +192,7 @@ class Brush:
         corners = self.pixel(np.array((-1.0, 1.0))), self.pixel(np.array((1.0, -1.0)))
         self.draw.rounded_rectangle(corners, 3 * SUPERSAMPLE, PAPER, BORDER, SUPERSAMPLE)
 
-    def body(self, entity: Entity, at: Point, touched: bool) -> None:
+    def body(self, entity: Entity, at: Position, touched: bool) -> None:
         """One entity; a covered landmark, a caught prey and a bumping agent look different from others."""
         kind, radius = entity
         if kind == "landmark" and touched:
@@ -231,7 +233,7 @@ def _draw_bodies(brush: Brush, scene: Scene, kind: str, now: NDArray[np.float64]
 
 
 def _draw_trails(brush: Brush, scene: Scene, step: int, now: NDArray[np.float64], trail: int) -> None:
-    """Lines along the last steps, the older the paler and thinner, and a mark wherever a prey was caught."""
+    """Trails of the last steps, fading with age, and a mark wherever a prey was caught."""
     first = max(0, step - trail)
     path = np.concatenate([scene.position[first : step + 1], now[None]])  # (trail + 2, K, 2)
     freshness = (1 - (step - np.arange(first, step + 2)) / (trail + 1)).tolist()  # from nearly 0 to just above 1

@@ -1,4 +1,4 @@
-"""An episode to look at: recorded from a world, drawn as a strip of moments or as a moving picture.
+"""Recorded episodes, drawn as a strip of moments or as an animated GIF.
 
 Shape letters: E copies, N agents, T time, O observation, A action, K entities.
 """
@@ -19,17 +19,17 @@ from shoal.errors import UserError, check_range
 from shoal.files import write_whole
 from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
+from shoal.training.play import Act
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Act = Callable[[Array], NDArray[np.floating]]  # observations (E, N, O) to actions (E, N, A)
-Frame = NDArray[np.uint8]  # (height, width, 3)
+RGBFrame = NDArray[np.uint8]  # (height, width, 3)
 Look = TypeVar("Look")
 
-GIF_SIDE = 448  # pixels of the picture of the world, without what is written around it
+GIF_SIDE = 448  # pixels of the picture of the world, without the text around it
 STRIP_SIDE = 240
-MOST_FRAMES = 250  # of a GIF; longer films skip steps
+MOST_FRAMES = 250  # in a GIF; longer films skip steps
 MARGIN = 16
 
 
@@ -38,12 +38,12 @@ MARGIN = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Screen:
-    """An episode of a world that draws itself; to be drawn like a `Scene`."""
+    """An episode of a world that renders itself; has the interface of `Scene`."""
 
-    frames: list[Frame]  # T + 1, all of one size
+    frames: list[RGBFrame]  # T + 1, all of one size
 
     frames_per_step: ClassVar = 1
-    pace: ClassVar = 0.05  # seconds a step
+    pace: ClassVar = 0.05  # seconds per step
     colours: ClassVar = 255
 
     def draw(self, time: float, side: int, trail: int | None = None) -> "Image.Image":
@@ -59,20 +59,20 @@ class Screen:
         return image
 
     def highlights(self) -> list[int]:
-        """None that we know of."""
+        """None are known."""
         return []
 
     def legend(self, height: int) -> None:
-        """Nothing: what is in the pictures is the world's own affair."""
+        """Nothing: only the world knows what is in its frames."""
 
     def tally(self, step: int) -> str:
-        """Nothing, likewise."""
+        """Nothing."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Episode:
-    """What copy 0 did from a reset to the end: T steps between T + 1 moments."""
+class RecordedEpisode:
+    """One episode of copy 0: T steps between T + 1 moments."""
 
     reward: NDArray[np.float64]  # (T, N)
     moments: Scene | Screen
@@ -88,20 +88,20 @@ class Film:
     """Recorded episodes of one world."""
 
     title: str
-    episodes: tuple[Episode, ...]
+    episodes: tuple[RecordedEpisode, ...]
     team: int = 0
-    """How many leading agents the return is of; 0 means all."""
+    """Number of leading agents that the return is averaged over; 0 means all."""
 
-    def running_return(self, episode: Episode) -> NDArray[np.float64]:
+    def running_return(self, episode: RecordedEpisode) -> NDArray[np.float64]:
         """(T + 1,) sum of rewards so far, per agent of the team."""
         reward = episode.reward[:, : self.team or None].mean(axis=1)
         return np.concatenate([[0.0], np.cumsum(reward)])
 
 
 def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:
-    """Film whole episodes of copy 0 while `act` plays: as bodies if the world has them, else as its own pictures.
+    """Record whole episodes of copy 0 while `act` plays: as bodies if the world has them, else as rendered frames.
 
-    An episode longer than `max_steps` is filmed up to there. The world is reset before each episode and left
+    An episode longer than `max_steps` is cut there. The world is reset before each episode and left
     wherever the last one ended.
     """
     if not hasattr(env, "position"):
@@ -114,7 +114,7 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
         """Where the bodies were when the episode ended; `position` already belongs to the next one."""
         if np.allclose(_position_seen(seen_before, entities), before, atol=1e-4):
             return _position_seen(seen_last, entities)
-        return before  # a world that shows its agents something else
+        return before  # a world with other observations
 
     played = [_play(env, act, lambda: world.position[0].copy(), last_position, max_steps) for _ in range(episodes)]
     positions = [np.stack(moments).astype(np.float64) for _, moments in played]
@@ -122,21 +122,21 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
         raise UserError(f"The world '{env.spec.name}' cannot be drawn: bodies have positions that are not finite.")
     view = fit_view(entities, positions)
     scenes = [Scene(entities, position, *view) for position in positions]
-    return _film(env, [Episode(reward, scene) for (reward, _), scene in zip(played, scenes, strict=True)])
+    return _film(env, [RecordedEpisode(reward, scene) for (reward, _), scene in zip(played, scenes, strict=True)])
 
 
 def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:
-    """Film episodes of a world that draws itself: `env.render()` gives an RGB array (height, width, 3).
+    """Record episodes of a world that renders itself: `env.render()` returns an RGB array (height, width, 3).
 
-    What it shows after the last step is the next episode, so the picture before it stands in.
+    After the last step it already shows the next episode, so the frame before is used.
     """
     _check_counts(episodes, max_steps)
-    render = getattr(env, "render", lambda: None)  # beyond the protocol, too
+    render = getattr(env, "render", lambda: None)  # not part of the protocol either
 
-    def look() -> Frame:
+    def look() -> RGBFrame:
         try:
             frame = render()
-        except Exception as error:  # another's code
+        except Exception as error:  # third-party code
             what = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
             raise UserError(f"The world '{env.spec.name}' cannot be watched: its render() fails ({what}).") from error
         if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8):
@@ -147,7 +147,7 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
         return _shrink(frame)
 
     played = [_play(env, act, look, lambda before, *_: before, max_steps) for _ in range(episodes)]
-    return _film(env, [Episode(reward, Screen(frames)) for reward, frames in played])
+    return _film(env, [RecordedEpisode(reward, Screen(frames)) for reward, frames in played])
 
 
 def _check_counts(episodes: int, max_steps: int) -> None:
@@ -155,7 +155,7 @@ def _check_counts(episodes: int, max_steps: int) -> None:
     check_range("max_steps", max_steps, 1)
 
 
-def _film(env: VectorEnv, episodes: list[Episode]) -> Film:
+def _film(env: VectorEnv, episodes: list[RecordedEpisode]) -> Film:
     return Film(env.spec.name, tuple(episodes), env.spec.team)
 
 
@@ -166,9 +166,9 @@ def _play(
     look_back: Callable[[Look, Array, Array], Look],
     max_steps: int,
 ) -> tuple[NDArray[np.float64], list[Look]]:
-    """One episode of copy 0: rewards (T, N) and T + 1 looks at it.
+    """Play one episode of copy 0: rewards (T, N) and T + 1 looks at it.
 
-    An ended episode is reset within its last step. What there was to see before the reset is the affair of
+    An ended episode is reset within its last step. What was visible before the reset is reconstructed by
     `look_back`, which gets the look before that step and copy 0's observations (N, O) before and after it.
     """
     observation = env.reset()
@@ -186,18 +186,18 @@ def _play(
 
 
 def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[np.float64]:
-    """(K, 2) by the first agent's eyes: own velocity, own position, then landmarks and other agents relative to it."""
+    """(K, 2) from the first agent's view: own velocity, own position, then landmarks and others relative to it."""
     movers = sum(kind in MOVERS for kind, _ in entities)
     fixed = len(entities) - movers
     if observation.shape[1] < 2 + 2 * len(entities):
-        return np.full((len(entities), 2), np.nan)  # it does not see them all
+        return np.full((len(entities), 2), np.nan)  # it does not observe all of them
     own = observation[0, 2:4].astype(np.float64)
     relative = observation[0, 4 : 2 + 2 * len(entities)].reshape(-1, 2)  # (K - 1, 2)
     return own + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
 
 
-def _shrink(frame: Frame) -> Frame:
-    """A copy no larger than a GIF shows: hundreds of them are kept."""
+def _shrink(frame: RGBFrame) -> RGBFrame:
+    """A copy no larger than in the GIF, as hundreds of them are kept."""
     from PIL import Image
 
     image = Image.fromarray(frame)
@@ -206,12 +206,12 @@ def _shrink(frame: Frame) -> Frame:
 
 
 def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> Film:
-    """Film an episode of a run's trained team; the seed decides which. For `warn` and `trust` see `shoal.load`."""
+    """Record an episode of a run's trained team with this random seed. For `warn` and `trust` see `shoal.load`."""
     from shoal.policies.run import load_run
 
     policy = load_run(run, {}, trust, warn)
     config = policy.config
-    if ":" in config.env:  # third-party worlds have to be told at the start that they will be looked at
+    if ":" in config.env:  # third-party worlds need the render mode when they are created
         options = config.world_options | {"render_mode": "rgb_array"}
         policy.config = dataclasses.replace(config, env_options=json.dumps(options))
     env = policy.make_env(1, seed)
@@ -231,16 +231,16 @@ def draw_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], tru
 
 
 def draw_gif(film: Film, path: str | Path, seconds_per_step: float | None = None, pause: float = 2.0) -> Path:
-    """Write the film as an endless GIF; every episode rests on its last moment for `pause` seconds.
+    """Write the film as an endless GIF; every episode pauses at its last moment for `pause` seconds.
 
-    Unless told otherwise, a step takes 0.2 seconds where bodies move and 0.05 where worlds draw themselves.
-    Bodies glide between steps where the film is short enough for it; a very long one skips steps.
+    By default, a step takes 0.2 seconds for bodies and 0.05 for rendered frames.
+    Bodies move smoothly between steps in short films; very long ones skip steps.
     """
     pace = film.episodes[0].moments.pace if seconds_per_step is None else seconds_per_step
     check_range("seconds_per_step", pace, 0.01, 10)
     check_range("pause", pause, 0, 600)
     stride = _steps_per_frame(film)
-    hundredths = max(2, round(100 * pace * stride))  # a GIF's clock; browsers slow down shorter frames
+    hundredths = max(2, round(100 * pace * stride))  # GIF time units; browsers slow down shorter frames
     legend = film.episodes[0].moments.legend(17)
     frames: list[Image.Image] = []
     milliseconds: list[int] = []
@@ -255,9 +255,9 @@ def draw_gif(film: Film, path: str | Path, seconds_per_step: float | None = None
 
 
 def draw_strip(film: Film, path: str | Path, moments: int = 6) -> Path:
-    """Write a PNG of moments side by side, from the first to the last; one row an episode.
+    """Write a PNG of moments side by side, from the first to the last; one row per episode.
 
-    They are evenly spaced, but for catches, which draw the nearest moment to them.
+    They are evenly spaced, but snap to catches nearby.
     """
     from PIL import Image, ImageDraw
 
@@ -281,14 +281,14 @@ def draw_strip(film: Film, path: str | Path, moments: int = 6) -> Path:
 
 
 def _steps_per_frame(film: Film) -> float:
-    """A fraction of a step for smooth motion if that makes few enough frames, else as many steps as must be."""
+    """A fraction of a step for smooth motion if that makes few enough frames, else as many steps as needed."""
     steps = sum(episode.steps for episode in film.episodes)
     smooth = film.episodes[0].moments.frames_per_step
     return 1 / smooth if steps * smooth <= MOST_FRAMES else math.ceil(steps / MOST_FRAMES)
 
 
 def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None") -> "Image.Image":
-    """Title, how far, the return so far and the tally above the picture; what the discs mean below it."""
+    """Title, progress, return so far and tally above the picture; the legend below it."""
     from PIL import Image, ImageDraw
 
     episode, step = film.episodes[number], int(time)
@@ -312,12 +312,12 @@ def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None
     return image
 
 
-def _strip_row(film: Film, episode: Episode, moments: int) -> "Image.Image":
+def _strip_row(film: Film, episode: RecordedEpisode, moments: int) -> "Image.Image":
     """The moments of one episode side by side, each with its step, return so far and tally."""
     from PIL import Image, ImageDraw
 
     steps = _strip_steps(episode, moments)
-    trails = [1, *np.diff(steps).tolist()]  # back to the panel before
+    trails = [1, *np.diff(steps).tolist()]  # back to the previous panel
     pictures = [episode.moments.draw(step, STRIP_SIDE, trail) for step, trail in zip(steps, trails, strict=True)]
     width, height = pictures[0].size
     image = Image.new("RGB", (len(steps) * (width + MARGIN) - MARGIN, height + 44), PAPER)
@@ -331,7 +331,7 @@ def _strip_row(film: Film, episode: Episode, moments: int) -> "Image.Image":
     return image
 
 
-def _strip_steps(episode: Episode, moments: int) -> list[int]:
+def _strip_steps(episode: RecordedEpisode, moments: int) -> list[int]:
     """Which steps to show: the ends, and between them the highlight nearest to each evenly spaced step, if one is."""
     gap = episode.steps / (moments - 1)
     highlights = episode.moments.highlights()
@@ -343,5 +343,5 @@ def _strip_steps(episode: Episode, moments: int) -> list[int]:
     return sorted(steps)
 
 
-def _return_so_far(film: Film, episode: Episode, step: int) -> str:
+def _return_so_far(film: Film, episode: RecordedEpisode, step: int) -> str:
     return f"return per agent {film.running_return(episode)[step]:.1f}".replace("-", "−")

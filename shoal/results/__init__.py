@@ -1,4 +1,4 @@
-"""What studies, benches, profiles and quantization return: values that console, JSON, pictures and pages render.
+"""The results of studies, benches, profiles and quantization, as values to be rendered as text, JSON or figures.
 
 Nothing here measures or draws, and nothing imports torch or matplotlib.
 """

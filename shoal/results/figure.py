@@ -1,9 +1,9 @@
-"""Pictures as data: what a figure shows, apart from what draws it."""
+"""Figures as data, separate from drawing."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-# Colours that colour-blind people can tell apart (six of Okabe and Ito's first).
+# Colours that are distinguishable for colour-blind people (six of Okabe and Ito's first).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8F98", "#332288", "#999933")
 INK, FAINT_INK = "#212529", "#68707A"
 
@@ -13,15 +13,15 @@ Numbers = list[float | None]
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers of one kind."""
+    """One series of values."""
 
     label: str
-    """In the legend; a label has the same colour in all panels of a figure."""
+    """Name in the legend; a label has the same colour in all panels of a figure."""
     values: Numbers
     kind: Literal["line", "bars", "stack", "steps", "spans"] = "line"
-    """bars: side by side; stack: on top of each other; steps: a histogram; spans: from `low` to `values`."""
+    """bars: side by side; stack: stacked bars; steps: a histogram; spans: from `low` to `values`."""
     at: list[float] = field(default_factory=list)
-    """Places on a numeric x axis (of steps: the edges); none: over the panel's ticks."""
+    """Positions on a numeric x axis (for steps: the bin edges); empty: at the panel's ticks."""
     halves: Numbers = field(default_factory=list)
     """Half-widths of the values' intervals."""
     low: Numbers = field(default_factory=list)
@@ -29,11 +29,11 @@ class Series:
     high: Numbers = field(default_factory=list)
     """The upper edge of a band."""
     hollow: list[bool] = field(default_factory=list)
-    """Values shown as rings, which no line joins to the others."""
+    """Values shown as rings, not connected by a line."""
     paper: Numbers = field(default_factory=list)
-    """The papers' numbers beside those of the bars."""
+    """The papers' values, marked on the bars."""
     texts: list[str] = field(default_factory=list)
-    """Beside spans."""
+    """Texts beside spans."""
     colour: str = ""
     """None: the next of COLOURS."""
 
@@ -44,11 +44,11 @@ class Panel:
 
     title: str
     y: str
-    """Label of the axis, with its unit."""
+    """Label of the y axis, with its unit."""
     series: list[Series]
     x: str = ""
     ticks: list[str] = field(default_factory=list)
-    """Names along the x axis; none: it is numeric."""
+    """Tick labels of the x axis; empty: it is numeric."""
     above: list[str] = field(default_factory=list)
     """Texts above the bars of each tick."""
     level: float | None = None
@@ -57,7 +57,7 @@ class Panel:
     level_half: float | None = None
     """Half-width of the level's interval."""
     points: bool = False
-    """Lines have markers only: the ticks have no order."""
+    """Markers without lines: the ticks have no order."""
     rings: str = ""
     """What hollow markers mean."""
     log: bool = False
@@ -68,7 +68,7 @@ class Figure:
     """Panels that belong together, with one legend."""
 
     name: str
-    """Also its file's, without the ending."""
+    """Also its file name, without the suffix."""
     title: str
     panels: list[Panel]
     same_scale: bool = False

@@ -18,21 +18,21 @@ class Provenance:
 
     command: str
     version: str
-    """Of Shoal."""
+    """Version of Shoal."""
     date: str
     processors: int
-    """That this process may use."""
+    """CPUs that this process may use."""
     processor: str
-    """The model's name."""
+    """Model name of the CPU."""
     memory_bytes: int | None
-    """Of the machine; None where the system does not tell."""
+    """Memory of the machine; None if unknown."""
     packages: dict[str, str]
-    """Versions of the libraries that decide times and numbers."""
+    """Versions of the libraries that influence times and results."""
 
     @classmethod
     def here(cls, words: Sequence[str]) -> "Provenance":
-        """Of the command with these words, run now on this machine."""
-        import importlib.metadata  # takes a while, and most commands have no result
+        """The provenance of this command line, run now on this machine."""
+        import importlib.metadata  # slow to import, and most commands have no result
 
         now = datetime.now(UTC).isoformat(timespec="seconds")
         packages = {name: importlib.metadata.version(name) for name in PACKAGES}

@@ -1,4 +1,4 @@
-"""One kind of result, with a JSON form that can be read again."""
+"""The result type, with a JSON form that can be read back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,24 +12,24 @@ from shoal.results.table import Column, Table
 
 @dataclass(frozen=True)
 class Result:
-    """Tables, findings and figures, what they were made of, and where that comes from."""
+    """Tables, findings and figures, the data behind them, and their provenance."""
 
     name: str
     title: str
     tables: list[Table] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    """Sentences: what was found, in the studies beside the papers' numbers and whether their claims hold."""
+    """Sentences; in studies they compare with the papers and say whether their claims hold."""
     figures: list[Figure] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
-    """What was measured, in plain values."""
+    """The measured data, as plain values."""
     provenance: Provenance | None = None
 
     def made_by(self, *words: str) -> "Result":
-        """The same with its provenance: the command with these words, run now on this machine."""
+        """A copy with its provenance: this command line, run now on this machine."""
         return replace(self, provenance=Provenance.here(words))
 
     def to_json(self, nested: bool = False) -> dict[str, Any]:
-        """Plain values; the data beside the rest, or `nested` under a key of their own."""
+        """Plain values; the data at top level, or `nested` under the key `data`."""
         held = {
             "name": self.name,
             "title": self.title,
@@ -43,7 +43,7 @@ class Result:
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "Result":
-        """What `to_json` gave; of files of older versions the data alone."""
+        """The inverse of `to_json`; from files of older versions only the data."""
         own = {"columns", *(one.name for one in fields(cls))}
         data = held.get("data", {key: value for key, value in held.items() if key not in own})
         if "columns" not in held:

@@ -9,7 +9,7 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds, and how its numbers are written."""
+    """A column's name, unit and number format."""
 
     name: str
     unit: str = ""
@@ -22,7 +22,7 @@ class Column:
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def text(self, value: Value) -> str:
-        """A value as a person reads it."""
+        """A value as text."""
         if value is None:
             return "–"
         if isinstance(value, str | bool):
@@ -44,9 +44,9 @@ class Table:
 
     @classmethod
     def of(cls, title: str, rows: Sequence[Mapping[Any, Any]], row_type: type | None = None) -> "Table":
-        """A table of rows that all have the same keys: columns, or names of columns.
+        """A table from rows that all have the same keys: columns, or names of columns.
 
-        With a `row_type`, a TypedDict, the columns are those of its annotations, such as `Annotated[float,
+        With a `row_type`, a TypedDict, the columns come from its annotations, such as `Annotated[float,
         Column("update", "ms")]`.
         """
         hints = get_type_hints(row_type, include_extras=True) if row_type else {}
@@ -59,7 +59,7 @@ class Table:
 
     @classmethod
     def of_texts(cls, title: str, lines: Sequence[tuple[str, ...]]) -> "Table":
-        """A table of texts, the first line being its header."""
+        """A table of texts with the first line as its header."""
         return cls(title, [Column(name) for name in lines[0]], [list(line) for line in lines[1:]])
 
     def records(self) -> list[dict[str, Value]]:

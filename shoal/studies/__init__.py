@@ -1,58 +1,59 @@
-"""One file for each figure of the papers: it measures ours, and sets the papers' numbers beside them."""
+"""One module per figure of the papers: it measures Shoal and compares with the papers' numbers."""
 
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, check_choice
 from shoal.results import Result
-from shoal.studies.study import Advance, Options
+from shoal.studies.study import Options
 
 STUDIES = {
-    "breakdown": "Figure 2: training time by phase, as the agents grow in number",
-    "growth": "Figure 3: how time and cache misses grow when the agents double",
+    "breakdown": "Figure 2: training time by phase, by number of agents",
+    "growth": "Figure 3: growth of time and cache misses when the number of agents doubles",
     "inside-update": "Figure 4: the phases inside update all trainers",
     "neighbor-time": "Figure 5: time saved by neighbour sampling",
     "neighbor-reward": "Figure 6: rewards with and without neighbour sampling",
-    "ptq-table": "QuaRL, Table 1: models of Stable-Baselines3 in fp16 and int8",
-    "weight-bits": "QuaRL, Figure 2: weights alone in few bits",
-    "qat": "QuaRL, Figure 4: trained for few bits against rounded to them; and teams",
+    "ptq-table": "QuaRL, Table 1: Stable-Baselines3 models in fp16 and int8",
+    "weight-bits": "QuaRL, Figure 2: low-precision weights",
+    "qat": "QuaRL, Figure 4: quantization-aware training against post-training quantization; and teams",
     "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
 }
 OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
-"""Studies that keep finished cells and have a budget."""
+"""Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
 
 
 def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Result:
-    """Measure one figure; the quick form ends within two minutes."""
+    """Run one study; the quick form takes at most two minutes."""
     return study_of(name, _module(name).measured(quick, advance, *_told(name, options)))
 
 
 def study_of(name: str, found: Mapping[str, Any]) -> Result:
-    """The figure made of what was measured before: a profile's or a study's data."""
+    """The study's result from data measured before by a profile or a study."""
     module = _module(name)
     try:
         study: Result = module.study(found)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        raise UserError(f"The study {name} cannot be made of these data: {error!r} is missing or wrong.") from None
+        raise UserError(f"The study {name} cannot be made from these data: {error!r} is missing or wrong.") from None
     return study
 
 
 def study_length(name: str, quick: bool, options: Options | None = None) -> float:
-    """What the amounts that `advance` is told of add up to."""
+    """The total of the amounts passed to `advance`."""
     return float(_module(name).length(quick, *_told(name, options)))
 
 
 def _told(name: str, options: Options | None) -> tuple[Options, ...]:
-    """The options, for a study that takes some; with a model only for the one study that takes that."""
+    """The options, for a study that takes some; only ptq-table takes a model."""
     options = options or Options()
     if options.model and name != "ptq-table":
         raise UserError(f"--model is for the study ptq-table, but the study is {name}.")
     if options.model and not options.env:
-        raise UserError("--env is missing: which environment the model plays is not in its zip.")
+        raise UserError("--env is missing: the zip does not say which environment its model plays.")
     if not options.model and (options.env or options.normaliser or options.trust):
         raise UserError("--env, --normaliser and --trust are for a --model.")
     return (options,) if name in OF_CELLS else ()

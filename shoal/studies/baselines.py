@@ -1,7 +1,7 @@
-"""Models of Stable-Baselines3 that studies train themselves, by `recipes`.
+"""Stable-Baselines3 models that studies train themselves, with the settings in `recipes`.
 
-Algorithms may lose at the end what they had learnt. So the model that is kept is the best of five: after every tenth of
-the second half of the training it plays ten episodes.
+Performance may collapse late in training, so the best of five models is kept: the model is evaluated for ten episodes
+after every tenth of the second half of the training.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.errors import UserError
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.quantization.normaliser import read_normaliser
+from shoal.quantization.normaliser import read_normaliser, statistics_of
 from shoal.quantization.stable_baselines import read_zip
 from shoal.studies import recipes
 from shoal.studies.recipes import CHOSEN, CHOSEN_BY, Recipe
@@ -25,7 +25,7 @@ from shoal.training.disk import sha256
 
 
 def missing_packages() -> str | None:
-    """A sentence if Stable-Baselines3 is not installed."""
+    """An error message if Stable-Baselines3 is not installed."""
     if importlib.util.find_spec("stable_baselines3") is None:
         return "Stable-Baselines3 is needed to train the models; pip install 'shoal[sb3]'."
     return None
@@ -40,9 +40,9 @@ def trained_model(
     qat_bits: int | None = None,
     critics: bool = True,
 ) -> BaselinesPolicy:
-    """The model of a recipe; trained if its zip is not in the folder, for few bits if they are given.
+    """The model of a recipe, trained if its zip is not in the folder; with `qat_bits`, by quantization-aware training.
 
-    `critics`: whether they are trained for these bits, too.
+    `critics`: whether the critics are quantized in training as well.
     """
     recipe = recipes.RECIPES[algorithm, env]
     digest = sha256(json.dumps([recipes.digest_of(algorithm, env), steps, seed, qat_bits]).encode())[:10]
@@ -88,17 +88,15 @@ def _train(
             if qat is not None:
                 qat.keep()
             if isinstance(venv, VecNormalize):
-                found: Any = venv.obs_rms
-                values = {"mean": found.mean, "var": found.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
-                np.savez(Path(best) / f"{zipped.stem}.npz", **values)
+                np.savez(Path(best) / f"{zipped.stem}.npz", **statistics_of(venv))
             model.save(Path(best) / zipped.name)
 
-        warnings.simplefilter("ignore")  # of mini-batches that are larger than a rollout, as some tuned ones are
+        warnings.simplefilter("ignore")  # about mini-batches larger than a rollout, as in some tuned settings
         model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", venv, device="cpu", seed=seed, **settings)
         played = _played(make_vec_env(env, 1, seed=seed + 1_000), venv)
         try:
             model.learn(steps, callback=[*filter(None, [qat]), best_callback(steps, played, keep)])
-            for path in sorted(Path(best).iterdir()):  # the zip last: where it is, all is
+            for path in sorted(Path(best).iterdir()):  # the zip last: it marks a complete model
                 path.replace(zipped.with_name(path.name))
         except OSError as error:
             raise UserError(f"'{zipped}' cannot be written: {error.strerror or error}.") from None
@@ -107,7 +105,7 @@ def _train(
 
 
 def best_callback(steps: int, play: Callable[[Any], float], keep: Callable[[], None]) -> Any:
-    """For `learn`: at the shares of `CHOSEN` the model plays, and is kept where it gets at least as much as before."""
+    """A callback for `learn`: evaluates the model at the shares in `CHOSEN` and keeps it unless it got worse."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Best(BaseCallback):
@@ -125,7 +123,7 @@ def best_callback(steps: int, play: Callable[[Any], float], keep: Callable[[], N
 
 
 def _played(own: Any, trained_in: Any) -> Callable[[Any], float]:
-    """Gives a model's mean return in an environment of its own, normalised as the one it is trained in."""
+    """Returns a function for a model's mean return in its own environment, normalised like the training environment."""
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -136,7 +134,7 @@ def _played(own: Any, trained_in: Any) -> Callable[[Any], float]:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A setting as the algorithms take it."""
+    """A setting in the form that the algorithms take."""
     if isinstance(value, str) and value.startswith("lin_"):
         first = float(value.removeprefix("lin_"))
         return lambda left: left * first

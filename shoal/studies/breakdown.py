@@ -2,19 +2,19 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.profiling.figures import shares_figure
 from shoal.profiling.profile import Profile
 from shoal.profiling.tables import time_table
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 PAPER = {3: 35.0, 48: 85.0}  # per cent of the time without the environment
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return sweeps.full(quick).total_seconds
 
 

@@ -1,7 +1,7 @@
-"""Cells of a study: pieces of work of minutes, each kept in a file of its own.
+"""Cells of a study: tasks of a few minutes, the result of each stored in its own file.
 
-A study that is stopped, by its budget, by Ctrl-C or by the machine, goes on where it was when it is started again with
-the same folder. A cell's file holds the settings that it was made with: other settings make it anew.
+A study that is stopped by its budget, by Ctrl-C or by the machine resumes where it was when it is started again with
+the same folder. A cell's file holds its settings: with other settings it is computed again.
 """
 
 import json
@@ -16,31 +16,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.files import write_whole
 from shoal.processors import usable_processors
-from shoal.studies.study import Advance, Options
+from shoal.studies.study import Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
 
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
-"""Settings of a cell, and a folder for what several cells share, to its result; both in plain values."""
+"""Maps a cell's settings, and a folder for files that cells share, to its result; both plain values."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One piece of work."""
+class StudyCell:
+    """One task of a study."""
 
     name: str
-    """Also its file's."""
+    """Also the name of its file."""
     settings: Mapping[str, Any]
-    """Everything that decides its result."""
+    """Everything that its result depends on."""
     seconds: float = 1.0
-    """About how long it takes."""
+    """Approximate run time."""
 
 
 class Cells:
-    """The cells of one study: those that are finished are read, others done while the budget lasts."""
+    """The cells of one study: finished ones are read, others are run while the budget lasts."""
 
     def __init__(self, study: str, quick: bool, options: Options, advance: Advance) -> None:
         self.shared = options.folder
@@ -48,17 +49,18 @@ class Cells:
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
         self._deadline = time.monotonic() + 60 * options.budget
-        self._interrupted = False
+        self.interrupted = False
+        self._stopped = False
         self._finished = 0
-        with disk.sentence(f"'{self.folder}' cannot be made"):
+        with disk.sentence(f"'{self.folder}' cannot be created"):
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(
-        self, cells: Sequence[Cell], work: Work, workers: int | None = None, short: bool = False
+        self, cells: Sequence[StudyCell], work: Work, workers: int | None = None, short: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """The results by name, of all cells that are finished; each worker is a process with one thread.
+        """The results of all finished cells by name; each worker is a process with one thread.
 
-        Without `workers` there are as many as processors. `short` cells take seconds and are done whatever the budget.
+        Without `workers` there are as many as CPUs. `short` cells take seconds and run regardless of the budget.
         """
         found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
         self._finished += len(found)
@@ -67,30 +69,30 @@ class Cells:
                 self.advance(cell.seconds, f"{cell.name} (kept)")
         todo = [cell for cell in cells if cell.name not in found]
         count = min(workers or usable_processors(), len(todo))
-        if todo and not self._interrupted:
+        if todo and not self._stopped:
             with _pool(count) as pool:
                 try:
                     self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
                 except (KeyboardInterrupt, BrokenProcessPool) as stop:
                     for worker in multiprocessing.active_children():
-                        worker.kill()  # asked politely it would finish its cell
+                        worker.kill()  # terminated gently it would finish its cell
                     if not self._finished:
                         raise
-                    self._interrupted = True
-                    why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A cell was ended by the system"
+                    self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
+                    why = "Interrupted" if self.interrupted else "A cell was killed by the system"
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
 
     def _do(
         self,
-        todo: list[Cell],
+        todo: list[StudyCell],
         work: Work,
         pool: Executor,
         workers: int,
         found: dict[str, dict[str, Any]],
         deadline: float,
     ) -> None:
-        waiting: dict[Future[dict[str, Any]], Cell] = {}
+        waiting: dict[Future[dict[str, Any]], StudyCell] = {}
         left = list(todo)
         self.advance(0.0, counted(len(todo), "cell"))
         while left or waiting:
@@ -113,12 +115,12 @@ class Cells:
         if left:
             names = ", ".join(cell.name for cell in left)
             self.failed.append(
-                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({names}); the same command "
-                "goes on with them."
+                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({names}); run the same command "
+                "again to continue."
             )
 
-    def _kept(self, cell: Cell) -> dict[str, Any] | None:
-        """The result of a cell that was finished before, with the same settings."""
+    def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
+        """The stored result of a cell with the same settings."""
         try:
             held = json.loads(self._path(cell).read_text())
             same = held["settings"] == _plain(cell.settings)
@@ -126,21 +128,21 @@ class Cells:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _keep(self, cell: Cell, result: dict[str, Any]) -> None:
+    def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
         text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
         write_whole(self._path(cell), text.encode(), "the cell")
 
-    def _path(self, cell: Cell) -> Path:
+    def _path(self, cell: StudyCell) -> Path:
         return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
 
 
-def total_seconds(cells: Sequence[Cell]) -> float:
-    """About how long they take one after the other."""
+def total_seconds(cells: Sequence[StudyCell]) -> float:
+    """Approximate total run time, one after the other."""
     return sum(cell.seconds for cell in cells)
 
 
 def _plain(settings: Mapping[str, Any]) -> Any:
-    """As JSON gives it back."""
+    """After a round trip through JSON."""
     return json.loads(json.dumps(settings))
 
 
@@ -149,7 +151,7 @@ def _pool(workers: int) -> Executor:
 
 
 def _prepare() -> None:
-    """A worker has one thread and leaves Ctrl-C to whoever started it."""
+    """A worker has one thread and leaves Ctrl-C to its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from shoal.training.setup import set_torch_threads
 

@@ -1,9 +1,9 @@
-"""Table 2 and Figure 3: three policies that find their way among obstacles, in fp32 and int8 on a small device.
+"""Table 2 and Figure 3: three policies that navigate among obstacles, in fp32 and int8 on a small device.
 
-The paper's drone flies in Air Learning, and its RasPi swaps: that is where its speed-ups of 14 and 18.85 come from.
-Here one agent must reach a goal among obstacles within an episode: predator-prey with one predator, whose goal drifts
-at random. The device is a process of its own with one thread that plays the exported file without torch, free and
-under a limit on its address space (RLIMIT_AS): there what does not fit is refused, not swapped.
+The paper's drone flies in Air Learning, and its RasPi swaps, hence the speed-ups of 14 and 18.85. Here one agent must
+reach a goal among obstacles within an episode: predator-prey with one predator, whose goal drifts at random. The device
+is a separate single-threaded process that runs the exported file without torch, with and without a limit on its address
+space (RLIMIT_AS), where allocations that do not fit fail instead of swapping.
 """
 
 import json
@@ -13,18 +13,19 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import Precision
+from shoal.inference.form import ExportPrecision
 from shoal.policies.run import load_run
 from shoal.results import Column, Panel, Result, Series, Table, Value
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.disk import sha256
 from shoal.training.play import Act
@@ -35,7 +36,7 @@ PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3
     "II": {"float32_ms": 133.49, "float32_success": 74, "int8_ms": 9.53, "int8_success": 60, "speed-up": 14.0},
     "III": {"float32_ms": 208.115, "float32_success": 86, "int8_ms": 11.036, "int8_success": 75, "speed-up": 18.85},
 }
-PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
+PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "int8")
 TASK: dict[str, Any] = {
     "env": "predator-prey",
     "agents": 1,
@@ -47,38 +48,38 @@ TASK: dict[str, Any] = {
     "warmup": 5_000,
 }
 TRAINING = {"I": (10_000, 25, 150), "II": (10_000, 25, 400), "III": (8_000, 100, 900)}
-"""Episodes, samples for each update, and about how many seconds."""
+"""Episodes, samples per update, and approximate seconds."""
 QUICK = {"I": (1_200, 25, 15), "II": (1_200, 25, 30), "III": (300, 100, 40)}
 SEEDS = 2
 SPACES = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
-"""Megabytes of address space beyond what the runtime itself has, least first."""
+"""Megabytes of address space beyond what the runtime itself needs, in ascending order."""
 
 
-def cells(quick: bool) -> list[Cell]:
-    """A training for each policy and seed, the first seed first."""
+def cells(quick: bool) -> list[StudyCell]:
+    """One training per policy and seed, the first seed first."""
     found = []
     for seed in range(1 if quick else SEEDS):
         for name, (episodes, update_every, seconds) in (QUICK if quick else TRAINING).items():
             learning = {**TASK, "hidden": list(POLICIES[name]), "episodes": episodes, "update_every": update_every}
             settings = {"policy": name, "seed": seed, "learning": learning, "played": 200 if quick else 1_000}
-            found.append(Cell(f"policy {name} seed {seed}", settings, seconds))
+            found.append(StudyCell(f"policy {name} seed {seed}", settings, seconds))
     return found
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about: what the device takes is little beside the trainings."""
+    """Approximate seconds; the device takes little compared with training."""
     return total_seconds(cells(quick))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train and export all policies, then play them on the device, one at a time."""
+    """Train and export all policies, then run them on the device, one at a time."""
     if not Path("/proc/self/statm").exists():
-        raise UserError("The study edge limits a process's address space, which it can do and read off on Linux only.")
+        raise UserError("The study edge needs Linux to limit and measure a process's address space.")
     done = Cells("edge", quick, options, advance)
     trained = list(done.run(cells(quick), work).values())
     calls = 300 if quick else 2_000
     device = [
-        Cell(
+        StudyCell(
             f"device {row['policy']} {precision}",
             {"policy": row["policy"], "precision": precision, "calls": calls, **row["files"][precision]},
             0.0,
@@ -90,7 +91,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     played = list(done.run(device, on_device, workers=1, short=True).values())
     if not trained:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
-    return {"rows": trained, "device": played, "failed": done.failed}
+    return {"rows": trained, "device": played, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -132,11 +133,11 @@ def success(env: VectorEnv, act: Act, episodes: int) -> float:
 
 
 def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One file in a process of its own: free, and within the least address space that it can do with."""
+    """Run one file in a separate process: without a limit, and within the smallest sufficient address space."""
     path = folder / "models" / settings["file"]
     free = played(path, 0, settings["calls"])
     if free is None:
-        raise UserError(f"'{path}' could not be played in a process of its own.")
+        raise UserError(f"'{path}' could not be run in a separate process.")
     row = {"policy": settings["policy"], "precision": settings["precision"], "bytes": settings["bytes"], "free": free}
     for megabytes in SPACES:
         if (limited := played(path, megabytes, settings["calls"])) is not None:
@@ -145,7 +146,7 @@ def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
-    """What the device tells, or None where it had too little memory."""
+    """The device's measurements, or None if it ran out of memory."""
     words = [sys.executable, "-m", "shoal.studies.edge_device", str(path), str(megabytes), str(calls)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -157,7 +158,7 @@ def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
 
 
 class TrainedRow(TypedDict):
-    """One training: how often its policy reaches the goal in each precision."""
+    """One training: its policy's success rate in each precision."""
 
     policy: str
     seed: int
@@ -173,7 +174,7 @@ class DeviceRow(TypedDict):
     """One exported file on the device."""
 
     policy: str
-    precision: Precision
+    precision: ExportPrecision
     bytes: int
     free: dict[str, float]
     least_mb: float | None
@@ -186,22 +187,23 @@ class Found(TypedDict):
     rows: list[TrainedRow]
     device: list[DeviceRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over seeds of a policy, and what the device told of it in each precision."""
+    """Means over seeds of a policy, and the device's measurements in each precision."""
 
     policy: str
     seeds: int
     agreement: float
-    success: dict[Precision, float]
-    """Per cent."""
-    device: dict[Precision, DeviceRow]
+    success: dict[ExportPrecision, float]
+    """Success rate in per cent."""
+    device: dict[ExportPrecision, DeviceRow]
 
     @property
     def paper(self) -> dict[str, float]:
-        """The paper's numbers of the same policy."""
+        """The paper's numbers for the same policy."""
         return PAPER[self.policy]
 
     @property
@@ -209,20 +211,20 @@ class Summary:
         """Sizes of the hidden layers."""
         return "-".join(map(str, POLICIES[self.policy]))
 
-    def latency(self, precision: Precision) -> float | None:
-        """Milliseconds of a step."""
+    def latency(self, precision: ExportPrecision) -> float | None:
+        """Milliseconds per step."""
         return self.device[precision]["free"]["latency_ms"] if precision in self.device else None
 
 
 def study(found: Found) -> Result:
-    """Success, latency and memory of the three policies beside the paper's."""
+    """Success rate, latency and memory of the three policies, compared with the paper."""
     rows = [summary(name, found) for name in POLICIES if any(row["policy"] == name for row in found["rows"])]
     findings = [
-        "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and reaches its goal 15, 14 and 11 points "
-        "less often; the large speed-ups are those of a device that swaps.",
+        "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and its success rate 15, 14 and 11 points "
+        "lower; the large speed-ups come from swapping.",
         *(sentence for row in rows for sentence in sentences(row)),
-        "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit is on the "
-        "process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime have before the file is read.",
+        "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit applies to the "
+        "process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime use before the file is read.",
     ]
     on_device = [device_row(row, precision) for row in rows for precision in row.device]
     tables = [
@@ -236,7 +238,7 @@ def study(found: Found) -> Result:
 
 
 def panels(rows: list[Summary]) -> list[Panel]:
-    """Goals reached and time of a step, ours and the paper's."""
+    """Success rate and time per step, Shoal's and the paper's."""
     ticks = [f"{row.policy}: {row.layers}" for row in rows]
     reached = [Series(precision, [row.success[precision] for row in rows]) for precision in PRECISIONS]
     reached += [
@@ -246,14 +248,14 @@ def panels(rows: list[Summary]) -> list[Panel]:
     took += [Series(f"paper, {precision}", [row.paper[f"{precision}_ms"] for row in rows]) for precision in PRECISIONS]
     return [
         Panel("Goals reached", "%", reached, ticks=ticks),
-        Panel("Time of a step", "milliseconds", took, ticks=ticks, log=True),
+        Panel("Time per step", "milliseconds", took, ticks=ticks, log=True),
     ]
 
 
 def summary(name: str, found: Found) -> Summary:
     """One policy over all seeds."""
     own = [row for row in found["rows"] if row["policy"] == name]
-    success: dict[Precision, float] = {
+    success: dict[ExportPrecision, float] = {
         "float32": 100 * float(np.mean([row["float32_success"] for row in own])),
         "int8": 100 * float(np.mean([row["int8_success"] for row in own])),
     }
@@ -263,7 +265,7 @@ def summary(name: str, found: Found) -> Summary:
 
 
 def sentences(row: Summary) -> list[str]:
-    """What a policy's precisions come to."""
+    """Compare a policy's precisions."""
     full, small = row.success["float32"], row.success["int8"]
     theirs = row.paper["float32_success"] - row.paper["int8_success"]
     said = [
@@ -283,7 +285,7 @@ def sentences(row: Summary) -> list[str]:
 
 
 def success_row(row: Summary) -> dict[Column, Value]:
-    """A row of the table of goals."""
+    """A row of the table of success rates."""
     return {
         Column("policy"): row.policy,
         Column("layers"): row.layers,
@@ -296,7 +298,7 @@ def success_row(row: Summary) -> dict[Column, Value]:
     }
 
 
-def device_row(row: Summary, precision: Precision) -> dict[Column, Value]:
+def device_row(row: Summary, precision: ExportPrecision) -> dict[Column, Value]:
     """A row of the device's table."""
     own = row.device[precision]
     return {

@@ -1,7 +1,7 @@
-"""A process that plays an exported policy as a small device would: python -m shoal.studies.edge_device FILE MB CALLS.
+"""A process that runs an exported policy like a small device: python -m shoal.studies.edge_device FILE MB CALLS.
 
-It imports what it needs, then allows itself MB more address space (0: as much as there is), reads the file and acts
-for one state at a time. It prints what it found as JSON; a file that does not fit ends it.
+It imports what it needs, limits itself to MB more address space (0: unlimited), reads the file and acts for one state
+at a time. It prints its measurements as JSON, and exits if the file does not fit.
 """
 
 import json
@@ -19,7 +19,7 @@ MEGABYTE = 2**20
 
 
 def pages(which: int) -> int:
-    """Bytes of address space (0) or of memory (1) that this process has now."""
+    """Bytes of address space (0) or of resident memory (1) of this process."""
     return int(Path("/proc/self/statm").read_text().split()[which]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -38,7 +38,7 @@ def main(path: str, megabytes: str, calls: str) -> None:
         start = time.perf_counter()
         policy.act(state)
         took.append(time.perf_counter() - start)
-    late = np.array(took[len(took) // 4 :])  # the first ones find cold caches
+    late = np.array(took[len(took) // 4 :])  # the first calls run with cold caches
     found = {
         "latency_ms": 1e3 * float(np.median(late)),
         "p99_ms": 1e3 * float(np.quantile(late, 0.99)),

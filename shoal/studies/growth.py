@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.profiling.figures import growth_figure
 from shoal.profiling.profile import PAPER_GROWTH, Profile
 from shoal.profiling.tables import growth_table, misses_table, times
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return sweeps.full(quick).total_seconds
 
 
@@ -21,7 +21,7 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
 
 
 def study(data: dict[str, Any]) -> Result:
-    """How much longer everything takes with twice the agents, and how much more the samplers miss."""
+    """Growth of times and cache misses when the number of agents doubles."""
     found = Profile(**data)
     findings = [
         "Papers: the update grows faster than the number of agents, and from 3 to 6 agents dTLB load misses and cache "
@@ -32,7 +32,7 @@ def study(data: dict[str, Any]) -> Result:
         faster = all(row["update all trainers"] > 2 for row in rows)
         findings.append(f"{name}: update all trainers {steps}: {'always' if faster else 'not always'} more than twice.")
     if not found.growth:
-        findings.append("No number of agents was measured beside its half.")
+        findings.append("No number of agents was measured together with its half.")
     for row in found.misses:
         if row["growth"] and row["agents"] == 6:
             findings.append(
@@ -42,4 +42,4 @@ def study(data: dict[str, Any]) -> Result:
     findings.append(sweeps.circumstances(found))
     tables = [table for table in (growth_table(found.growth), misses_table(found.misses)) if table.rows]
     figures = [growth_figure(found.growth)]
-    return Result("growth", "Growth when the agents double (Figure 3)", tables, findings, figures, data)
+    return Result("growth", "Growth when the number of agents doubles (Figure 3)", tables, findings, figures, data)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.profiling.figures import inside_update_figure
 from shoal.profiling.profile import Profile
 from shoal.profiling.tables import update_table
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 PAPER: dict[str, dict[str, float]] = {
     "first text, mean over workloads": {"mini-batch sampling": 61, "target Q": 21, "Q loss": 10, "P loss": 8},
@@ -16,7 +16,7 @@ PAPER: dict[str, dict[str, float]] = {
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return sweeps.full(quick).total_seconds
 
 

@@ -1,4 +1,4 @@
-"""Figure 6: neighbour sampling does not lower the rewards. The same question is asked of 16-bit rows in the ring."""
+"""Figure 6: neighbour sampling does not lower the rewards. The same is tested for 16-bit rows in the ring."""
 
 import json
 import math
@@ -9,14 +9,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.processors import usable_processors
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
-from shoal.studies.study import Advance
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95, smooth
 
@@ -35,7 +35,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A world, a number of agents, and the ways of sampling that are compared in it."""
+    """A world, a number of agents, and the samplers to compare."""
 
     world: str
     agents: int
@@ -44,7 +44,7 @@ class Case:
     episodes: int
 
 
-class Point(TypedDict):
+class CurvePoint(TypedDict):
     """A point of a learning curve."""
 
     episode: float
@@ -58,11 +58,11 @@ class CurveRow(TypedDict):
     agents: int
     variant: str
     seed: int
-    curve: list[Point]
+    curve: list[CurvePoint]
 
 
 class VariantRow(TypedDict):
-    """A way of sampling against uniform sampling."""
+    """A sampler compared with uniform sampling."""
 
     world: str
     agents: int
@@ -81,14 +81,15 @@ class Found(TypedDict):
     rows: list[VariantRow]
     curves: list[CurveRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
-Curves = dict[tuple[Case, str, int], list[Point]]
+Curves = dict[tuple[Case, str, int], list[CurvePoint]]
 """The learning curve of each case, variant and seed."""
 
 
 def cases(quick: bool) -> list[Case]:
-    """What is trained: everything, or one world for a first impression."""
+    """The cases to train: all, or one world in the quick form."""
     if quick:
         return [Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 2_000)]
     few = ("uniform", "neighbor", "uniform, float16 rows")
@@ -98,18 +99,19 @@ def cases(quick: bool) -> list[Case]:
 
 
 def length(quick: bool) -> float:
-    """Episodes times agents: about what the runs take."""
+    """Episodes times agents, roughly proportional to the run time."""
     return float(sum(case.agents * case.episodes * case.seeds * len(case.variants) for case in cases(quick)))
 
 
 def measured(quick: bool, advance: Advance) -> Found:
-    """Train every variant of every case with every seed, as many at a time as there are processors.
+    """Train every variant of every case with every seed, as many at a time as there are CPUs.
 
-    Interrupted, it keeps the runs that are finished.
+    When interrupted, it keeps finished runs.
     """
     todo = [(case, variant, seed) for case in cases(quick) for variant in case.variants for seed in range(case.seeds)]
     curves: Curves = {}
     failed: list[str] = []
+    interrupted = False
     advance(0.0, f"{len(todo)} runs")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -126,10 +128,11 @@ def measured(quick: bool, advance: Advance) -> Found:
                 advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
         except (KeyboardInterrupt, BrokenProcessPool) as stop:
             for worker in multiprocessing.active_children():
-                worker.kill()  # asked politely it would go on with the next run
+                worker.kill()  # terminated gently it would start the next run
             if not curves:
                 raise
-            why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was ended by the system"
+            interrupted = isinstance(stop, KeyboardInterrupt)
+            why = "Interrupted" if interrupted else "A run was killed by the system"
             failed.append(f"{why}: {len(curves)} of {len(todo)} runs are finished.")
     points: list[CurveRow] = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
@@ -137,11 +140,11 @@ def measured(quick: bool, advance: Advance) -> Found:
         if one in curves
     ]
     rows = [row for case in cases(quick) for row in compare(case, curves)]
-    return {"rows": rows, "curves": points, "failed": failed}
+    return {"rows": rows, "curves": points, "failed": failed, "interrupted": interrupted}
 
 
 def study(found: Found) -> Result:
-    """Each way of sampling against the uniform one."""
+    """Compare each sampler with uniform sampling."""
     rows = found["rows"]
     claim = "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents."
     findings = [claim, *map(sentence, rows), *found.get("failed", [])]
@@ -153,7 +156,7 @@ def study(found: Found) -> Result:
 
 
 def panels(curves: list[CurveRow]) -> list[Panel]:
-    """A panel for every world and number of agents."""
+    """One panel per world and number of agents."""
     groups: dict[tuple[str, int], dict[str, list[CurveRow]]] = {}
     for one in curves:
         groups.setdefault((one["world"], one["agents"]), {}).setdefault(one["variant"], []).append(one)
@@ -168,7 +171,7 @@ def panels(curves: list[CurveRow]) -> list[Panel]:
     ]
 
 
-def band(variant: str, curves: list[list[Point]]) -> Series:
+def band(variant: str, curves: list[list[CurvePoint]]) -> Series:
     """The mean over seeds, and from the worst to the best seed."""
     shortest = min(map(len, curves))
     returns = np.array([smooth(np.array([point["return_mean"] for point in curve[:shortest]])) for curve in curves])
@@ -184,8 +187,8 @@ def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
     return {**WORLDS[case.world], **VARIANTS[variant], **common, **quiet}
 
 
-def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
-    """Train in a process of its own; returns the learning curve."""
+def train_one(settings: dict[str, Any], folder: str) -> list[CurvePoint]:
+    """Train in a separate process; returns the learning curve."""
     from shoal.training.loop import train
 
     if train(TrainConfig(**settings, out=folder)).signal is not None:
@@ -194,7 +197,7 @@ def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
     return [{"episode": line["episode"], "return_mean": line["return_mean"]} for line in lines]
 
 
-def last_return(curve: list[Point]) -> float:
+def last_return(curve: list[CurvePoint]) -> float:
     """The mean return of the last 1,000 episodes, or of the last half of a shorter run."""
     end = curve[-1]["episode"]
     start = max(end - 1_000, end / 2)
@@ -203,9 +206,9 @@ def last_return(curve: list[Point]) -> float:
 
 
 def compare(case: Case, curves: Curves) -> Iterable[VariantRow]:
-    """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
+    """One row per variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
 
-    Only seeds with which both were trained count.
+    Only seeds that both were trained with count.
     """
     for variant in case.variants:
         both = [(curves.get((case, variant, k)), curves.get((case, "uniform", k))) for k in range(case.seeds)]
@@ -234,21 +237,21 @@ def sentence(row: VariantRow) -> str:
         return f"{where} per agent."
     gap, ci = row["difference"], row["difference_ci95"]
     if ci is None or not math.isfinite(ci):
-        verdict = "one seed tells nothing about it"
+        verdict = "one seed is not enough to tell"
     elif abs(gap) <= ci:
-        verdict = "no difference that these seeds can tell"
+        verdict = "no significant difference with these seeds"
     else:
         verdict = "worse" if gap < 0 else "better"
     return f"{where}, {gap:+.2f}{margin(ci)} against uniform: {verdict}."
 
 
 def margin(ci: float | None) -> str:
-    """The interval, where there are seeds enough to tell one."""
+    """The interval, if there are enough seeds for one."""
     return "" if ci is None or not math.isfinite(ci) else f" ± {ci:.2f}"
 
 
 def table_row(row: VariantRow) -> dict[Column, Value]:
-    """The row as a person reads it."""
+    """The row in the printed table."""
     uniform = row["variant"] == "uniform"
     return {
         Column("world"): row["world"],

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.profiling.figures import neighbor_figure
 from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile, Sweep
 from shoal.profiling.tables import misses_table, neighbor_table
 from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance
 
 
 def _sweep(quick: bool) -> Sweep:
@@ -19,12 +19,12 @@ def _sweep(quick: bool) -> Sweep:
 
 
 def length(quick: bool) -> float:
-    """Seconds under the clock."""
+    """Measured seconds."""
     return _sweep(quick).total_seconds
 
 
 def measured(quick: bool, advance: Advance) -> dict[str, Any]:
-    """Time both ways of sampling in both implementations."""
+    """Time both samplers in both implementations."""
     return sweeps.run(_sweep(quick), advance)
 
 
@@ -36,7 +36,7 @@ def study(data: dict[str, Any]) -> Result:
         f"training as a whole {PAPER_TOTAL_REDUCTION[12]} % (12)."
     ]
     if not found.neighbor:
-        findings.append("Neighbour sampling was not measured beside uniform sampling.")
+        findings.append("Neighbour sampling was not measured together with uniform sampling.")
     for row in found.neighbor:
         agents = row["agents"]
         goal = PAPER_REDUCTION.get(agents)

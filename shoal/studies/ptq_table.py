@@ -1,23 +1,24 @@
 """Table 1: post-training quantization to fp16 and int8 costs 2 to 5 % of the reward on average, the paper says.
 
 Its own cells say 2.5 % (fp16) and 7.5 % (int8). Weights and the inputs of layers are quantized: once with the paper's
-formula, one scale a layer, and once with one scale an output, clamped, as integers are really stored.
+formula, one scale per layer, and once with one scale per output channel, clamped, as integers are really stored.
 """
 
 import statistics
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.widths import Row, Sweep, Width, sweep
+from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies import baselines, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training import disk
 
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
@@ -36,7 +37,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
 }
 NAMES = {"MountainCarContinuous": "MountainCar", "Walker2d": "Walker2D"}
 """Gymnasium's names of the paper's environments, where they differ."""
-FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (an output)"
+FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (per channel)"
 WIDTHS = (
     Width(FP16, Scheme(format="fp16")),
     Width(INT8, Scheme(8, "paper")),
@@ -47,8 +48,8 @@ QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c",
 EPISODES, QUICK_EPISODES = 100, 20
 
 
-def cells(quick: bool, options: Options) -> list[Cell]:
-    """A cell for each algorithm and environment, or one for the zip that a person brings."""
+def cells(quick: bool, options: Options) -> list[StudyCell]:
+    """One cell per algorithm and environment, or a single one for the user's own zip."""
     episodes = QUICK_EPISODES if quick else EPISODES
     if options.model:
         path = Path(options.model)
@@ -61,15 +62,17 @@ def cells(quick: bool, options: Options) -> list[Cell]:
         files = {name: named[name] for name in ("model", "normaliser") if named[name]}
         named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
         few = episodes if not quick else 2
-        return [Cell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
+        return [StudyCell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
     if quick:
         return [
-            Cell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
+            StudyCell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
             for algorithm, env, steps in QUICK
         ]
     playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
     return [
-        Cell(f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds)
+        StudyCell(
+            f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds
+        )
         for (algorithm, env), recipe in playable
     ]
 
@@ -82,12 +85,12 @@ def _checksum(option: str, path: Path) -> str:
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about."""
+    """Approximate seconds."""
     return total_seconds(cells(quick, options))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train every model, and play it in every precision."""
+    """Train every model and evaluate it in every precision."""
     if not options.model and (sentence := baselines.missing_packages()):
         raise UserError(sentence)
     done = Cells("ptq-table", quick, options, advance)
@@ -96,7 +99,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick and not options.model:
         done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed}
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     else:
         algorithm = settings["algorithm"]
         policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
-    found = sweep(policy, Sweep(WIDTHS, ("both",), episodes=settings["episodes"]))
+    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"]))
     return {
         "algorithm": algorithm,
         "env": settings["env"],
@@ -127,7 +130,7 @@ class ModelRow(TypedDict):
     steps: int | None
     episodes: int
     precisions: list[dict[str, Any]]
-    """A `Row` each, in plain values."""
+    """The rows, as plain values."""
 
 
 class Found(TypedDict):
@@ -135,10 +138,11 @@ class Found(TypedDict):
 
     rows: list[ModelRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def study(found: Found) -> Result:
-    """Every model in every precision beside the paper's."""
+    """Every model in every precision, compared with the paper."""
     rows = found["rows"]
     theirs = paper_errors()
     findings = [
@@ -154,7 +158,7 @@ def study(found: Found) -> Result:
     for precision, values in errors.items():
         if values:
             findings.append(sentence(precision, values))
-    table = Table.of("Return of an episode: ours, and the paper's beside it", [table_row(row) for row in rows])
+    table = Table.of("Return of an episode: Shoal's and the paper's", [table_row(row) for row in rows])
     panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
     return panel_result(
         "ptq-table", "Post-training quantization (Table 1)", [table], [*findings, *found["failed"]], panels, found
@@ -179,12 +183,14 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
 
 
 def own(row: ModelRow, precision: str) -> Row:
-    """The line of a precision."""
-    return next(Row(**line) for line in row["precisions"] if line["precision"] == precision)
+    """The row of a precision."""
+    former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
+    names = (precision, former.get(precision))
+    return next(Row(**line) for line in row["precisions"] if line["precision"] in names)
 
 
 def sentence(precision: str, errors: dict[str, float]) -> str:
-    """The mean error of a precision, its largest, and whether the claim holds."""
+    """Mean and largest error of a precision, and whether the claim holds."""
     mean, worst = statistics.mean(errors.values()), max(errors, key=lambda cell: errors[cell])
     verdict = "within the paper's 5 %" if mean <= 0.05 else "more than the paper's 5 %"
     models = counted(len(errors), "model")
@@ -193,7 +199,7 @@ def sentence(precision: str, errors: dict[str, float]) -> str:
 
 
 def paper_of(env: str, algorithm: str) -> tuple[float, float, float] | None:
-    """The paper's cell of an environment, e.g. of ALE/Breakout-v5 or BreakoutNoFrameskip-v4."""
+    """The paper's results for an environment, e.g. of ALE/Breakout-v5 or BreakoutNoFrameskip-v4."""
     name = env.removeprefix("gym:").removeprefix("ALE/").partition("-")[0].removesuffix("NoFrameskip")
     return PAPER.get(NAMES.get(name, name), {}).get(algorithm)
 
@@ -208,7 +214,7 @@ def paper_errors() -> dict[str, list[float]]:
 
 
 def table_row(row: ModelRow) -> dict[Column, Value]:
-    """A row as a person reads it."""
+    """A row of the printed table."""
     theirs = paper_of(row["env"], row["algorithm"])
     full, channels = own(row, "float32"), own(row, CHANNELS)
     return {

@@ -1,31 +1,32 @@
-"""Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and is mostly above post-training.
+"""Figure 4: quantization-aware training keeps the reward down to 5 or 6 bits and mostly beats PTQ.
 
-And what the paper does not have: critics left in full precision, as nobody plays them; and teams of MADDPG and MASAC,
-all agents in few bits or one agent alone. Both kinds of quantization are the same one here: weights symmetric with one
-scale an output, the layers' inputs with a zero point.
+Beyond the paper: critics left in full precision, as they are not deployed; and MADDPG and MASAC teams with all agents
+or only one agent quantized. Both methods use the same quantization here: weights symmetric with one scale per output
+channel, layer inputs with a zero point.
 """
 
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from shoal.advance import Advance
 from shoal.errors import UserError
 from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
-from shoal.policies.widths import Sweep, Width, sweep
+from shoal.policies.widths import Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
 
 BITS = (8, 6, 4, 2)
-TASKS = {  # two for each algorithm, and after how many steps it has learnt them
+TASKS = {  # two per algorithm, and the steps that it needs to learn them
     ("ppo", "CartPole-v1"): 40_000,
     ("ppo", "Pendulum-v1"): 60_000,
     ("a2c", "CartPole-v1"): 150_000,
@@ -34,32 +35,32 @@ TASKS = {  # two for each algorithm, and after how many steps it has learnt them
     ("ddpg", "Reacher-v5"): 6_000,
 }
 QUICK_TASKS = {("ppo", "CartPole-v1"): 15_000}
-WORLDS: dict[int, dict[str, Any]] = {  # twelve agents only collide in cooperative navigation within minutes
+WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in cooperative navigation only learn to collide
     3: {"env": "cooperative-navigation", "rules": "openai", "episodes": 3_000, "warmup": 5_000},
     12: {"env": "predator-prey", "episodes": 800, "warmup": 5_000},
 }
-"""Settings of the teams by number of agents; all others are the papers'."""
+"""Settings of the teams by number of agents; all others are the papers' defaults."""
 QUICK_WORLDS = {3: {**WORLDS[3], "episodes": 1_000}}
 TEAM_SECONDS = {("maddpg", 3): 20, ("masac", 3): 25, ("maddpg", 12): 35, ("masac", 12): 50}
 TEAM_PLAYED = 500
-"""Episodes that a team plays in each width."""
+"""Evaluation episodes of a team at each width."""
 SEEDS = 3
 WHOLE: dict[str, dict[str, Any]] = {"": {}}
 MODEL_PARTS = {**WHOLE, " actors": {"critics": False}}
 TEAM_PARTS = {**MODEL_PARTS, " one agent": {"only": 0}}
-"""What of a model or a team is trained for few bits: the end of a cell's name, and its settings."""
+"""What is quantized in training: the suffix of a cell's name, and its settings."""
 NEAR = 0.05
-"""A return is as good as the full one if it is at most this part of |full| below it."""
+"""A return counts as kept if it is at most this fraction of |full| below the full-precision one."""
 SLOWER = 2.0
-"""About how much longer quantization-aware training takes."""
+"""Approximate slowdown of quantization-aware training."""
 
 
-def cells(quick: bool) -> list[Cell]:
-    """Trainings in full precision, quantized afterwards, and trainings for each width.
+def cells(quick: bool) -> list[StudyCell]:
+    """Trainings in full precision, quantized afterwards, and quantization-aware trainings for each width.
 
-    The first seed first, but last of all what nobody else has asked for: critics in full precision.
+    The first seed first; critics in full precision, which the paper does not have, last of all.
     """
-    found: list[Cell] = []
+    found: list[StudyCell] = []
     for seed in range(1 if quick else SEEDS):
         for bits in (None, 4) if quick else (None, *BITS):
             slower = 1.0 if bits is None else SLOWER
@@ -72,7 +73,7 @@ def cells(quick: bool) -> list[Cell]:
                 settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
                 seconds = slower * recipe.seconds * steps / recipe.steps
                 for part, own in (MODEL_PARTS if bits else WHOLE).items():
-                    found.append(Cell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
+                    found.append(StudyCell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
             for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
                 learning = (QUICK_WORLDS if quick else WORLDS)[agents]
                 seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
@@ -80,17 +81,17 @@ def cells(quick: bool) -> list[Cell]:
                 settings |= {"seed": seed, "episodes": TEAM_PLAYED}
                 for part, own in (TEAM_PARTS if bits else WHOLE).items():
                     name = f"{algorithm} {agents} agents seed {seed} {how}{part}"
-                    found.append(Cell(name, settings | own, seconds))
+                    found.append(StudyCell(name, settings | own, seconds))
     return sorted(found, key=lambda cell: not cell.settings.get("critics", True))
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about."""
+    """Approximate seconds."""
     return total_seconds(cells(quick))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train everything, and play it in its widths."""
+    """Train everything and evaluate it at its widths."""
     if sentence := baselines.missing_packages():
         raise UserError(sentence)
     done = Cells("qat", quick, options, advance)
@@ -99,11 +100,15 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
         done.failed += recipes.left_out()
-    return {"rows": [row for result in results.values() for row in result["rows"]], "failed": done.failed}
+    return {
+        "rows": [row for result in results.values() for row in result["rows"]],
+        "failed": done.failed,
+        "interrupted": done.interrupted,
+    }
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One training: its return as it was trained and, if that was in full precision, in every width afterwards."""
+    """One training: its return as trained and, if that was in full precision, at every width after quantization."""
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
             policy: TorchPolicy = _team(settings, run)
@@ -137,6 +142,7 @@ class Found(TypedDict):
 
     rows: list[ReturnRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
@@ -148,7 +154,7 @@ def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
         return {"algorithm": about[0], "task": task, "seed": about[1], "how": how, "bits": bits, "return": found}
 
     if bits is not None:
-        found = sweep(policy, Sweep((), episodes=settings["episodes"]))
+        found = sweep(policy, WidthSweep((), episodes=settings["episodes"]))
         trained = next((row for row in found.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
@@ -156,7 +162,7 @@ def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
         return
     widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
     for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
-        found = sweep(policy, Sweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
+        found = sweep(policy, WidthSweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
         if agents is None:
             yield row("float32", 32, found.rows[0].return_mean)
         for narrow in found.rows[1:]:
@@ -170,11 +176,11 @@ def _how(settings: dict[str, Any]) -> str:
 
 
 def study(found: Found) -> Result:
-    """Means over seeds: both kinds of quantization over bits beside full precision."""
+    """Means over seeds of both methods over bits, compared with full precision."""
     groups = grouped(found["rows"])
     findings = [
         "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
-        "quantization-aware training is generally above post-training quantization."
+        "quantization-aware training generally beats post-training quantization."
     ]
     findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
     findings += losses(groups)
@@ -186,8 +192,8 @@ def study(found: Found) -> Result:
     return panel_result("qat", title, tables, [*findings, *found["failed"]], panels, found)
 
 
-def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
-    """A row for each kind of quantization."""
+def table_rows(name: str, group: "SeedReturns") -> Iterable[dict[str, Value]]:
+    """One row per method."""
     for how in kinds(group):
         means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
         seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
@@ -195,8 +201,8 @@ def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
         yield {"model": name, "how": how, "seeds": seeds, "float32": full, **means}
 
 
-def panel_of(name: str, group: "Group") -> Panel:
-    """Both kinds of quantization over bits; the dashed line is full precision."""
+def panel_of(name: str, group: "SeedReturns") -> Panel:
+    """Both methods over bits; the dashed line is full precision."""
     widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
     series = [
         Series(
@@ -210,28 +216,28 @@ def panel_of(name: str, group: "Group") -> Panel:
     return Panel(name, "return of an episode", series, "bits", list(map(str, widths)), level=full)
 
 
-def kinds(group: "Group") -> list[str]:
-    """The kinds of quantization that were measured."""
+def kinds(group: "SeedReturns") -> list[str]:
+    """The methods that were measured."""
     return [how for how in HOWS if any(kind == how for kind, _ in group)]
 
 
 HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
 AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
-Group = dict[tuple[str, int], list[float]]
-"""Returns of all seeds by kind and bits."""
+SeedReturns = dict[tuple[str, int], list[float]]
+"""Returns of all seeds by method and bits."""
 
 
-def grouped(rows: list[ReturnRow]) -> dict[str, Group]:
+def grouped(rows: list[ReturnRow]) -> dict[str, SeedReturns]:
     """The returns of each algorithm and task."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, SeedReturns] = {}
     for row in rows:
         group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})
         group.setdefault((row["how"], row["bits"]), []).append(row["return"])
     return groups
 
 
-def sentences(name: str, group: Group) -> Iterable[str]:
-    """Down to how many bits each kind keeps the full return."""
+def sentences(name: str, group: SeedReturns) -> Iterable[str]:
+    """The fewest bits at which each method keeps the full-precision return."""
     full = _mean(group.get(("float32", 32)))
     if full is None:
         return
@@ -250,8 +256,8 @@ def sentences(name: str, group: Group) -> Iterable[str]:
         yield f"{name}: {full:.1f} in float32; within 5 % of it: {', '.join(kept)}."
 
 
-def losses(groups: dict[str, Group]) -> list[str]:
-    """What rounding afterwards costs on average, of models and of teams, which alone have one agent in few bits."""
+def losses(groups: dict[str, SeedReturns]) -> list[str]:
+    """The average cost of post-training quantization, for models and for teams (all agents, and one agent alone)."""
     said = []
     teams = {name: any(how.endswith("one agent") for how, _ in group) for name, group in groups.items()}
     for kind, is_team in (("models", False), ("teams", True)):
@@ -267,8 +273,8 @@ def losses(groups: dict[str, Group]) -> list[str]:
     return said
 
 
-def against(groups: dict[str, Group]) -> list[str]:
-    """How often one kind of quantization is as good as another or better."""
+def against(groups: dict[str, SeedReturns]) -> list[str]:
+    """How often one method is at least as good as another."""
     said = []
     for one, other in AGAINST:
         pairs = [

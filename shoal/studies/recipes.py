@@ -1,8 +1,8 @@
-"""The settings with which studies train models of Stable-Baselines3: those that others have tuned.
+"""The settings with which studies train Stable-Baselines3 models: published tuned hyperparameters.
 
-They are published by RL Baselines3 Zoo (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/*.yml); what the Zoo does not
-have for an environment is taken from its nearest relative, and said so. `steps` is ours: where the Zoo trains longer
-than a study can, it is cut.
+They come from RL Baselines3 Zoo (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/*.yml); where the Zoo has no entry
+for an environment, that of the most similar one is used, and `source` says so. `steps` is our choice: shorter where the
+Zoo trains longer than a study can.
 """
 
 import importlib.util
@@ -19,20 +19,20 @@ class Recipe:
 
     steps: int
     zoo_steps: int
-    """Steps in the Zoo."""
+    """Training steps in the Zoo."""
     seconds: float
-    """About how long our steps take on one core."""
+    """Approximate seconds of our steps on one core."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the algorithm; 'lin_0.001' falls from 0.001 to 0."""
+    """Arguments of the algorithm; 'lin_0.001' decreases linearly from 0.001 to 0."""
     envs: int = 1
     normalise: bool = False
-    """Observations and rewards by VecNormalize."""
+    """Normalise observations and rewards with VecNormalize."""
     noise: tuple[str, float] | None = None
-    """Rollout noise, normal or ornstein-uhlenbeck, and its standard deviation."""
+    """Action noise, normal or ornstein-uhlenbeck, and its standard deviation."""
     seed: int = 0
-    """The first with which it learns anything in these steps."""
+    """The first seed with which it learns anything in these steps."""
     source: str = ""
-    """Where the settings are from, if not from the Zoo's entry of this name."""
+    """Source of the settings, if not the Zoo's entry of this name."""
 
 
 SDE = {"use_sde": True, "policy_kwargs": {"log_std_init": -2, "ortho_init": False}}
@@ -246,23 +246,23 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 MUJOCO = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5")
 CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
 CHOSEN_BY = 10
-"""Shares of the training after which a model plays to be chosen, and for how many episodes."""
+"""Shares of the training after which a model is evaluated for selection, and the number of episodes."""
 
 
 def can_play(env: str) -> bool:
-    """Whether an environment's own library is there."""
+    """Whether an environment's library is installed."""
     return env not in MUJOCO or all(map(importlib.util.find_spec, ("mujoco", "imageio")))
 
 
 def left_out() -> list[str]:
-    """A sentence if there are environments whose library is not there."""
+    """A message if there are environments whose library is not installed."""
     missing = [env for env in MUJOCO if not can_play(env)]
     names = ", ".join(missing)
     return [f"{names} are left out: mujoco is not installed (pip install 'shoal[control]')."] if missing else []
 
 
 def digest_of(algorithm: str, env: str) -> str:
-    """Changes with whatever decides how a recipe's model is trained, but its steps and seed, which are told apart."""
+    """A digest of everything that determines a recipe's training but its steps and seed."""
     recipe = RECIPES[algorithm, env]
     decides = recipe.settings, recipe.envs, recipe.normalise, recipe.noise
     return sha256(json.dumps([decides, CHOSEN, CHOSEN_BY]).encode())[:10]

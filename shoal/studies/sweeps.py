@@ -1,21 +1,21 @@
-"""The sweeps behind the figures of time: all the papers' cells, or as many as fit into two minutes."""
+"""The sweeps behind the timing figures: all the papers' cells, or as many as fit into two minutes."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.profiling.figures import Row, uniform_only
 from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Profile, Sweep, profile
-from shoal.studies.study import Advance
 
 PAPER_AGENTS = (3, 6, 12, 24, 48)
 
 
 def full(quick: bool, misses: bool = False) -> Sweep:
-    """Both algorithms and worlds at all the papers' numbers of agents; or MADDPG's predators and prey at three.
+    """Both algorithms and worlds at all the papers' numbers of agents; quick: MADDPG in predator-prey at three.
 
-    With one thread: threads that wait for each other make times depend on whatever else the machine does.
+    With one thread: threads that wait for each other make times depend on other load on the machine.
     """
     common: dict[str, Any] = {"sampler": ("uniform",), "misses": misses, "memory": False, "threads": 1}
     if quick:
@@ -24,7 +24,7 @@ def full(quick: bool, misses: bool = False) -> Sweep:
 
 
 def run(sweep: Sweep, advance: Advance) -> dict[str, Any]:
-    """The profile of these cells, in plain values."""
+    """The profile of these cells, as plain values."""
     found = profile(sweep, machine_geometry(), advance)
     if not found.rows:
         raise UserError(f"Nothing could be measured: {' '.join(found.failed)}")
@@ -40,7 +40,7 @@ def panels(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def circumstances(found: Profile) -> str:
-    """How large the rings were, what was cut short or not measured, and whether the machine was busy."""
+    """Ring sizes, cells that were cut short or not measured, and other load on the machine."""
     rows = found.rows
     sizes: dict[int, list[int]] = {}
     for row in rows:
@@ -49,9 +49,9 @@ def circumstances(found: Profile) -> str:
         f"{' and '.join(f'{ring:,}' for ring in sorted(set(held), reverse=True))} ({counted(agents, 'agent')})"
         for agents, held in sizes.items()
     )
-    said = [f"Transitions in the rings (papers: 1,000,000): {rings}."]
+    said = [f"Ring sizes in transitions (papers: 1,000,000): {rings}."]
     if cut := sum(row["cut_short"] for row in rows):
         said.append(f"{cut} of {len(rows)} cells were cut short (*).")
     if (busiest := max(row["others"] or 0.0 for row in rows)) > 0.05:
-        said.append(f"Other programs used up to {100 * busiest:.0f} % of the processors: times may be too long.")
+        said.append(f"Other programs used up to {100 * busiest:.0f} % of the CPUs: times may be too long.")
     return " ".join([*said, *found.failed])

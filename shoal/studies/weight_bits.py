@@ -1,40 +1,41 @@
-"""Figure 2: weights alone in few bits come near the full reward, and sometimes exceed it at a "sweet spot".
+"""Figure 2: low-precision weights nearly reach the full-precision reward, and sometimes exceed it at a "sweet spot".
 
-The models are those of `ptq-table`, trained once for both; the formula is the paper's, one scale a layer.
+The models are those of `ptq-table`, trained once for both; the formula is the paper's, with one scale per layer.
 """
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from shoal.advance import Advance
 from shoal.errors import UserError
-from shoal.policies.widths import Row, Sweep, Width, sweep
+from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.results import Panel, Result, Series, Table
 from shoal.studies import baselines, ptq_table, recipes
-from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, panel_result
+from shoal.studies.cells import Cells, StudyCell, total_seconds
+from shoal.studies.study import Options, panel_result
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
 NEAR = 0.95
-"""A return is near the full one if it keeps this part of |full|."""
+"""A return counts as near if it is within 1 - NEAR of |full| below the full-precision one."""
 
 
-def cells(quick: bool, options: Options) -> list[Cell]:
-    """A cell for each model."""
+def cells(quick: bool, options: Options) -> list[StudyCell]:
+    """One cell per model."""
     return [
-        Cell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
+        StudyCell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
         for cell in ptq_table.cells(quick, options)
         if not quick or cell.settings["algorithm"] != "dqn"
     ]
 
 
 def length(quick: bool, options: Options) -> float:
-    """Seconds, about."""
+    """Approximate seconds."""
     return total_seconds(cells(quick, options))
 
 
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train every model, and play it with its weights in every width."""
+    """Train every model and evaluate it with its weights at every width."""
     if sentence := baselines.missing_packages():
         raise UserError(sentence)
     done = Cells("weight-bits", quick, options, advance)
@@ -43,26 +44,26 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
         raise UserError(f"Nothing could be measured: {' '.join(done.failed)}")
     if not quick:
         done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed}
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One model with its weights in every width."""
+    """One model with its weights at every width."""
     algorithm, env = settings["algorithm"], settings["env"]
     policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
     widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
-    found = sweep(policy, Sweep(widths, ("weights",), episodes=settings["episodes"]))
+    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"]))
     return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
 
 
 class ModelRow(TypedDict):
-    """A model with its weights in every width."""
+    """A model with its weights at every width."""
 
     cell: str
     algorithm: str
     env: str
     lines: list[dict[str, Any]]
-    """A `Row` each, in plain values."""
+    """The rows, as plain values."""
 
 
 class Found(TypedDict):
@@ -70,18 +71,19 @@ class Found(TypedDict):
 
     rows: list[ModelRow]
     failed: list[str]
+    interrupted: NotRequired[bool]
 
 
 def study(found: Found) -> Result:
     """The return of every model over the bits of its weights."""
     rows = found["rows"]
     findings = [
-        "Paper: weights alone in few bits come near the full reward, and some models exceed it at a sweet spot.",
+        "Paper: low-precision weights nearly reach the full reward, and some models exceed it at a sweet spot.",
         *map(sentence, rows),
     ]
     sweet = sum(bool(sweet_spots(row)) for row in rows)
     findings.append(
-        f"{sweet} of {len(rows)} models have a width whose return is above the full one's by more than both intervals."
+        f"{sweet} of {len(rows)} models have a width whose return exceeds float32's by more than both intervals."
     )
     cells = [
         {"model": row["cell"], **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row)}}
@@ -89,7 +91,7 @@ def study(found: Found) -> Result:
     ]
     table = Table.of("Return of an episode over bits of the weights", cells)
     return panel_result(
-        "weight-bits", "Weights alone in few bits (Figure 2)", [table], [*findings, *found["failed"]],
+        "weight-bits", "Low-precision weights (Figure 2)", [table], [*findings, *found["failed"]],
         list(map(panel_of, rows)), found,
     )  # fmt: skip
 
@@ -108,7 +110,7 @@ def panel_of(row: ModelRow) -> Panel:
 
 
 def sentence(row: ModelRow) -> str:
-    """The fewest bits that come near the full return, without a gap above them."""
+    """The fewest bits near the full-precision return, without a gap above them."""
     lines, fewest = lines_of(row), "float32"
     full = lines[0].return_mean
     for line in lines[1:]:
@@ -121,7 +123,7 @@ def sentence(row: ModelRow) -> str:
 
 
 def sweet_spots(row: ModelRow) -> list[str]:
-    """Widths whose return is above the full one's by more than both intervals together."""
+    """Widths whose return exceeds the full-precision one by more than both intervals together."""
     full, *narrow = lines_of(row)
     return [
         line.precision

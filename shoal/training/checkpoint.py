@@ -1,10 +1,10 @@
-"""A run's state on disk: there whole or not at all, and checked before it is believed.
+"""A run's state on disk: written atomically, and verified by checksums when it is read.
 
     checkpoints/
       00001600/                    one checkpoint, named by its episode
-        weights.safetensors        one file a part; `replay` is the ring's own state without its transitions
-        meta.json                  the caller's facts, and the segments that this checkpoint needs
-        manifest.json              size and SHA-256 of every other file of the folder
+        weights.safetensors        one file per part; `replay` is the ring's own state without its transitions
+        meta.json                  the caller's metadata, and the segments that this checkpoint needs
+        manifest.json              size and SHA-256 of every other file in the folder
       replay/
         000000000000-000000025000.safetensors      a segment: transitions [first, last) of every copy in the ring
       .00002400.new/               being written
@@ -12,11 +12,11 @@
 
 A checkpoint is written under its `.new` name, synced and renamed; only then is anything older deleted. A segment
 belongs to a checkpoint only through the checksum in that checkpoint's `meta.json`; it is never changed while one
-names it, and later checkpoints share it. So a writer may die at any instant: what it leaves is the last whole
-checkpoint, besides things that no checkpoint names and that the next save removes.
-Where copies go at their own pace, first and last differ from copy to copy: the name of such a segment has their sums
+names it, and later checkpoints share it. So a writer may be killed at any instant: the last complete
+checkpoint remains, besides files that no checkpoint names and that the next save removes.
+Where copies advance at their own pace, first and last differ between copies: the name of such a segment has their sums
 over all copies and the beginning of its checksum, and `meta.json` has the numbers.
-Files and folders with other names than these are not ours and are left alone.
+Files and folders with other names are left alone.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ from shoal.training import disk
 
 Arrays = dict[str, NDArray[Any]]
 
-FORMAT = 2  # 1 did not hold the settings
+FORMAT = 2  # 1 did not include the settings
 SEGMENT_BYTES = 64 * 2**20
-"""A longer range of transitions is split: saving and loading hold no more than this, and a copy or two, in memory."""
+"""A longer range of transitions is split, which bounds the memory that saving and loading need."""
 
 _META, _MANIFEST, _REPLAY, _SUFFIX = "meta.json", "manifest.json", "replay", ".safetensors"
 _EPISODE = "(?P<episode>(?:[1-9][0-9]*)?[0-9]{8})"
@@ -50,21 +50,21 @@ _SEGMENT = re.compile(r"[0-9]{12,}-[0-9]{12,}(-[0-9a-f]{16})?\.safetensors")
 
 
 class RingStore(Protocol):
-    """What a checkpoint asks of the replay ring, whose copies count their transitions each for itself."""
+    """The interface of the replay ring for checkpoints; each copy counts its own transitions."""
 
     @property
     def added(self) -> NDArray[np.int64]:
-        """(E,) how many transitions were ever added to each copy."""
+        """(E,) total number of transitions added to each copy."""
         ...
 
     @property
     def oldest(self) -> NDArray[np.int64]:
-        """(E,) the number of the oldest transition of each copy that is still there."""
+        """(E,) the number of the oldest live transition of each copy."""
         ...
 
     @property
     def row_bytes(self) -> int:
-        """About how many bytes a transition of one copy takes."""
+        """Approximate bytes per transition of one copy."""
         ...
 
     @property
@@ -77,15 +77,15 @@ class RingStore(Protocol):
         ...
 
     def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Arrays) -> None:
-        """Put back what `segment(first, last)` gave; numbers before `oldest` may be among them."""
+        """Restore what `segment(first, last)` returned; it may include transitions before `oldest`."""
         ...
 
     def state(self) -> Arrays:
-        """All of the ring but its transitions."""
+        """The ring's state without its transitions."""
         ...
 
     def load_state(self, state: Arrays) -> None:
-        """Put back what `state` gave; the segments follow, oldest first."""
+        """Restore what `state` returned; the segments follow, oldest first."""
         ...
 
 
@@ -94,7 +94,7 @@ class Segment(NamedTuple):
 
     name: str
     first: int | list[int]
-    """Of all copies, or of each."""
+    """One number for all copies, or one per copy."""
     last: int | list[int]
     size: int
     sha256: str
@@ -102,7 +102,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint that was found whole."""
+    """A complete, verified checkpoint."""
 
     path: Path
     episode: int
@@ -111,14 +111,14 @@ class Checkpoint:
     segments: tuple[Segment, ...]
 
     def load_ring(self, ring: RingStore) -> None:
-        """Give the ring back its state, then its transitions from the oldest to the newest."""
+        """Restore the ring's state, then its transitions from the oldest to the newest."""
         ring.load_state(self.parts["replay"])
         with disk.sentence(f"The replay of checkpoint {self.path} cannot be read"):
             for segment, data in self.read_segments():
                 ring.load_segment(segment.first, segment.last, _unpack(data))
 
     def read_segments(self) -> Iterator[tuple[Segment, bytes]]:
-        """Each segment with the bytes of its file, checked, one at a time."""
+        """Each segment with the verified bytes of its file, one at a time."""
         for segment in self.segments:
             yield segment, disk.read(self.path.parent / _REPLAY / segment.name, segment.size, segment.sha256)
 
@@ -126,22 +126,22 @@ class Checkpoint:
 class Checkpoints:
     """The `checkpoints/` folder of one run, which has one writer at a time.
 
-    A run that goes on calls `load` before the first `save`: what it loaded is what the next checkpoint builds on.
+    A resumed run calls `load` before the first `save`: the next checkpoint builds on what it loaded.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._kept: list[Checkpoint] = []  # at most two, the newest last; without their parts
+        self._kept: list[Checkpoint] = []  # at most two, newest last; without their parts
 
     def load(self, warn: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint, or None if there is none at all; `warn` hears of damaged ones passed over."""
+        """The newest intact checkpoint, or None if there is none at all; `warn` is called for damaged ones."""
         with disk.sentence(f"The checkpoints in {self.folder} cannot be read"):
             self._kept = []
             self._sweep()
             newest = _newest_whole(self.folder, _read_all, warn)
             if newest is None:
                 return None
-            if _OLD.fullmatch(newest.path.name):  # the writer was killed before its successor took the place
+            if _OLD.fullmatch(newest.path.name):  # the writer was killed before its successor was in place
                 final = self.folder / f"{newest.episode:08d}"
                 _delete_folder(final)
                 os.rename(newest.path, final)
@@ -156,9 +156,9 @@ class Checkpoints:
     def save(self, episode: int, parts: dict[str, Arrays], meta: dict[str, Any], ring: RingStore | None = None) -> Path:
         """Write a checkpoint, then delete what the last two do not need; returns its folder.
 
-        `meta` is of JSON's kinds (integers of any size; NaN and infinities come back as such); its keys are strings.
-        With a ring, `ring.state()` becomes the part `replay`, and the transitions added since the checkpoint
-        before are written as new segments. If anything fails, what was on disk before is still there and whole.
+        `meta` consists of JSON values (integers of any size; NaN and infinities survive); its keys are strings.
+        With a ring, `ring.state()` becomes the part `replay`, and the transitions added since the previous checkpoint
+        are written as new segments. If anything fails, the previous state on disk is still intact.
         """
         if ring is not None:
             parts = parts | {_REPLAY: ring.state()}
@@ -176,16 +176,16 @@ class Checkpoints:
         return final
 
     def keep_newest(self) -> None:
-        """Delete all but the newest checkpoint, with what only they needed: the run is finished."""
+        """The run is finished: delete all but the newest checkpoint, and segments that only older ones needed."""
         self._kept = self._kept[-1:]
-        with disk.sentence(f"The checkpoints in {self.folder} cannot be tidied up"):
+        with disk.sentence(f"The checkpoints in {self.folder} cannot be cleaned up"):
             self._prune()
             if not any(kept.segments for kept in self._kept):
                 with contextlib.suppress(OSError):
                     (self.folder / _REPLAY).rmdir()
 
     def _write(self, checkpoint: Checkpoint, ring: RingStore | None) -> None:
-        """All of `save` up to the moment from which the new checkpoint counts, or nothing of it."""
+        """Write the new checkpoint up to the rename that commits it, or undo everything."""
         final = checkpoint.path
         new, old = (final.with_name(f".{final.name}.{state}") for state in ("new", "old"))
         fresh: list[Path] = []  # segments written for this checkpoint
@@ -208,7 +208,7 @@ class Checkpoints:
             self._kept = [kept for kept in self._kept if kept.episode < checkpoint.episode][-1:]
             self._kept.append(replace(checkpoint, parts={}))
         except BaseException:
-            if new.exists():  # else it was renamed, and stands
+            if new.exists():  # else it was renamed, which committed it
                 with contextlib.suppress(OSError):
                     if old.exists() and not final.exists():
                         os.rename(old, final)
@@ -220,9 +220,9 @@ class Checkpoints:
     def _store(self, ring: RingStore, fresh: list[Path]) -> tuple[Segment, ...]:
         """The segments that cover the ring; the paths of those that had to be written are added to `fresh`.
 
-        If one that the checkpoint before names has gone, all from there on are written anew: the ring has them. All
-        are, too, where more than half of what they hold is no longer live: a slow copy would keep on disk for ever
-        what faster ones have long forgotten.
+        If a segment of the previous checkpoint is missing, it and all later ones are rewritten from the ring. All are
+        rewritten, too, once more than half of what they hold is no longer live: a slow copy would otherwise keep on
+        disk what faster copies overwrote long ago.
         """
         folder = self.folder / _REPLAY
         disk.make_folder(folder)
@@ -243,7 +243,7 @@ class Checkpoints:
             path = folder / segment.name
             if segment not in before or disk.file_size(path) != segment.size:
                 fresh.append(path)
-                disk.delete(path)  # of a writer that was killed, or of a checkpoint found damaged
+                disk.delete(path)  # from a killed writer or a damaged checkpoint
                 disk.write(path, data)
             segments.append(segment)
             start = end
@@ -252,7 +252,7 @@ class Checkpoints:
         return tuple(segments)
 
     def _sweep(self) -> None:
-        """Delete what killed writers did not finish."""
+        """Delete the unfinished files of killed writers."""
         for name in filter(_NEW.fullmatch, disk.names(self.folder)):
             _delete_folder(self.folder / name)
 
@@ -269,16 +269,16 @@ class Checkpoints:
 
 
 def newest(folder: Path, parts: tuple[str, ...] = (), warn: Callable[[str], None] | None = None) -> Checkpoint | None:
-    """The newest checkpoint in which these parts are whole, with nothing but them, or None if there is none at all.
+    """The newest checkpoint in which these parts are intact, with only these parts, or None if there is none at all.
 
-    Nothing else is read and nothing on disk is touched: safe while another process trains and saves.
+    Nothing else is read and nothing on disk is modified: safe while another process trains and saves.
     """
     with disk.sentence(f"The checkpoints in {folder} cannot be read"):
         return _newest_whole(Path(folder), lambda place: _read_folder(place, parts), warn or (lambda text: None))
 
 
 def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> Arrays | None:
-    """The newest transitions of the newest whole checkpoint, or None if it names no segments of the ring.
+    """The newest transitions of the newest intact checkpoint, or None if it has no segments of the ring.
 
     Nothing on disk is touched.
     """
@@ -291,7 +291,7 @@ def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> A
 
 
 class _Place(NamedTuple):
-    """A folder that claims to be a checkpoint. The inode tells it from another one of the same name."""
+    """A folder that looks like a checkpoint. The inode distinguishes it from another one of the same name."""
 
     episode: int
     path: Path
@@ -303,41 +303,41 @@ def _places(folder: Path) -> list[_Place]:
     places = []
     for name in disk.names(folder):
         path = folder / name
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # deleted in the meantime
             match = _FINAL.fullmatch(name) or _OLD.fullmatch(name)
             if match and path.is_dir() and not path.is_symlink() and _looks_ours(path):
                 places.append(_Place(int(match["episode"]), path, path.stat().st_ino))
-    return sorted(places, key=lambda place: (place.episode, place.path.name), reverse=True)  # "." is before digits
+    return sorted(places, key=lambda place: (place.episode, place.path.name), reverse=True)  # "." sorts before digits
 
 
 def _newest_whole(folder: Path, read: Callable[[_Place], Checkpoint], warn: Callable[[str], None]) -> Checkpoint | None:
-    """What `read` makes of the newest checkpoint that it does not find damaged."""
+    """The newest checkpoint that `read` does not find damaged."""
     places = _places(folder)
     damage: list[str] = []
     for place in places:
         try:
             checkpoint = read(place)
         except disk.Damaged as error:
-            if _places(folder) != places:  # the run went on and deleted what was being read: look again
+            if _places(folder) != places:  # the run deleted what was being read: look again
                 return _newest_whole(folder, read, warn)
             damage.append(f"{place.path} is damaged ({error})")
         else:
             for what in damage:
-                warn(f"Checkpoint {what}; the one before it, {checkpoint.path.name}, is used.")
+                warn(f"Checkpoint {what}; the previous one, {checkpoint.path.name}, is used.")
             return checkpoint
     if damage:
         raise UserError(
-            f"No whole checkpoint is left: {', '.join(damage)}; put a copy back or remove {folder} to start over."
+            f"No intact checkpoint is left: {', '.join(damage)}; restore a copy, or remove {folder} to start over."
         )
     return None
 
 
 def _read_folder(place: _Place, parts: tuple[str, ...] | None = None) -> Checkpoint:
-    """A checkpoint with all its parts, or with those asked for."""
+    """Read a checkpoint with all its parts, or with those asked for."""
     files = _read_manifest(place.path)
     facts = json.loads(disk.read(place.path / _META, *files.pop(_META)))
     if facts["episode"] != place.episode:
-        raise disk.Damaged(f"it is that of episode {facts['episode']}")
+        raise disk.Damaged(f"it belongs to episode {facts['episode']}")
     arrays = {
         name.removesuffix(_SUFFIX): _unpack(disk.read(place.path / name, *expected))
         for name, expected in files.items()
@@ -348,7 +348,7 @@ def _read_folder(place: _Place, parts: tuple[str, ...] | None = None) -> Checkpo
 
 
 def _read_all(place: _Place) -> Checkpoint:
-    """A checkpoint with all its parts, its segments checked as well."""
+    """Read a checkpoint with all its parts, and verify its segments as well."""
     checkpoint = _read_folder(place)
     for _ in checkpoint.read_segments():
         pass
@@ -364,7 +364,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     if manifest["format"] != FORMAT:
         raise UserError(
             f"{path} has format {manifest['format']}, but this version of Shoal reads format {FORMAT}; train the run "
-            "anew, or use the version that it was trained with."
+            "again, or use the version that it was trained with."
         )
     return {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
 
@@ -381,7 +381,7 @@ def _packed_segment(ring: RingStore, start: NDArray[np.int64], end: NDArray[np.i
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
-    """The name and the bytes of each file of a checkpoint but the manifest, one at a time."""
+    """Name and bytes of each file of a checkpoint except the manifest, one at a time."""
     for part, arrays in checkpoint.parts.items():
         yield f"{part}{_SUFFIX}", _pack(arrays)
     segments = [segment._asdict() for segment in checkpoint.segments]
@@ -389,7 +389,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
 
 
 def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
-    """The size and checksum of each file, under a checksum of their own."""
+    """The manifest: size and checksum of each file, with a checksum of its own."""
     return _json(disk.sealed({"format": FORMAT, "files": entries}))
 
 
@@ -416,13 +416,13 @@ def _is_ours(name: str) -> bool:
 
 
 def _looks_ours(folder: Path) -> bool:
-    """Whether a folder is a checkpoint or the rest of one: eight digits may also be the date of someone's notes."""
+    """Whether a folder is a checkpoint or the remains of one: eight digits may also be a date."""
     names = os.listdir(folder)
     return not names or any(map(_is_ours, names))
 
 
 def _delete_folder(path: Path) -> None:
-    """Delete a checkpoint's files, and its folder unless something else is in it."""
+    """Delete a checkpoint's files, and its folder unless it contains something else."""
     with contextlib.suppress(OSError):
         for name in filter(_is_ours, disk.names(path)):
             disk.delete(path / name)

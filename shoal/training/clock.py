@@ -1,6 +1,6 @@
 """The phase clock: every moment of a run belongs to exactly one phase, so the phases add up to the whole.
 
-The names are the papers'. "target Q" has three parts, told apart behind a colon.
+The names are the papers'. "target Q" has three parts, named after a colon.
 """
 
 import time
@@ -21,9 +21,9 @@ UPDATE_ALL_TRAINERS = ("mini-batch sampling", "target Q", "Q loss", "P loss", "t
 
 
 class PhaseClock:
-    """Call it with the name of the phase that begins; what passed since the last call goes to the phase before.
+    """Call it with the name of the phase that begins; the time since the last call counts for the previous phase.
 
-    `wait` is called before every look at the time: a device that works by itself has to be waited for.
+    `wait` is called before every reading of the time, to synchronise with an asynchronous device.
     """
 
     def __init__(self, wait: Callable[[], object] | None = None) -> None:
@@ -33,7 +33,7 @@ class PhaseClock:
         self._since = time.perf_counter()
 
     def start(self) -> None:
-        """Leave out what passed since the last call."""
+        """Do not count the time since the last call."""
         self._since = time.perf_counter()
 
     def __call__(self, phase: str) -> None:
@@ -46,22 +46,22 @@ class PhaseClock:
 
     @property
     def phase(self) -> str:
-        """The phase that it is."""
+        """The current phase."""
         return self._phase
 
     def total(self) -> float:
-        """Seconds since the clock started, those before a resume included."""
+        """Seconds since the clock started, including those before a resume."""
         self(self._phase)
         return sum(self.seconds.values())
 
     def by_phase(self) -> dict[str, float]:
-        """Seconds of each of PHASES, the parts of "target Q" added up."""
+        """Seconds of each of PHASES, the parts of "target Q" summed."""
         self(self._phase)
         return by_phase(self.seconds)
 
 
 def by_phase(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each of PHASES, the parts of "target Q" added up."""
+    """Seconds of each of PHASES, the parts of "target Q" summed."""
     whole = dict.fromkeys(PHASES, 0.0)
     for phase, passed in seconds.items():
         whole[phase.partition(":")[0]] += passed

@@ -1,7 +1,7 @@
-"""Collecting apart from learning: act, step, insert.
+"""Collecting, separate from learning: act, step, insert.
 
-A collector knows a world, whatever acts in it and where the rows go; it imports no torch, so that it can run in a
-process of its own, with an engine of `shoal.inference` that acts and rows that are sent elsewhere.
+A collector knows a world, an actor and a sink for transitions; it imports no torch, so that it can run in a separate
+process, with an inference engine as the actor and transitions that are sent elsewhere.
 
 Shape letters: E copies, N agents, O observation, A action.
 """
@@ -18,7 +18,7 @@ from shoal.training.returns import Episode, ReturnTracker
 
 
 class Actor(Protocol):
-    """Chooses actions: a team that learns, or an engine that runs a copy of its policies."""
+    """Chooses actions: a learning team, or an engine that runs a copy of its policies."""
 
     def act(self, observation: Array) -> Array:
         """Actions (E, N, A) for observations (E, N, O), with exploration noise."""
@@ -30,14 +30,14 @@ class Actor(Protocol):
 
 
 class Rows(Protocol):
-    """Takes what happens: a ring, or a chunk that is on its way to one."""
+    """Receives transitions: a ring, or a chunk to be sent to one."""
 
     def begin(self, observation: ArrayLike) -> None:
-        """Take the first observation of the run (E, N, O)."""
+        """Receive the first observation of the run (E, N, O)."""
         ...
 
     def add(self, actions: ArrayLike, step: Step) -> None:
-        """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
+        """Add one transition to every copy: the actions (E, N, A) as played, and the step that they led to."""
         ...
 
 
@@ -52,7 +52,7 @@ class Collector:
         self.episodes = self.samples = 0
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """One step of all copies; returns the episodes that ended with it. `phase` is told what begins."""
+        """Step all copies; returns the episodes that ended. `phase` is called with each phase that begins."""
         phase("action selection")
         actions = self.actor.act(self.observation)
         if not np.isfinite(actions.sum()):
@@ -61,7 +61,7 @@ class Collector:
         step = self.env.step(self.actor.to_world(actions))
         phase("replay insertion")
         if not self.env.spec.fixed_length:
-            actions = actions * step.alive[..., None]  # who has left plays zeros
+            actions = actions * step.alive[..., None]  # agents that have left act zeros
         self.rows.add(actions, step)
         phase("other")
         ended = self.returns.add(step)
@@ -71,7 +71,7 @@ class Collector:
         return ended
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Arrays and counters; the world and the rows have states of their own."""
+        """Its state as arrays and counters; the world and the ring have their own."""
         sums = {f"returns.{name}": array for name, array in self.returns.state().items()}
         return {"observation": self.observation, **sums}, {"episodes": self.episodes, "samples": self.samples}
 

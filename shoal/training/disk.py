@@ -1,4 +1,4 @@
-"""Files that outlive a crash or a power cut, and errors of the operating system as sentences."""
+"""Durable file operations, and operating-system errors as one-sentence messages."""
 
 import contextlib
 import errno
@@ -13,16 +13,16 @@ from typing import Any
 from shoal.errors import UserError, counted
 
 SEAL = "sha256"
-"""The key of a JSON object's own checksum."""
+"""Key of the checksum that a JSON object holds of itself."""
 
 
 class Damaged(Exception):
-    """Which file is not as it was written, and how."""
+    """A file is not as it was written; the message says which and how."""
 
 
 @contextlib.contextmanager
 def sentence(what: str) -> Iterator[None]:
-    """Turn what the operating system refuses inside the block into a `UserError` that starts with `what`."""
+    """Turn operating-system errors inside the block into a `UserError` that starts with `what`."""
     try:
         yield
     except Damaged as error:
@@ -33,12 +33,12 @@ def sentence(what: str) -> Iterator[None]:
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its own checksum in it."""
+    """A JSON object with its own checksum added."""
     return {**fields, SEAL: sha256(json.dumps(fields, sort_keys=True).encode())}
 
 
 def unsealed(held: Any) -> dict[str, Any]:
-    """What was sealed, of what JSON gave back; a `ValueError` unless it is still the same."""
+    """The object without its checksum; a `ValueError` unless it matches."""
     fields = {name: value for name, value in held.items() if name != SEAL} if isinstance(held, dict) else {}
     if not fields or held.get(SEAL) != sealed(fields)[SEAL]:
         raise ValueError("its checksum is wrong")
@@ -46,7 +46,7 @@ def unsealed(held: Any) -> dict[str, Any]:
 
 
 def sha256(data: bytes) -> str:
-    """The checksum of some bytes, in hexadecimal."""
+    """The SHA-256 of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -59,7 +59,7 @@ def read(path: Path, size: int | None = None, checksum: str | None = None) -> by
         if size is not None and found != size:
             raise Damaged(f"{path.name} has {counted(found, 'byte')} instead of {size:,}")
         data = path.read_bytes()
-    except PermissionError:  # the file may well be whole
+    except PermissionError:  # the file may well be intact
         raise
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
@@ -69,7 +69,7 @@ def read(path: Path, size: int | None = None, checksum: str | None = None) -> by
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a new file and wait until its bytes are on the disk; its name is safe after `sync` of its folder."""
+    """Write a new file and sync it to disk; its name is durable after `sync` of its folder."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -77,7 +77,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -89,14 +89,14 @@ def sync(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder in an existing one, unless it is there already."""
+    """Create a folder in an existing one, unless it exists."""
     if not path.is_dir():
         os.mkdir(path)
         sync(path.parent)
 
 
 def names(folder: Path) -> list[str]:
-    """The names in a folder, sorted; none if there is no such folder."""
+    """The names in a folder, sorted; empty if there is no such folder."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -104,12 +104,12 @@ def names(folder: Path) -> list[str]:
 
 
 def file_size(path: Path) -> int | None:
-    """How many bytes a file has; None if there is no such file."""
+    """Size of a file in bytes; None if there is no such file."""
     return path.stat().st_size if path.is_file() else None
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a folder that stands where a file should be. What cannot be deleted stays."""
+    """Delete a file, or a folder in its place. Failures are ignored."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

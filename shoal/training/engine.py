@@ -1,4 +1,4 @@
-"""The engine's builder: copies of a world in arrays, stacked agents, one ring for all of them."""
+"""The engine's builder: a vectorised world, stacked agents, one ring for all."""
 
 import torch
 
@@ -15,7 +15,7 @@ __all__ = ["build_parts", "compile_loops"]
 
 
 def build_parts(config: TrainConfig, device: torch.device) -> Parts:
-    """The engine's world, team, ring and sampler."""
+    """Build the engine's world, team, ring and sampler."""
     env = build_env(config, config.copies, config.seed, config.stagger)
     spec = env.spec
     reserved = check_update_memory(config, spec)

@@ -1,4 +1,4 @@
-"""Playing without learning: what a trained team and a random team get."""
+"""Evaluation of a trained team and a random team."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,20 +30,20 @@ __all__ = [
 ]
 
 PLAYERS = ("deterministic", "noisy", "random")
-"""Who plays in an evaluation: the trained team with its most likely actions, with training noise, a random team."""
+"""Who acts in an evaluation: the trained team with its most likely actions or with exploration noise, a random team."""
 
 
 def team_act(team: LearningTeam, explore: bool) -> Act:
-    """The team's policies, noisy as in training or the most likely actions."""
+    """The team's policy, with exploration noise or with its most likely actions."""
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
 def evaluate_team(
     team: LearningTeam, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
-    """Deterministic, noisy and random play in the same number of episodes; each from the same starts.
+    """Deterministic, noisy and random play in the same number of episodes, from the same initial states.
 
-    `advance` is told of every episode played.
+    `advance` is called with the number of finished episodes.
     """
     check_range("--episodes", episodes, 1, 10**7)
     results = {}
@@ -58,9 +58,9 @@ def evaluate_team(
 def load_team(
     folder: Path, warn: Callable[[str], None], trust: bool = False, named: str = ""
 ) -> tuple[Team, TrainConfig]:
-    """The trained team of a run folder, from its newest whole checkpoint; `warn` hears of files that are damaged.
+    """Load the trained team of a run folder from its newest intact checkpoint; `warn` is called for damaged files.
 
-    `trust` lets third-party code run that the folder names as its environment; `named` is one that the user named.
+    `trust` allows running third-party code that the folder names as its environment; `named` is what the user named.
     """
     config = read_config(folder)
     checkpoint = newest(folder / CHECKPOINTS, ("weights",), warn)
@@ -73,6 +73,6 @@ def load_team(
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
-    make_precision(team, config)  # its state is among the weights
+    make_precision(team, config)  # its state is stored with the weights
     team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.parts["weights"].items()})
     return team, config

@@ -1,4 +1,4 @@
-"""TensorBoard's event file, written by the run itself: no thread of its own, and a full disk is an ordinary error."""
+"""TensorBoard's event file, written synchronously: no extra thread, and a full disk is an ordinary error."""
 
 import os
 import socket
@@ -12,10 +12,10 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 
 class EventsFile:
-    """One `events.*` file; TensorBoard reads all that lie in a folder."""
+    """One `events.*` file; TensorBoard reads all of them in a folder."""
 
     def __init__(self, folder: Path, purge_step: int) -> None:
-        """What files before this one say of `purge_step` and later is of a time that is lived through again."""
+        """Earlier files' events from `purge_step` on are superseded by this file."""
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
         self._file = self.path.open("ab")
@@ -26,7 +26,7 @@ class EventsFile:
             self._write(Event(wall_time=time.time(), step=purge_step, session_log=start))
 
     def add(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers by tag, at this step."""
+        """Add scalars by tag, at this step."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._write(Event(wall_time=time.time(), step=step, summary=summary))
 

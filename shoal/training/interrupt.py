@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that goes away ask a run to stop; it saves and stops at the next safe moment."""
+"""Ctrl-C, SIGTERM and SIGHUP ask a run to stop; it saves its state and stops at the next safe point."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came where there is nothing to save."""
+    """A signal arrived while there was nothing to save."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -17,19 +17,19 @@ class Stopped(KeyboardInterrupt):
 
 
 def stop_at_signals() -> None:
-    """From now on every signal that asks a program to stop raises `Stopped`, as Ctrl-C raises KeyboardInterrupt."""
+    """Make every signal that asks a program to stop raise `Stopped`, as Ctrl-C raises KeyboardInterrupt."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+    if threading.current_thread() is threading.main_thread():  # handlers can only be set there
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, stop)
 
 
 class Interrupt:
-    """While entered, signals are only noted; a second Ctrl-C acts at once, as the person insists."""
+    """Within this context signals are only recorded; a second Ctrl-C takes effect immediately."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

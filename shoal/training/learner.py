@@ -1,4 +1,4 @@
-"""Learning apart from collecting: draw a mini-batch and update all agents, as often as is owed."""
+"""Learning, separate from collecting: draw mini-batches and update all agents as often as is due."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from shoal.training.snapshot import as_arrays, as_tensors
 
 
 class Learner:
-    """A team that learns from a ring, whoever fills it."""
+    """A team that learns from a ring, regardless of who fills it."""
 
     def __init__(self, parts: Parts) -> None:
         self.config, self.team, self.ring = parts.config, parts.team, parts.ring
@@ -26,12 +26,12 @@ class Learner:
         self.loss_count = 0
 
     def owes_update(self, samples: int) -> bool:
-        """One update is owed for every `update_every` samples, counted from the first; none before the warm-up."""
+        """Whether an update is due: one per `update_every` samples, none before the warm-up."""
         owed = samples // self.config.update_every
         return samples >= self.config.warmup and self.updates < owed and can_sample(self.ring, self.sampler)
 
     def update(self, phase: Callable[[str], None]) -> None:
-        """Update all agents once; `phase` is told what begins."""
+        """Update all agents once; `phase` is called with each phase that begins."""
         losses = self.team.update(self.ring, self.sampler, self.rng, phase)
         phase("other")
         self.updates += 1
@@ -40,7 +40,7 @@ class Learner:
             self.losses[name] = self.losses[name] + loss if name in self.losses else loss
 
     def mean_losses(self) -> dict[str, float]:
-        """Each loss, the mean over all agents and over the updates since `forget_losses`; `Diverged` if not finite."""
+        """Each loss, averaged over all agents and the updates since `forget_losses`; `Diverged` if not finite."""
         means = {name: float(total.mean()) / self.loss_count for name, total in self.losses.items()}
         for name, value in means.items():
             if not np.isfinite(value):
@@ -48,11 +48,11 @@ class Learner:
         return means
 
     def forget_losses(self) -> None:
-        """Begin new means."""
+        """Restart the means."""
         self.losses, self.loss_count = {}, 0
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Arrays and counters; the team and the ring have states of their own."""
+        """Its state as arrays and counters; the team and the ring have their own."""
         sums = {f"losses.{name}": array for name, array in as_arrays(self.losses).items()}
         generator = self.rng.bit_generator.state
         return sums, {"updates": self.updates, "loss_count": self.loss_count, "sampling": generator}

@@ -1,6 +1,6 @@
-"""The training loop: a collector steps the world, a learner updates all agents as often as is owed.
+"""The training loop: a collector steps the world, a learner updates all agents as often as is due.
 
-`train` runs a configuration to its end, or until it is asked to stop; the state between any two updates can be saved
+`train` runs a configuration to its end or until it is interrupted; the state between any two updates can be saved
 and resumed with bit-identical results (same machine, same number of threads).
 """
 
@@ -36,17 +36,17 @@ from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
 IMPLEMENTATIONS = {"engine": "shoal.training.engine", "reference": "shoal.reference.training"}
-"""Modules that build the parts of a run; named and not imported, because the loop knows nothing of what uses it."""
-LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
+"""Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""
+LAST_EPISODES = 1_000  # the result's return is the mean over the last this many episodes
 
 
 def train(
     config: TrainConfig, resume: bool = False, observer: Observer | None = None, trust: bool = False
 ) -> TrainResult:
-    """Train a team into a run folder; with `resume`, go on with the run in `config.out` from its newest checkpoint.
+    """Train a team in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
 
-    A resumed run takes its settings from its folder. A finished one is returned as it is. `trust` lets third-party
-    code run that the folder names as its environment; one that `config` names is trusted.
+    A resumed run takes its settings from its folder. A finished one is returned unchanged. `trust` allows
+    running third-party code that the folder names as its environment; one that `config` names is trusted.
     """
     observer = observer or Silent()
     config = config.checked()
@@ -59,8 +59,8 @@ def train(
         with new_run(config) as folder:
             return carry_out(training, folder, None, observer)
     if config.out is None:
-        raise UserError("--resume needs the run folder to go on with: --out FOLDER --resume, or --resume FOLDER.")
-    read_config(Path(config.out))  # it is a run at all
+        raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
+    read_config(Path(config.out))  # check that it is a run at all
     with RunFolder(Path(config.out)) as folder:
         named = vars(config)
         config = stored_config(config, folder.path)
@@ -69,7 +69,7 @@ def train(
         check_world(config, folder.path, named, trust)
         if (result := finished_result(folder.path, checkpoint)) is not None:
             tell_log_damage(checkpoint, folder.path, observer)
-            observer.tell(f"The run in '{folder.path}' is finished; there is nothing to go on with.")
+            observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
             return result
         training = build(config, observer)
         if checkpoint is None:
@@ -78,29 +78,29 @@ def train(
 
 
 def tell_log_damage(checkpoint: Checkpoint | None, folder: Path, observer: Observer) -> None:
-    """Say so if metrics.jsonl is not as the checkpoint knows it; a run goes on without."""
+    """Warn if metrics.jsonl does not match the checkpoint; the run continues anyway."""
     if checkpoint is not None and (damage := LogMark(*checkpoint.meta["log"]).damage(folder)):
         observer.tell(damage)
 
 
 def build(config: TrainConfig, observer: Observer) -> "Training":
-    """A run in memory that has not begun; whatever is wrong with its settings is found here."""
+    """A run in memory that has not started; invalid settings are detected here."""
     if config.threads is not None:
         check_threads(config.threads)
-    with told_if_long(observer.note, "Compiling the loops for this machine; from the next run on they are there."):
+    with told_if_long(observer.note, "Compiling kernels for this machine; they are cached for later runs."):
         implementation(config.implementation).compile_loops(config)
     return Training(config)
 
 
 def implementation(name: str) -> Implementation:
-    """The builder of this name."""
+    """The builder of this implementation."""
     return cast(Implementation, importlib.import_module(IMPLEMENTATIONS[name]))
 
 
 def carry_out(
     training: "Training", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
 ) -> TrainResult:
-    """Begin or go on, to the end or to the first signal; then evaluate what was reached."""
+    """Start or resume, run to the end or to the first signal, then evaluate."""
     config = training.config
     with Interrupt() as interrupt:
         if checkpoint is not None:
@@ -108,7 +108,7 @@ def carry_out(
             if (before := checkpoint.meta["threads"]) != torch.get_num_threads():
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
-                    "it goes on, but not to the same bits."
+                    "results will not be bit-identical."
                 )
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
@@ -124,7 +124,7 @@ def carry_out(
         try:
             training.run(folder, log, observer, interrupt)
         except Exception:
-            if training.samples == 0:  # its world does not even take a step
+            if training.samples == 0:  # not even one step is possible
                 folder.discard(log)
             raise
         finally:
@@ -135,7 +135,7 @@ def carry_out(
         return training.result(folder.path, signal=interrupt.signal)
     try:
         result = training.evaluated(folder.path, observer)
-    except KeyboardInterrupt as stop:  # all is trained and saved
+    except KeyboardInterrupt as stop:  # everything is trained and saved
         return training.result(folder.path, signal=getattr(stop, "number", int(signal.SIGINT)))
     finally:
         observer.end()
@@ -145,7 +145,7 @@ def carry_out(
 
 
 class Training:
-    """A run in memory: a collector and a learner over the same ring, a clock, and what was logged and saved."""
+    """A run in memory: a collector and a learner on the same ring, a clock, and the state of logs and checkpoints."""
 
     def __init__(self, config: TrainConfig) -> None:
         keep_freed_memory()
@@ -155,9 +155,9 @@ class Training:
         self.learner = Learner(parts)
         self.collector = Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
-        self.logged = self.saved = 0  # the episode of the last line of the log, of the last checkpoint
+        self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
         self.log_mark = LogMark()
-        self.fresh: list[Episode] = []  # ended since the last line of the log
+        self.fresh: list[Episode] = []  # finished since the last log line
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
 
     @property
@@ -167,17 +167,17 @@ class Training:
 
     @property
     def team(self) -> LearningTeam:
-        """Who acts and learns."""
+        """The team that acts and learns."""
         return self.learner.team
 
     @property
     def ring(self) -> Replay:
-        """What was collected."""
+        """The replay ring."""
         return self.learner.ring
 
     @property
     def episodes(self) -> int:
-        """Whole episodes so far."""
+        """Finished episodes so far."""
         return self.collector.episodes
 
     @property
@@ -193,10 +193,10 @@ class Training:
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     def run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
-        """Train until the episodes are done or a signal came; either way the last state is saved."""
+        """Train until all episodes are done or a signal arrives; either way the last state is saved."""
         try:
             self._run(folder, log, observer, interrupt)
-        except Diverged as how:  # the checkpoint before it stays
+        except Diverged as how:  # the previous checkpoint stays
             raise UserError(
                 f"{how} at episode {self.episodes}: training has diverged; a smaller --learning-rate than "
                 f"{self.config.learning_rate} may help."
@@ -246,7 +246,7 @@ class Training:
     # ---- what is written -------------------------------------------------------------------------------------------
 
     def write_log(self, log: MetricsLog) -> None:
-        """One line: the returns of the episodes since the last line, losses, and where the time went."""
+        """Log one line: the returns of the episodes since the last line, losses, and time per phase."""
         self.logged = self.episodes
         seconds = self.clock.total()
         line: dict[str, Any] = {"episode": self.episodes, "env_steps": self.samples, "updates": self.updates}
@@ -265,7 +265,7 @@ class Training:
         self.learner.forget_losses()
 
     def result(self, path: Path, signal: int | None = None) -> TrainResult:
-        """The run's figures so far."""
+        """The run's results so far."""
         seconds = self.clock.total()
         return TrainResult(
             run=str(path),
@@ -282,7 +282,7 @@ class Training:
         )
 
     def evaluated(self, path: Path, observer: Observer) -> TrainResult:
-        """The finished run's figures, those of play against the random team included."""
+        """The finished run's results, including the evaluations."""
         result = self.result(path)
         episodes = self.config.evaluate_episodes
         if not episodes:
@@ -292,19 +292,19 @@ class Training:
         return dataclasses.replace(result, **result_fields(played))
 
     def save(self, folder: RunFolder, log: MetricsLog, with_ring: bool = True) -> None:
-        """A checkpoint; a finished run needs its ring no more."""
-        self.learner.mean_losses()  # what is poisoned is not saved
-        log.sync()  # the checkpoint says how long the log is
+        """Save a checkpoint; a finished run no longer needs its ring."""
+        self.learner.mean_losses()  # never save diverged weights
+        log.sync()  # the checkpoint records the log's length
         parts, meta = snapshot(self)
         folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
         self.saved = self.episodes
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         restore(self, checkpoint)
         self.saved = self.episodes
 
 
 def mean(values: list[float]) -> float | None:
-    """The mean; None of nothing."""
+    """The mean; None of an empty list."""
     return float(np.mean(values)) if values else None

@@ -1,4 +1,4 @@
-"""Who watches a run: the progress display, or nobody."""
+"""The interface of a run's observers, such as the progress display."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Who watches a run: the progress display, or nobody."""
+    """The interface of a run's observers, such as the progress display."""
 
     def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-        """The run starts, or goes on, at this episode."""
+        """The run starts, or resumes, at this episode."""
 
     def tell(self, sentence: str) -> None:
-        """Something the user should know."""
+        """A warning for the user."""
 
     def note(self, sentence: str) -> None:
-        """Why it takes as long as it does."""
+        """A message about why something takes long."""
 
     def advance(self, training: "Training") -> None:
         """Called after every step of all copies and after every update; cheap unless there is something to show."""
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
-        """Training is over and this many episodes are played; what is returned is told how many more are done."""
+        """Evaluation of this many episodes starts; the returned function is called with the number of finished ones."""
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """The run has ended."""
 
 
 class Silent:
@@ -39,10 +39,10 @@ class Silent:
         """Nothing to show."""
 
     def tell(self, sentence: str) -> None:
-        """Nobody to tell."""
+        """Nothing to show."""
 
     def note(self, sentence: str) -> None:
-        """Nobody waits."""
+        """Nothing to show."""
 
     def advance(self, training: "Training") -> None:
         """Nothing to show."""

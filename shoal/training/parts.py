@@ -1,4 +1,4 @@
-"""The parts of a run, whichever implementation they are of: what the loop asks of each, and who builds them."""
+"""The parts of a run, for any implementation: the interfaces that the loop uses, and their builders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from shoal.training.config import TrainConfig
 
 
 class Replay(Rows, RingStore, Protocol):
-    """Takes every step of every copy; a checkpoint can save it."""
+    """Stores every step of every copy; can be saved in a checkpoint."""
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
@@ -26,13 +26,13 @@ class Replay(Rows, RingStore, Protocol):
 
 
 class LearningTeam(Protocol):
-    """A team of agents; its state is handed out and taken back in the stacked form of `shoal.algorithms`."""
+    """A team of agents; its state has the stacked format of `shoal.algorithms`."""
 
     device: torch.device
     losses: tuple[str, ...]
-    """What `update` returns, by name."""
+    """Names of the losses that `update` returns."""
     targets: dict[str, str]
-    """Names of target networks, each with that of its online one."""
+    """Names of target networks, each with that of its online network."""
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
@@ -45,7 +45,7 @@ class LearningTeam(Protocol):
     def update(
         self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]
     ) -> dict[str, Tensor]:
-        """Draw what to learn from, update all agents once, and return each agent's losses (N,)."""
+        """Draw mini-batches, update all agents once, and return each agent's losses (N,)."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ class LearningTeam(Protocol):
         ...
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `weights` returned."""
+        """Restore what `weights` returned."""
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -75,10 +75,10 @@ class LearningTeam(Protocol):
 
 @dataclass
 class Parts:
-    """What an implementation makes of a configuration: ready, but nothing has been played yet."""
+    """The parts that an implementation builds from a configuration; nothing has been played yet."""
 
     config: TrainConfig
-    """With what the implementation fixes."""
+    """The configuration, with the settings that the implementation fixes."""
     env: VectorEnv
     team: LearningTeam
     ring: Replay
@@ -90,9 +90,9 @@ class Implementation(Protocol):
     """A module that builds the parts of a run."""
 
     def compile_loops(self, config: TrainConfig) -> None:
-        """Have everything compiled that such a run calls."""
+        """Compile everything that such a run calls."""
         ...
 
     def build_parts(self, config: TrainConfig, device: torch.device) -> Parts:
-        """World, team, ring and sampler; whatever is wrong with the settings is found here."""
+        """Build world, team, ring and sampler; invalid settings are detected here."""
         ...

@@ -1,4 +1,4 @@
-"""Whole episodes by whoever acts, without learning; imports no torch, so that an exported policy can be played."""
+"""Play whole episodes without learning; imports no torch, so that exported policies can be evaluated."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from shoal.algorithms.config import option
 from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, VectorEnv
-from shoal.errors import UserError
+from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
 from shoal.training.returns import ReturnTracker, confidence95
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""Observations (E, N, O) to actions (E, N, A) in the world's units."""
+"""Maps observations (E, N, O) to actions (E, N, A) in the world's units."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Evaluation:
 def build_env(
     config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
 ) -> VectorEnv:
-    """The configured world."""
+    """Make the configured world."""
     with options_named():
         return make_env(
             config.env,
@@ -54,19 +54,18 @@ def build_env(
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """A world's complaint about `prey_count` is one about --prey-count here."""
+    """Let an error about the setting `prey_count` name the option --prey-count."""
     try:
         yield
-    except UserError as error:
-        setting, _, rest = str(error).partition(" ")
-        if setting not in {field.name for field in fields(WorldConfig)} | {"options"}:
+    except SettingError as error:
+        name = "env_options" if error.setting == "options" else error.setting
+        if name not in {field.name for field in fields(WorldConfig)}:
             raise
-        name = "env_options" if setting == "options" else setting
-        raise UserError(f"{option(name)} {rest}") from None
+        raise SettingError(option(name), error.problem) from None
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
-    """Play whole episodes, the same number in every copy so that short ones are not preferred."""
+    """Play whole episodes, the same number in every copy so that short ones are not overrepresented."""
     observation = env.reset()
     tracker = ReturnTracker(env)
     wanted = np.full(env.copies, episodes // env.copies)
@@ -91,7 +90,7 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 
 
 def random_act(spec: EnvSpec, seed: int) -> Act:
-    """A team that plays uniformly at random: one-hot choices, or points of the box."""
+    """A team that acts uniformly at random: one-hot choices, or points of the box."""
     rng = stream(seed, "random team")
 
     def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:

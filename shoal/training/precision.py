@@ -1,4 +1,4 @@
-"""The precision that a run's settings ask for: full, quantization-aware training, or an emulated MAC unit."""
+"""The precision that a run is configured with: full, quantization-aware training, or an emulated MAC unit."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_precision(team: Team, config: TrainConfig) -> Precision:
-    """Put the run's precision onto a fresh team of the engine's."""
+    """Apply the run's precision to a new team of the engine."""
     precision: Precision = FULL
     if config.qat_bits is not None:
         precision = QatPrecision(team, config)
@@ -39,7 +39,7 @@ class QatPrecision(Precision):
         self.qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent, targets=team.targets)
 
     def progress(self, done: float) -> None:
-        """Quantization is switched on after its delay."""
+        """Switch quantization on after its delay."""
         self.qat.progress(done)
 
     def state(self) -> dict[str, Tensor]:
@@ -63,27 +63,27 @@ class MacPrecision(Precision):
         self.emulation: Emulation = emulate(unit, seed=stream_seed(seed, "stochastic rounding"))
 
     def learning(self) -> AbstractContextManager[object]:
-        """In the emulation."""
+        """Run the step in the emulation."""
         return self.emulation
 
     def state(self) -> dict[str, Tensor]:
-        """All counts: the number of the next product decides the random bits of stochastic units."""
+        """All counters: the number of the next product determines the random bits of stochastic rounding."""
         return {f"mac.{name}": torch.tensor(numbers) for name, numbers in self.emulation.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Count on from there."""
+        """Continue from these counters."""
         state_of(state, "mac.calls", torch.Size([1]))
         held = {name: numbers for name, numbers in state.items() if name.startswith("mac.")}
         self.emulation.load_state({name.removeprefix("mac."): held[name].tolist() for name in held})
 
     def figures(self) -> dict[str, float]:
-        """MACs so far, and what happened in them."""
+        """MACs so far, and their event counts."""
         names = ("macs", "saturated", "overflowed", "underflowed")
         return {f"mac/{name}": getattr(self.emulation, name) for name in names}
 
 
 def state_of(state: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
-    """The named tensor of a saved state; a `UserError` where it is missing or of another shape."""
+    """The named tensor of a saved state; a `UserError` if it is missing or has another shape."""
     if name not in state or state[name].shape != shape:
-        raise UserError(f"The weights lack '{name}' of shape {tuple(shape)}: they are of a run in another precision.")
+        raise UserError(f"The weights lack '{name}' of shape {tuple(shape)}: they are from a run in another precision.")
     return state[name]

@@ -1,4 +1,4 @@
-"""What a person sees while a team trains: a live bar on a terminal, a line now and then elsewhere."""
+"""The progress display of a training: a live bar on a terminal, an occasional line elsewhere."""
 
 import os
 import sys
@@ -15,18 +15,18 @@ from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent
 
-LINE_EVERY = 10.0  # seconds between lines where there is no terminal
-REFRESH = 0.2  # seconds between looks at the numbers
+LINE_EVERY = 10.0  # seconds between lines without a terminal
+REFRESH = 0.2  # seconds between refreshes
 
 
 class Quiet(Silent):
-    """An observer that shows no progress, but says what a person should know."""
+    """An observer that shows no progress, but prints warnings."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
 
     def tell(self, sentence: str) -> None:
-        """Say it."""
+        """Print it."""
         self._say(sentence)
 
 
@@ -42,12 +42,12 @@ class TwoLines(Progress):
 
 
 class ProgressDisplay:
-    """Bar with return, steps per second, share of time per phase and time left; on standard error."""
+    """A bar with return, steps per second, share of time per phase and time left, on standard error."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self._next = self._next_line = 0.0
-        self._gone = False  # the terminal went away: the run does not mind
+        self._gone = False  # the terminal is gone; the run continues
         self._bar = self.console.is_terminal and not self.console.is_dumb_terminal
         self._progress: TwoLines | None = None
         self._task = TaskID(0)
@@ -56,10 +56,10 @@ class ProgressDisplay:
         self._started = (time.perf_counter(), 0)
 
     def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-        """Say what is trained and show the bar."""
+        """Print what is trained and show the bar."""
         self._started = (time.perf_counter(), episode)
         self._next_line = time.perf_counter() + LINE_EVERY
-        verb = f"Going on at episode {episode:,}" if episode else "Training"
+        verb = f"Resuming at episode {episode:,}" if episode else "Training"
         self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
         if self._bar and not self._gone:
             self._progress = TwoLines(
@@ -68,7 +68,7 @@ class ProgressDisplay:
                 TimeRemainingColumn(compact=True),
                 TextColumn("left  {task.fields[figures]}"),
                 console=self.console,
-                auto_refresh=False,  # no thread of its own: it is drawn when there is something new
+                auto_refresh=False,  # no thread: drawn when there is something new
             )
             self._task = self._progress.add_task("train", total=config.episodes, completed=episode, figures="")
             self._write(self._progress.start)
@@ -78,11 +78,11 @@ class ProgressDisplay:
         self._write(lambda: self.console.print(printable(sentence), highlight=False, soft_wrap=True, markup=False))
 
     def note(self, sentence: str) -> None:
-        """Print it likewise."""
+        """Print it above the bar."""
         self.tell(sentence)
 
     def advance(self, training: "Training") -> None:
-        """Bring the display up to date, if it is time."""
+        """Refresh the display, if it is time."""
         self._training = training
         now = time.perf_counter()
         if now < self._next or self._gone:
@@ -104,12 +104,12 @@ class ProgressDisplay:
         self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
-        """Leave the bar as training left it, and show another for the evaluation."""
+        """Keep the training bar as it is, and show another for the evaluation."""
         self.end()
         if not self._bar or self._gone:
             return lambda count: None
         playing = self._playing = Progress(console=self.console, transient=True, auto_refresh=False)
-        task = playing.add_task("playing trained and random teams", total=episodes)
+        task = playing.add_task("evaluating trained and random teams", total=episodes)
         self._write(playing.start)
 
         def advance(count: int) -> None:
@@ -120,7 +120,7 @@ class ProgressDisplay:
         return advance
 
     def end(self) -> None:
-        """Draw the last figures and take the bars down."""
+        """Draw the final state and remove the bars."""
         if self._progress is not None:
             if self._training is not None:
                 self._draw(self._progress, self._training)
@@ -136,7 +136,7 @@ class ProgressDisplay:
         except OSError:
             self._gone = True
             gone, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
-            if sys.stdout is gone:  # nor others' prints, which go to the same place
+            if sys.stdout is gone:  # nor others' output, which goes to the same place
                 sys.stdout = sys.stderr
 
 
@@ -148,7 +148,7 @@ def summary(training: "Training") -> str:
 
 
 def shares(training: "Training") -> str:
-    """Where the time goes, in a few words."""
+    """The share of time per phase, as text."""
     seconds = training.clock.by_phase()
     total = sum(seconds.values()) or 1.0
     return "  ".join(f"{phase} {spent / total:.0%}" for phase, spent in seconds.items() if spent / total >= 0.005)

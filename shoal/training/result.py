@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from shoal.training.run_folder import RESULT, finite
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run came to. Returns are per agent and episode; see docs/returns.md."""
+    """The result of a run. Returns are per agent and episode; see docs/returns.md."""
 
     run: str
     finished: bool
@@ -32,7 +32,7 @@ class TrainResult:
     return_noisy: float | None = None
     return_noisy_ci95: float | None = None
     return_prey: float | None = None
-    """Where the prey learns: its training return, mean over the last 1,000 episodes."""
+    """With learning prey: its training return, mean over the last 1,000 episodes."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
     signal: int | None = None
@@ -40,18 +40,18 @@ class TrainResult:
 
 
 def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
-    """Evaluations as the result's fields: return_random, return_random_ci95, …"""
+    """Evaluations as fields of the result: return_random, return_random_ci95, …"""
     fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
     return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
 
 
 def result_json(result: TrainResult) -> str:
-    """The text of result.json; what is not a finite number is null."""
+    """The text of result.json; non-finite numbers become null."""
     return json.dumps(disk.sealed(finite(dataclasses.asdict(result))), indent=2) + "\n"
 
 
 def read_result(run: Path) -> TrainResult | None:
-    """What result.json holds; None while the run is not finished. The run may have been moved since."""
+    """Read result.json; None while the run is not finished. The run may have been moved since."""
     path = run / RESULT
     try:
         if not path.exists():
@@ -60,4 +60,4 @@ def read_result(run: Path) -> TrainResult | None:
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (disk.Damaged, ValueError, RecursionError, TypeError) as error:  # TypeError: a field is missing or unknown
-        raise UserError(f"'{path}' is damaged ({error}); remove it, and --resume makes it anew.") from None
+        raise UserError(f"'{path}' is damaged ({error}); remove it, and --resume will recreate it.") from None

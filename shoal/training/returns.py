@@ -1,7 +1,7 @@
 """Returns: sums of an agent's rewards over a whole episode, never discounted.
 
 The return of an episode is the mean over the agents of the team (the predators, where the prey learns too);
-the other side's is kept apart. Episodes that a staggered start cut short count nowhere.
+the other side's is kept separately. Episodes cut short by a staggered start are not counted.
 """
 
 import math
@@ -21,17 +21,17 @@ class Episode(NamedTuple):
 
 
 class ReturnTracker:
-    """Adds up rewards copy by copy and hands out the returns of episodes that ended."""
+    """Sums rewards per copy and returns those of finished episodes."""
 
     def __init__(self, env: VectorEnv) -> None:
-        """To be made right after `env.reset()`: copies that are in the middle of an episode do not count at first."""
+        """Create it right after `env.reset()`: partial first episodes of staggered copies are not counted."""
         agents = env.spec.agents
         self.team = env.spec.team or agents
         self.sums = np.zeros((env.copies, agents))  # (E, N)
         self.counts = env.episode_step == 0  # (E,)
 
     def add(self, step: Step) -> list[Episode]:
-        """Take in one step; returns the episodes that ended with it."""
+        """Add one step; returns the episodes that ended with it."""
         self.sums += step.reward
         if not step.ended.any():
             return []
@@ -61,14 +61,14 @@ def confidence95(values: NDArray[np.floating]) -> float:
     if n < 2:
         return math.nan
     z, v = 1.959964, n - 1
-    few = {1: 12.7062, 2: 4.30265, 3: 3.18245}  # Student's quantile; from 4 on its expansion is good to 0.3 %
+    few = {1: 12.7062, 2: 4.30265, 3: 3.18245}  # Student's t quantile; the expansion is within 0.3 % from 4 on
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
     t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     return few.get(v, t) * float(np.std(values, ddof=1)) / math.sqrt(n)
 
 
 def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each value averaged with a fortieth of all values on either side; at the ends, with those there are."""
+    """Moving average over a fortieth of all values on either side, fewer at the ends."""
     reach = len(values) // 40
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))

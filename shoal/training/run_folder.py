@@ -1,6 +1,6 @@
 """A run is a folder: config.json, metrics.jsonl (append only), events.* (TensorBoard), checkpoints/, result.json.
 
-One process at a time may write into it: it holds a lock on the folder, which the system lets go of however it ends.
+One process at a time may write into it: it holds a lock on the folder, which the system releases however it ends.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
+from shoal.files import replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig
@@ -25,13 +26,13 @@ OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
 
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
-    """What the disk refuses inside the block becomes one sentence about `path`."""
+    """Turn disk errors inside the block into one message about `path`."""
     return disk.sentence(f"'{path}' cannot be written")
 
 
 def check_free(folder: Path) -> None:
     """Refuse a folder in which a new run would overwrite something."""
-    with writing(folder):  # a name may be too long, a folder above closed to us
+    with writing(folder):  # the name may be too long, or a parent folder inaccessible
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out '{folder}' is a file, but must be a folder.")
         if any((folder / name).exists() for name in OURS):
@@ -39,7 +40,7 @@ def check_free(folder: Path) -> None:
 
 
 def new_run(config: TrainConfig) -> "RunFolder":
-    """The folder of a new run, made and locked: the one asked for, or a fresh name under runs/."""
+    """Create and lock the folder of a new run: the one asked for, or a new name under runs/."""
     if config.out is not None:
         folder = RunFolder(Path(config.out), make=True)
         try:
@@ -55,7 +56,7 @@ def new_run(config: TrainConfig) -> "RunFolder":
         with writing(path):
             path.parent.mkdir(exist_ok=True)
             try:
-                path.mkdir()  # whoever makes it has it
+                path.mkdir()  # whoever creates it owns it
             except FileExistsError:
                 number += 1
             else:
@@ -88,22 +89,16 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         os.close(self._lock)
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file under a temporary name and put it in its place."""
+        """Write a whole file atomically: under a temporary name first."""
         with writing(self.path / name):
-            temporary = self.path / f".{name}.new"
-            temporary.unlink(missing_ok=True)  # of a writer that was killed
-            try:
-                disk.write(temporary, text.encode())
-                temporary.replace(self.path / name)
-            finally:
-                disk.delete(temporary)
+            replace_file(self.path / name, text.encode(), self.path / f".{name}.new")
 
     def discard(self, log: "MetricsLog") -> None:
-        """Take back a new run that failed before its first step: what it wrote, and the folder if it is empty then."""
+        """Undo a new run that failed before its first step: delete its files, and the folder if it is empty then."""
         if not self._new:
             return
         for path in (self.path / CONFIG, *log.paths):
@@ -113,38 +108,38 @@ class RunFolder:
 
 
 class LogMark(NamedTuple):
-    """How far metrics.jsonl was when a checkpoint was written."""
+    """The length and checksum of metrics.jsonl when a checkpoint was written."""
 
     size: int = 0
     sha256: str = hashlib.sha256().hexdigest()
 
     def damage(self, folder: Path) -> str | None:
-        """A sentence if what was written up to here is not there any more."""
+        """A message if the lines up to this mark are missing or changed."""
         path, kept = folder / METRICS, b""
         try:
-            if path.is_file():  # and not a pipe, say
+            if path.is_file():  # and not, say, a pipe
                 with path.open("rb") as file:
                     kept = file.read(self.size)
         except OSError as error:
             return f"'{path}' cannot be read: {error.strerror or error}."
         if len(kept) < self.size:
-            return f"'{path}' has lost lines that were written before the checkpoint; those that are left are kept."
+            return f"'{path}' has lost lines that were written before the checkpoint; the remaining ones are kept."
         if disk.sha256(kept) != self.sha256:
             return f"'{path}' is damaged: lines before the checkpoint are not as they were written."
         return None
 
 
 class MetricsLog:
-    """metrics.jsonl: one JSON object a line, flushed at once; TensorBoard gets the same numbers."""
+    """metrics.jsonl: one JSON object per line, flushed immediately; TensorBoard gets the same numbers."""
 
     def __init__(self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0) -> None:
-        """Lines behind `keep_bytes` are of a time that a resumed run lives through again: they are dropped."""
+        """Lines after `keep_bytes` are dropped: a resumed run will write them again."""
         self.path = folder / METRICS
         with writing(self.path):
             self._file = self.path.open("a+b")
             self._file.seek(0)
             kept = self._file.read(keep_bytes)
-            if len(kept) < keep_bytes:  # lines were lost; the last one may be torn
+            if len(kept) < keep_bytes:  # lines were lost; the last one may be partial
                 kept = kept[: kept.rfind(b"\n") + 1]
             self._file.truncate(len(kept))
             self._file.seek(len(kept))
@@ -158,16 +153,16 @@ class MetricsLog:
 
     @property
     def paths(self) -> list[Path]:
-        """The files that it writes."""
+        """The files that the log writes."""
         return [self.path] if self._events is None else [self.path, self._events.path]
 
     @property
     def mark(self) -> LogMark:
-        """How much was written so far, and its checksum."""
+        """The length written so far, and its checksum."""
         return LogMark(self._file.tell(), self._sha256.hexdigest())
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Append one line; numbers that are not finite become null."""
+        """Append one line; non-finite numbers become null."""
         clean = finite(line)
         text = (json.dumps(clean) + "\n").encode()
         with writing(self.path):
@@ -182,12 +177,12 @@ class MetricsLog:
                 self._events.add(tags, line["episode"])
 
     def sync(self) -> None:
-        """Wait until all lines are on the disk, before a checkpoint counts on them."""
+        """Sync all lines to disk, before a checkpoint refers to them."""
         with writing(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close both files; every line was flushed when it was added, so nothing is lost if that fails."""
+        """Close both files; every line was flushed when it was added, so nothing is lost if closing fails."""
         for file in (self._file, self._events):
             if file is not None:
                 with contextlib.suppress(OSError):

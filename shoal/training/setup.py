@@ -1,4 +1,4 @@
-"""What has to be right before a run begins: its settings, threads, device and memory."""
+"""Checks and setup before a run starts: settings, threads, device and memory."""
 
 import contextlib
 import dataclasses
@@ -24,15 +24,15 @@ from shoal.training.config import TrainConfig, read_config
 from shoal.training.evaluation import build_env
 
 PRODUCTS_PER_THREAD = 1_000_000_000
-"""Of an update, for which a thread more pays. With fewer, a second thread saves less than a third of the time on a free
-machine, and costs up to nine tenths of the speed where another program has one of the processors (`shoal bench
-steady`)."""
+"""Multiplications of an update from which one more thread pays off. With fewer, a second thread saves less than a
+third of the time on an idle machine, and costs up to nine tenths of the speed if another program occupies one of the
+CPUs (`shoal bench steady`)."""
 
 
 def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
-    """The settings of the run in this folder; one that was asked for and differs is refused.
+    """The settings of the run in this folder; differing settings that were asked for are refused.
 
-    A setting that has its default counts as not asked for: from Python nobody can tell.
+    A setting that has its default value counts as not asked for: from Python the difference is not visible.
     """
     stored = read_config(folder)
     default = TrainConfig()
@@ -41,7 +41,7 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run has; the machine, and so --threads, may be another."""
+    """Refuse to resume with other settings than the run's; only --out and --threads may differ."""
     for name, value in asked.items():
         kept = getattr(stored, name)
         if name not in ("out", "threads") and value != kept:
@@ -53,8 +53,8 @@ def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> N
 def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
     """Set the number of threads: as configured, or torch's by the size of the work and numba's to all there are.
 
-    Torch's threads wait for each other after every operation, long where another program has their processor; numba's
-    share out whole steps and mini-batches. The default never depends on the current load: it is the same every time.
+    Torch's threads wait for each other after every operation, which is slow if another program occupies a CPU; numba's
+    split whole steps and mini-batches. The default does not depend on the current load, so it is reproducible.
     """
     import numba
 
@@ -65,9 +65,9 @@ def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
 
 
 def set_torch_threads(count: int) -> None:
-    """Set the number of torch's threads for good.
+    """Set the number of torch's threads permanently.
 
-    When numba starts its threads, it sets OpenMP's number of threads, which is torch's as well: so they start first.
+    Starting numba's threads sets OpenMP's number of threads, which torch shares, so they are started first.
     """
     import numba
 
@@ -76,7 +76,7 @@ def set_torch_threads(count: int) -> None:
 
 
 def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
-    """One thread for every `PRODUCTS_PER_THREAD` of an update, at least one, at most what the process may use."""
+    """One thread per `PRODUCTS_PER_THREAD` of an update, at least one, at most as many CPUs as the process may use."""
     set_by_user = os.environ.get("OMP_NUM_THREADS", "")
     most = min(usable_processors(), int(set_by_user)) if set_by_user.isdecimal() else usable_processors()
     if config.device != "cpu":
@@ -85,18 +85,18 @@ def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
 
 
 def update_products(config: TrainConfig, spec: EnvSpec) -> int:
-    """About how many multiplications an update of all agents has: each weight about six times for each row."""
+    """Approximate number of multiplications of an update of all agents: about six per weight and row."""
     actors, critics = network_weights(spec, config)
     minibatches = 1 if config.minibatch == "shared" else spec.agents
     return 6 * config.batch * (minibatches * actors + critics)
 
 
 def make_device(name: str) -> torch.device:
-    """The torch device of this name, if it is there and works."""
+    """The torch device of this name, if it exists and works."""
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--device '{name}' is not a torch device; right would be e.g. cpu, cuda or cuda:1.") from None
+        raise UserError(f"--device '{name}' is not a torch device; use e.g. cpu, cuda or cuda:1.") from None
     try:
         torch.zeros(1, device=device).cpu()
         torch.Generator(device)
@@ -107,11 +107,11 @@ def make_device(name: str) -> torch.device:
 
 
 def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
-    """About the most memory that acting and updating take beside the world and the ring.
+    """Approximate peak memory of acting and updating, without the world and the ring.
 
-    Each network with its target, its gradients and Adam's two moments, the bytes that a checkpoint makes of them (in
-    all 12.6 times the weights, measured with layers of 2000 and 3000 units), and what a mini-batch keeps on its way
-    through: inputs, hidden layers with their gradients, noise and actions.
+    Each network with its target, its gradients and Adam's two moments, their serialized bytes in a checkpoint (in all
+    12.6 times the weights, measured with layers of 2000 and 3000 neurons), and the activations of a mini-batch: inputs,
+    hidden layers with their gradients, noise and actions.
     """
     n, heads = spec.agents, 2 if config.algorithm == "masac" else 1
     joint = n * (spec.observation_size + spec.action_size)
@@ -121,8 +121,8 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
     update = rows * (2 * joint + seen) + n * heads * config.batch * 3 * hidden
     if config.qat_bits is not None:
-        update *= 3  # every layer's input and what it is rounded to are kept for the gradients, too
-    act = config.copies * (seen + 5 * n * spec.observation_size)  # the world hands out four steps' views
+        update *= 3  # every layer's input and its quantized value are kept for the gradients, too
+    act = config.copies * (seen + 5 * n * spec.observation_size)  # the world keeps four steps of views
     return 4 * (13 * sum(network_weights(spec, config)) + max(update, act))
 
 
@@ -140,14 +140,14 @@ def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
 
 
 def most_samples(config: TrainConfig, spec: EnvSpec) -> int | None:
-    """More samples than these the run cannot produce; None: nobody knows."""
-    length = spec.episode_length  # nobody plays longer
+    """Upper bound of the samples that the run can produce; None: unknown."""
+    length = spec.episode_length  # no episode is longer
     return None if length is None else (config.episodes + 2 * config.copies) * length
 
 
 @contextlib.contextmanager
 def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.0) -> Iterator[None]:
-    """Tell the person why they wait, if what is done inside the block takes long."""
+    """Tell the user why they are waiting, if the block takes long."""
     timer = threading.Timer(seconds, tell, (sentence,))
     timer.start()
     try:
@@ -157,8 +157,8 @@ def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.
 
 
 def compile_loops(config: TrainConfig) -> None:
-    """Let numba compile what the run will call, or fetch it from its cache, before the clock starts."""
-    foreign = config.env.startswith(("pettingzoo:", "gym:"))  # has no loops, and perhaps effects of its own
+    """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
+    foreign = config.env.startswith(("pettingzoo:", "gym:"))  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
     twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
@@ -170,6 +170,6 @@ def compile_loops(config: TrainConfig) -> None:
     ring.begin(seen)
     for _ in range(sampler.needs):
         ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
-    large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small ones are gathered by one thread, large ones by all
+    large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
         ring.sample(sampler, rows, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""The state of a run as arrays and counters: everything that decides its future, out and in again."""
+"""Save and restore the complete state of a run as arrays and counters."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
-    """Arrays by file, and counters; the ring is saved beside them."""
+    """Arrays by file, and counters; the ring is saved separately."""
     collected, samples = training.collector.state()
     learned, updates = training.learner.state()
     own = {"fresh": episodes_array(training.fresh), "last": episodes_array(training.last)}
@@ -40,7 +40,7 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
 
 
 def restore(training: "Training", checkpoint: Checkpoint) -> None:
-    """Put a fresh training where the checkpoint was taken."""
+    """Restore a new training to the state of the checkpoint."""
     parts, meta = checkpoint.parts, checkpoint.meta
     training.team.load_weights(as_tensors(parts["weights"]))
     training.team.load_optimizer_state(as_tensors(parts["optimizer"]))
@@ -48,10 +48,10 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.env.load_state(parts["environment"])
     if "replay" in parts:
         checkpoint.load_ring(training.ring)
-    elif meta["episodes"] < training.config.episodes:  # all were done, and only the evaluation was missing
+    elif meta["episodes"] < training.config.episodes:  # otherwise only the evaluation was missing
         raise UserError(
-            f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot go on "
-            f"to {training.config.episodes:,}."
+            f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot be "
+            f"resumed to {training.config.episodes:,}."
         )
     own = parts["training"]
     training.collector.load_state(own, meta)
@@ -60,7 +60,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.last.extend(array_episodes(own["last"]))
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.clock.seconds = dict(meta["seconds"])
-    parts.clear()  # of large networks it is as much as the team itself, and the run has just begun
+    parts.clear()  # frees memory: for large networks as much as the team itself
 
 
 def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None) -> dict[str, torch.Tensor]:
-    """Arrays as tensors of their own memory."""
+    """Arrays as tensors with their own memory."""
     return {name: torch.from_numpy(np.array(array)).to(device or "cpu") for name, array in arrays.items()}
 
 

@@ -1,4 +1,4 @@
-"""A run folder that is opened again: its files are compared with its checkpoint, which is under checksums, first."""
+"""Reopening a run folder: its files are first compared with its checkpoint, which has checksums."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,23 +15,23 @@ from shoal.trust import check_trusted
 
 
 def check_settings(config: TrainConfig, folder: Path, checkpoint: Checkpoint | None) -> None:
-    """Refuse a config.json that is not the one the run was trained with.
+    """Refuse a config.json that differs from the settings that the run was trained with.
 
-    Before the first checkpoint its own checksum has to do; later a file that was mended by hand is as good.
+    Before the first checkpoint only its own checksum can be checked; later a file repaired by hand is accepted.
     """
     path = folder / CONFIG
     if checkpoint is None:
         try:
             disk.unsealed(read_fields(folder))
         except ValueError as error:
-            raise UserError(f"'{path}' is damaged: {error}; put a copy back, or train into another folder.") from None
+            raise UserError(f"'{path}' is damaged: {error}; restore a copy, or train into another folder.") from None
         return
     trained = TrainConfig().settings | checkpoint.meta["settings"]
     found = config.settings
     if changed := [name for name in found if found[name] != trained[name]]:
         values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)
         raise UserError(
-            f"'{path}' is damaged: {values}; put back what '{checkpoint.path / 'meta.json'}' says the run was trained "
+            f"'{path}' is damaged: {values}; restore what '{checkpoint.path / 'meta.json'}' says the run was trained "
             "with."
         )
 
@@ -48,7 +48,7 @@ def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], tru
 
 
 def finished_result(folder: Path, checkpoint: Checkpoint | None) -> TrainResult | None:
-    """The result of a finished run; None if there is none yet. A `UserError` if it is not its checkpoint's."""
+    """The result of a finished run; None if there is none yet. A `UserError` if it does not match the checkpoint."""
     result = read_result(folder)
     if result is None:
         return None
@@ -58,24 +58,24 @@ def finished_result(folder: Path, checkpoint: Checkpoint | None) -> TrainResult 
     for name, count in counted.items():
         if checkpoint.meta[name] != count:
             raise UserError(
-                f"'{folder / RESULT}' is not that of checkpoint '{checkpoint.path}': it has {count:,} {name}, the "
-                f"checkpoint {checkpoint.meta[name]:,}; remove it, and --resume makes it anew."
+                f"'{folder / RESULT}' does not match checkpoint '{checkpoint.path}': it has {count:,} {name}, the "
+                f"checkpoint {checkpoint.meta[name]:,}; remove it, and --resume will recreate it."
             )
     return result
 
 
 def no_checkpoint(folder: Path) -> UserError:
-    """The sentence about a run that has no checkpoint."""
+    """The error for a run that has no checkpoint."""
     if (folder / RESULT).exists():
         return UserError(
-            f"The run in '{folder}' is finished, but its checkpoints are gone: put a copy of '{folder / CHECKPOINTS}' "
-            f"back, or remove {RESULT} and train it again with --resume."
+            f"The run in '{folder}' is finished, but its checkpoints are gone: restore '{folder / CHECKPOINTS}' "
+            f"or remove {RESULT} and train it again with --resume."
         )
     return UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
 
 
 def damage(folder: Path, checkpoint: Checkpoint) -> Iterator[str]:
-    """Sentences about files of a run that are damaged, though its team can be played without them."""
+    """Messages about damaged files of a run that its team can be played without."""
     try:
         finished = read_result(folder) is not None
     except UserError as error:
@@ -83,6 +83,6 @@ def damage(folder: Path, checkpoint: Checkpoint) -> Iterator[str]:
     else:
         over = checkpoint.meta["episodes"] >= checkpoint.meta["settings"]["episodes"]
         if over and not finished:
-            yield f"'{folder}' is trained to its end, but has no {RESULT}: unless it still runs, --resume makes it."
+            yield f"'{folder}' is fully trained, but has no {RESULT}: unless it still runs, --resume will create it."
     if sentence := LogMark(*checkpoint.meta["log"]).damage(folder):
         yield sentence

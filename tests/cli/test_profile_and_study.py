@@ -36,8 +36,8 @@ def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
 
 
 def test_an_interrupted_one_is_told_by_its_exit_code():
-    assert ended({"failed": ["Interrupted: not everything that was asked for was measured."]}) == 130
-    assert ended({"failed": ["3 agents: not measured, there is no memory."]}) == 0
+    assert ended({"failed": ["Not everything was measured."], "interrupted": True}) == 130
+    assert ended({"failed": ["Interrupted? No: 3 agents did not fit."], "interrupted": False}) == 0
     assert ended({}) == 0
 
 

@@ -136,7 +136,7 @@ def test_settings_that_the_run_was_not_trained_with(shoal, stopped, command, tmp
     before = sorted(os.listdir(stopped))
     code, out, err = shoal(*command.split(), stopped)
     assert code == 2 and out == "" and "damaged: discount is 0.91 instead of 0.95, tau is 0.03" in one_sentence(err)
-    assert "; put back what '" in err and "/meta.json' says the run was trained with" in err
+    assert "; restore what '" in err and "/meta.json' says the run was trained with" in err
     assert sorted(os.listdir(stopped)) == before and os.listdir(tmp_path) == ["run"]
 
 
@@ -178,13 +178,13 @@ HARM = {
 @pytest.mark.parametrize(
     ("harm", "command", "code", "sentence"),
     [
-        ("checkpoints", "train --resume", 2, "is finished, but its checkpoints are gone: put a copy of"),
-        ("checkpoints", "evaluate", 2, "is finished, but its checkpoints are gone: put a copy of"),
-        ("weights", "train --resume", 2, "No whole checkpoint is left"),
-        ("weights", "evaluate", 2, "No whole checkpoint is left"),
+        ("checkpoints", "train --resume", 2, "is finished, but its checkpoints are gone: restore"),
+        ("checkpoints", "evaluate", 2, "is finished, but its checkpoints are gone: restore"),
+        ("weights", "train --resume", 2, "No intact checkpoint is left"),
+        ("weights", "evaluate", 2, "No intact checkpoint is left"),
         ("result", "train --resume", 2, "result.json' is damaged (its checksum is wrong); remove it"),
         ("result", "evaluate --episodes 2", 0, "result.json' is damaged (its checksum is wrong); remove it"),
-        ("no result", "evaluate --episodes 2", 0, "is trained to its end, but has no result.json"),
+        ("no result", "evaluate --episodes 2", 0, "is fully trained, but has no result.json"),
         ("log", "train --quiet --resume", 0, "metrics.jsonl' is damaged: lines before the checkpoint are not"),
         ("log", "evaluate --episodes 2", 0, "metrics.jsonl' is damaged: lines before the checkpoint are not"),
         ("pipes", "train --resume", 2, "result.json' is damaged (result.json is not a file); remove it"),
@@ -212,7 +212,7 @@ def test_a_result_of_another_run(shoal, finished, tmp_path):
     assert shoal("train", *QUIET, "--episodes", "30", "--out", tmp_path / "other")[0] == 0
     shutil.copy(tmp_path / "other" / "result.json", finished / "result.json")
     code, _, err = shoal("train", "--resume", finished)
-    assert code == 2 and "is not that of checkpoint" in one_sentence(err) and "remove it" in err
+    assert code == 2 and "does not match checkpoint" in one_sentence(err) and "remove it" in err
 
 
 @pytest.mark.parametrize("harm", ["log", "no log"])

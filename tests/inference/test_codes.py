@@ -45,7 +45,7 @@ def test_convolutions_have_a_scale_a_filter():
 
 def test_frozen_codes_are_kept_unless_they_have_more_bits_than_there_are():
     layer = image_policy().layers[-1]
-    scale = np.full((1, 1, layer.units), 0.11, np.float32)
+    scale = np.full((1, 1, layer.outputs), 0.11, np.float32)
     for bits, kept in ((3, True), (4, True), (8, False)):
         frozen = Grid(scale, np.zeros(scale.shape, np.int32), bits, "symmetric")
         codes, grid = layer_codes(replace(layer, quantized=Quantized(frozen)), 4)

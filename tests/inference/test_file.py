@@ -83,16 +83,16 @@ def facts(**changes):
         (b"", "is not an ONNX file or is damaged"),
         (b"PK\x03\x04 a zip", "is not an ONNX file or is damaged"),
         (build(random_policy(), Form()).SerializeToString()[:900], "is not an ONNX file or is damaged"),
-        (other_model().SerializeToString(), "is an ONNX model, but not a policy of Shoal's"),
+        (other_model().SerializeToString(), "is an ONNX model, but not a policy that `shoal export` wrote"),
         (with_props(other_model(), "{"), "is damaged"),
         (with_props(other_model(), "[]"), "is damaged"),
         (facts(agents=None), "is damaged"),
         (facts(observation_sizes=[0]), "is damaged"),
         (facts(action_sizes=[4, 4]), "is damaged"),
         (facts(format=99), "has format 99, but this version of Shoal reads format 1"),
-        (facts(head="categorical"), "its inputs and outputs are not those"),
-        (facts(observation_sizes=[7]), "its inputs and outputs are not those"),
-        (facts(discrete=False), "its inputs and outputs are not those"),
+        (facts(head="categorical"), "its inputs and outputs do not match"),
+        (facts(observation_sizes=[7]), "its inputs and outputs do not match"),
+        (facts(discrete=False), "its inputs and outputs do not match"),
         (facts(image=True), "is damaged"),
         (facts(image=[1, 2, 4]), "is damaged"),
         (facts(one_hot=[1]), "is damaged"),
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_played(tmp_path, capfd):
     last.output[0] = "choice"
     path = tmp_path / "policy.onnx"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match="cannot be played") as refused:
+    with pytest.raises(UserError, match="cannot be run") as refused:
         PolicyFile(path, trusted=True).act(np.zeros((1, 1, 6), np.float32))
     assert "\n" not in str(refused.value) and capfd.readouterr() == ("", "")
 
@@ -138,14 +138,14 @@ def test_a_file_that_is_not_there(tmp_path):
         PolicyFile(tmp_path / "endless.onnx")
     with (tmp_path / "large.onnx").open("wb") as file:
         file.truncate(3 * 10**12)  # and empty on the disk
-    with pytest.raises(UserError, match="has 3 TB, but ONNX files end at 2 GiB"):
+    with pytest.raises(UserError, match="has 3 TB, but an ONNX file has at most 2 GiB"):
         PolicyFile(tmp_path / "large.onnx")
 
 
 def test_names_that_are_no_text(tmp_path):
     path = tmp_path / "policy.onnx"
     path.write_bytes(build(random_policy(), Form()).SerializeToString().replace(b"\x05batch", b"\x05\xffatch"))
-    with pytest.raises(UserError, match="its inputs and outputs are not those"):
+    with pytest.raises(UserError, match="its inputs and outputs do not match"):
         PolicyFile(path)
 
 

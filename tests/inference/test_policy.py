@@ -91,7 +91,7 @@ def test_an_agent_alone_acts_as_in_its_team(head, frozen):
         actions = alone.reference(x[:, n : n + 1, : policy.observation_sizes[n]])
         expected = together[:, n : n + 1] if head == "argmax" else together[:, n : n + 1, : policy.action_sizes[n]]
         assert np.allclose(actions, expected, atol=1e-6)
-        assert alone.observation_size == policy.observation_sizes[n] and alone.layers[-1].units == alone.action_size
+        assert alone.observation_size == policy.observation_sizes[n] and alone.layers[-1].outputs == alone.action_size
 
 
 def test_choices_become_one_hot_for_worlds():
@@ -137,14 +137,14 @@ def frozen(weight=None, bits=8):
         (with_nan(random_policy()), "Layer 2 of the policy has NaN or infinity among its weights"),
         (broken(0, bias=np.full((1, 16), np.inf, np.float32)), "among its biases"),
         (broken(1, weight=np.zeros((1, 9, 16), np.float32)), "takes 9 numbers, but is given 16"),
-        (broken(1, weight=np.zeros((2, 16, 16), np.float32)), "but is for 1 agent."),
+        (broken(1, weight=np.zeros((2, 16, 16), np.float32)), "but the policy is for 1 agent."),
         (broken(1, activation="swish"), "'swish'"),
         (replace(random_policy(), action_sizes=(5,)), "has 4 outputs, but its actions need 5"),
-        (replace(random_policy(), head=Head("box", "tanh")), "needs lower and upper ends"),
+        (replace(random_policy(), head=Head("box", "tanh")), "needs lower and upper bounds"),
         (replace(random_policy(agents=2), agent_names=("a",)), "has 1 agent, but sizes of"),
-        (replace(random_policy(), action_sizes=(0,)), "sees nothing or has no action"),
+        (replace(random_policy(), action_sizes=(0,)), "without observation or action"),
         (replace(random_policy(normalised=True), observation_sizes=(5,)), "takes 6 numbers, but is given 5"),
-        (replace(random_policy(one_hot=6), observation_sizes=(6,)), "sees one whole number"),
+        (replace(random_policy(one_hot=6), observation_sizes=(6,)), "takes one integer"),
         (
             replace(random_policy(), normaliser=random_policy(observation=(5,), normalised=True).normaliser),
             "normaliser",
@@ -153,7 +153,7 @@ def frozen(weight=None, bits=8):
         (replace(image_policy(), image=(2, 16, 15)), "its observation has another size"),
         (replace(image_policy(), layers=image_policy().layers[1:]), "but is given (2, 16, 16)"),
         (replace(image_policy(), layers=(image_policy().layers[0], *image_policy().layers[2:])), "but is given 392"),
-        (frozen(weight=np.zeros((1, 1, 16), np.float32)), "a scale or a zero point that cannot be"),
+        (frozen(weight=np.zeros((1, 1, 16), np.float32)), "an invalid scale or zero point"),
         (frozen(weight=np.ones((1, 16), np.float32)), "with scales of shape (1, 1, 16)"),
         (frozen(bits=17), "bits is 17"),
     ],

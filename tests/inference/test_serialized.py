@@ -207,9 +207,9 @@ def test_missing_left_over_and_strange_arrays():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "not a policy's"),
-        (b"\x08\x0a\x12\x05shoal" * 20, "not a policy's"),
-        (MAGIC + b"1", "not a policy's"),
+        (b"", "not a policy that"),
+        (b"\x08\x0a\x12\x05shoal" * 20, "not a policy that"),
+        (MAGIC + b"1", "not a policy that"),
         (HEADER.pack(MAGIC, FORMAT + 1, bytes(32)), "format 2, but this version of Shoal reads format 1"),
         (HEADER.pack(MAGIC, FORMAT, bytes(32)), "wrong checksum"),
         (HEADER.pack(MAGIC, FORMAT, hashlib.sha256(b"").digest()), "cannot be read"),

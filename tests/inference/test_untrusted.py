@@ -95,10 +95,10 @@ BOMBS = {
     "weights elsewhere": (changed(outside), "weights in another file"),
     "a size that is not there": (
         changed(lambda model: model.graph.initializer[0].dims.__setitem__(0, LARGE)),
-        "of another size than it says",
+        "of another size than it declares",
     ),
-    "sizes that contradict": (changed(lambda model: model.graph.node.reverse()), "do not fit together"),
-    "functions": (changed(lambda model: model.functions.add(name="f")), "functions of its own"),
+    "sizes that contradict": (changed(lambda model: model.graph.node.reverse()), "are inconsistent"),
+    "functions": (changed(lambda model: model.functions.add(name="f")), "custom functions"),
     "sparse constants": (changed(lambda model: model.graph.sparse_initializer.add()), "sparse constants"),
     "names with line breaks": (
         changed(lambda model: setattr(model.graph.node[0], "op_type", "Mat\nMul")),

@@ -263,7 +263,7 @@ def test_ctrl_c_keeps_what_was_measured():
     kept = []
     found = profile(sweep, GEOMETRY, stop_at_the_second_group, kept.append, in_this_process=True)
     assert kept == [found] and {row["agents"] for row in found.rows} == {2}
-    assert any("Interrupted" in remark for remark in remarks(found))
+    assert found.interrupted and any("Interrupted" in remark for remark in remarks(found))
     with pytest.raises(KeyboardInterrupt):
         profile(Sweep((3,), settings=TINY), GEOMETRY, stop_at_the_second_group, in_this_process=True)
 

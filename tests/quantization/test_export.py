@@ -67,7 +67,7 @@ def test_the_check_refuses_and_leaves_the_old_file(tmp_path, monkeypatch):
     x, path = states_for(box_spec()), tmp_path / "policy.onnx"
     path.write_bytes(b"old")
     policy, outputs = from_team(team), team_outputs(team, x)
-    with pytest.raises(UserError, match="was not written: the policy's layers one after the other give other outputs"):
+    with pytest.raises(UserError, match="was not written: the policy's layers in sequence give other outputs"):
         export_policy(policy, path, "float32", x, outputs + 0.01)
     with pytest.raises(UserError, match=r"with packed the actions are wrong by .* at most 1e-06"):
         export_policy(policy, path, "packed", x, outputs, 3, tolerance=1e-6)
@@ -84,7 +84,7 @@ def test_what_does_not_run_in_8_bits_or_differs_alone_is_refused(tmp_path):
     found = export_policy(from_team(team), tmp_path / "p.onnx", "int8", x, team_outputs(team, x))
     with pytest.raises(UserError, match="only 40% of its products would run in 8 bits"):
         refuse_if_wrong(replace(found, int8_share=0.4))
-    with pytest.raises(UserError, match="a state alone gets another action"):
+    with pytest.raises(UserError, match="a state gets different actions alone"):
         refuse_if_wrong(replace(found, alone_equal=False))
 
 
@@ -118,7 +118,7 @@ def fill(value, agent=slice(None)):
     [
         (broken(fill(np.nan)), "float32", "Layer 2 of the policy has NaN or infinity among its weights"),
         (broken(fill(0, 1)), "int8", "Layer 2 of 'agent_1' has only zero weights"),
-        (broken(fill(1e5)), "float16", "float16 ends at 65504"),
+        (broken(fill(1e5)), "float16", "float16 reaches only 65504"),
     ],
 )
 def test_policies_that_cannot_be_exported(tmp_path, policy, precision, said):
@@ -135,7 +135,7 @@ def test_policies_that_cannot_be_exported(tmp_path, policy, precision, said):
         ("packed", 8, "--bits is 8, but must be from 2 to 7"),
         ("packed", 1, "--bits is 1"),
         ("int8", 9, "--bits is 9, but must be from 2 to 8"),
-        ("float32", 8, "float32 has no choice of bits"),
+        ("float32", 8, "the bits of float32 are fixed"),
         ("int4", None, "'int4' is not known"),
     ],
 )
@@ -145,7 +145,7 @@ def test_bits_out_of_range(precision, bits, said):
 
 
 def test_a_policy_with_boxes_is_not_sampled():
-    with pytest.raises(UserError, match="Only choices can be drawn"):
+    with pytest.raises(UserError, match="Only choices can be sampled"):
         from_team(make_team(box_spec(), SMALL, 3, torch.device("cpu")), sample=True)
 
 
@@ -225,7 +225,7 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     team.rollout_actors(torch.from_numpy(x).transpose(0, 1))  # ranges are observed
     qat.freeze()
     policy = RunPolicy(team, config, tmp_path)
-    with pytest.raises(UserError, match="takes one file an agent: say --each"):
+    with pytest.raises(UserError, match="needs one file per agent: pass --each"):
         make_jobs(policy, path, x, Wanted())
     jobs = make_jobs(policy, path, x, Wanted(each=True))
     assert [len(job.policy.grids) for job in jobs] == [0, 3, 0]
@@ -274,5 +274,5 @@ def test_choices_that_a_file_does_not_have(tmp_path):
     model.graph.node.append(onnx.helper.make_node("Add", ["before", "more"], ["action"]))
     model.metadata_props.pop()  # the seal
     onnx.save(model, path)
-    with pytest.raises(UserError, match="takes a choice that it says it does not have"):
+    with pytest.raises(UserError, match="returns a choice that its metadata does not allow"):
         PolicyFile(path).act(x)

@@ -101,7 +101,7 @@ def test_wrong_zips_and_options(tmp_path, run, shoal):
         ((zip_path, "--env", "Pendulum-v1", "--out", path), "does not fit"),
         ((run, "--env", "gym:CartPole-v1", "--out", path), "does not fit the run"),
         ((dqn_path, "--env", "CartPole-v1", "--sample", "--out", path), "A2C and PPO"),
-        ((zip_path, "--env", "CartPole-v1", "--each", "--out", path), "is one agent"),
+        ((zip_path, "--env", "CartPole-v1", "--each", "--out", path), "is a single agent"),
     ):
         code, _, err = shoal("export", *words)
         assert code == 2 and said in err and not path.exists()

@@ -123,7 +123,7 @@ def test_only_the_chosen_agents_are_quantized():
     assert model_bytes(actors, second) == pytest.approx((full + small) / 2, abs=4)
     with pytest.raises(UserError, match="networks is 2"):
         quantized(actors, Plan(FOUR, networks=(2,)))
-    with pytest.raises(UserError, match="no single agent"):
+    with pytest.raises(UserError, match="not that of a single agent"):
         quantized(mlp(), Plan(FOUR, networks=(0,)))
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_quantized_is_refused():
     with pytest.raises(UserError, match="no layer"):
         quantized(nn.Sequential(nn.ReLU()), Plan(FOUR))
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
-    with pytest.raises(UserError, match=r"'0' computes its weights"):
+    with pytest.raises(UserError, match=r"'0' recomputes its weights"):
         quantized(normed, Plan(FOUR))
     with pytest.raises(UserError, match=r"layer '0' is not known"):
         quantized(mlp(), Plan(FOUR, EIGHT))

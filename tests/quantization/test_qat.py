@@ -187,7 +187,7 @@ def test_one_agent_alone_is_quantized():
     assert torch.equal(alone[0], plain[0]) and torch.equal(alone[2], plain[2]) and not torch.equal(alone[1], plain[1])
     alone.sum().backward()
     assert all(bool(weight.grad.isfinite().all()) for weight in network.weights)
-    with pytest.raises(UserError, match="one agent in few bits"):
+    with pytest.raises(UserError, match="Only one agent of the team"):
         frozen_layers(network)
     qat.detach()
     every = Qat({"actors": network}, 2, 0.0)
@@ -195,7 +195,7 @@ def test_one_agent_alone_is_quantized():
     every.detach()
     with pytest.raises(UserError, match="--qat-agent is 3"):
         Qat({"actors": network}, 2, only=3)
-    with pytest.raises(UserError, match="no single agent"):
+    with pytest.raises(UserError, match="not that of a single agent"):
         Qat({"network": nn.Linear(2, 2)}, 2, only=0)
 
 

@@ -161,12 +161,12 @@ def states(count=200):
         ("Plain", None),
         ("NoBias", None),
         ("TrunkPolicy", None),
-        ("Slope", r"a part LeakyReLU\(negative_slope=0.5\) that no exported file knows"),
-        ("Norm", r"a part LayerNorm.* that no exported file knows"),
-        ("Function", "something happens between them"),
+        ("Slope", r"a part LeakyReLU\(negative_slope=0.5\) that cannot be exported"),
+        ("Norm", r"a part LayerNorm.* that cannot be exported"),
+        ("Function", "it computes something between them"),
         ("Branches", "Layer 2 of the policy takes 4 numbers, but is given 12"),
-        ("GainPolicy", "something happens between them"),
-        ("CarelessPolicy", "something happens between them"),
+        ("GainPolicy", "it computes something between them"),
+        ("CarelessPolicy", "it computes something between them"),
     ],
 )
 def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path, name, cannot):
@@ -192,7 +192,7 @@ def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path
 @pytest.mark.parametrize("name", ["Turned", "Obstinate", "TurnedDQN"])
 def test_a_policy_that_does_not_act_by_its_layers_is_refused(tmp_path, name):
     path, _ = zipped(tmp_path, name)
-    with pytest.raises(UserError, match="computes its actions in a way of its own"):
+    with pytest.raises(UserError, match="computes its actions in a custom way"):
         read_zip(path, trust=True)
 
 
@@ -239,7 +239,7 @@ def test_convolutions_with_unusual_options(tmp_path, options, can):
     theirs = make("ppo", name, "CnnPolicy", policy_kwargs=settings)
     subject = playing(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), name)
     if not can:
-        with pytest.raises(UserError, match=r"a part Conv2d\(.*that no exported file knows"):
+        with pytest.raises(UserError, match=r"a part Conv2d\(.*that cannot be exported"):
             subject.portable()
         return
     policy = subject.portable()

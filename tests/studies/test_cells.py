@@ -7,11 +7,11 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.studies import cells as cells_module
-from shoal.studies.cells import Cell, Cells
+from shoal.studies.cells import Cells, StudyCell
 from shoal.studies.study import Options
 from tests.studies.at_once import AtOnce
 
-CELLS = [Cell(f"cell {k}", {"k": k}, 2.0) for k in range(3)]
+CELLS = [StudyCell(f"cell {k}", {"k": k}, 2.0) for k in range(3)]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_finished_cells_are_not_done_again(tmp_path):
     ]
     again = made(tmp_path, budget=0)
     assert again.run(CELLS, refuse) == found and not again.failed
-    other = [Cell("cell 0", {"k": 5}), *CELLS[1:]]
+    other = [StudyCell("cell 0", {"k": 5}), *CELLS[1:]]
     assert made(tmp_path).run(other, square)["cell 0"]["square"] == 25
 
 
@@ -80,7 +80,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     done = made(tmp_path)
     found = done.run(CELLS, square, workers=1)
     assert list(found) == ["cell 0", "cell 1"] and done.failed == ["Interrupted: 2 of 3 cells are finished."]
-    assert done.run([Cell("more", {"k": 1})], refuse) == {}
+    assert done.interrupted
+    assert done.run([StudyCell("more", {"k": 1})], refuse) == {}
     with pytest.raises(KeyboardInterrupt):
         made(tmp_path / "empty").run(CELLS[2:], square)
 

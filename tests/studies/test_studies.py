@@ -54,7 +54,7 @@ def test_a_study_of_a_profile_takes_uniform_sampling_in_the_order_of_agents(prof
 def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tmp_path):
     alone = {name: [row for row in profiled[name] if row["agents"] == 3] for name in ("rows", "misses")}
     study = study_of("growth", {**profiled, **alone, "growth": []})
-    assert any("beside its half" in finding for finding in study.findings) and len(study.tables) == 1
+    assert any("together with its half" in finding for finding in study.findings) and len(study.tables) == 1
     assert draw_figures(study, tmp_path)[0].stat().st_size > 2_000
 
 
@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gap", "ci", "verdict"), [(-3.0, 1.0, "worse"), (2.0, 1.0, "better"), (-0.5, 1.0, "no difference")]
+    ("gap", "ci", "verdict"), [(-3.0, 1.0, "worse"), (2.0, 1.0, "better"), (-0.5, 1.0, "no significant difference")]
 )
 def test_verdicts(gap, ci, verdict):
     row = {
@@ -129,5 +129,5 @@ def test_unknown_study():
 @pytest.mark.parametrize("data", [{}, {"rows": 5}, {"rows": [{}], "growth": [], "neighbor": [], "misses": [{}]}])
 @pytest.mark.parametrize("name", STUDIES)
 def test_data_of_something_else(name, data):
-    with pytest.raises(UserError, match="cannot be made of these data"):
+    with pytest.raises(UserError, match="cannot be made from these data"):
         study_of(name, data)

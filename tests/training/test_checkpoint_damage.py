@@ -74,7 +74,7 @@ def test_any_damage_is_found_and_the_checkpoint_before_is_used(two: Path, name: 
     assert ring.added == 10
     assert len(said) == 1
     assert re.fullmatch(
-        rf"Checkpoint {two}/00000002 is damaged \({Path(name).name} .+\); the one before it, 00000001, is used\.",
+        rf"Checkpoint {two}/00000002 is damaged \({Path(name).name} .+\); the previous one, 00000001, is used\.",
         said[0],
     )
     save(store, 2, ring.add(20))  # the same names again: the damaged things are in the way
@@ -85,7 +85,7 @@ def test_any_damage_is_found_and_the_checkpoint_before_is_used(two: Path, name: 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_segment_that_all_checkpoints_share_ends_in_a_sentence(two: Path, how: str) -> None:
     DAMAGE[how](two / "replay/000000000000-000000000010.safetensors")
-    with pytest.raises(UserError, match="No whole checkpoint is left: ") as error:
+    with pytest.raises(UserError, match="No intact checkpoint is left: ") as error:
         Checkpoints(two).load(no_warning)
     text = str(error.value)
     assert "00000001 is damaged" in text and "00000002 is damaged" in text and "\n" not in text
@@ -116,7 +116,7 @@ def test_an_empty_folder_is_a_damaged_checkpoint(two: Path) -> None:
     said: list[str] = []
     assert check(Checkpoints(two).load(said.append)).added == 30
     assert said == [
-        f"Checkpoint {two}/00000003 is damaged (manifest.json is missing); the one before it, 00000002, is used."
+        f"Checkpoint {two}/00000003 is damaged (manifest.json is missing); the previous one, 00000002, is used."
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_checkpoint_under_the_name_of_another_episode_is_damage(two: Path) -> 
     (two / "00000002").rename(two / "00000700")
     said: list[str] = []
     assert check(Checkpoints(two).load(said.append)).added == 10
-    assert "it is that of episode 2" in said[0]
+    assert "it belongs to episode 2" in said[0]
 
 
 def test_several_damaged_ones_are_each_told(two: Path) -> None:

@@ -29,7 +29,7 @@ def test_waiting_is_told_once(tmp_path, clock):
     assert meter.sentence(2) is None  # too early to tell
     clock[0] += 4
     assert meter.sentence(2) == (
-        "Other programs keep the processors busy: this run waits for them 50% of the time; --threads 1 waits less."
+        "Other programs keep the CPUs busy: this run waits for them 50% of the time; --threads 1 waits less."
     )
     waited(tmp_path, 5.5, 9.5)
     clock[0] += 8
@@ -44,7 +44,7 @@ def test_only_the_time_since_the_last_look_counts(tmp_path, clock):
     assert meter.sentence(1) is None
     waited(tmp_path, 7.0)
     clock[0] += 10
-    assert meter.sentence(1) == "Other programs keep the processors busy: this run waits for them 60% of the time."
+    assert meter.sentence(1) == "Other programs keep the CPUs busy: this run waits for them 60% of the time."
 
 
 def test_a_system_that_does_not_tell(tmp_path, clock):

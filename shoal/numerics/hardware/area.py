@@ -247,7 +247,7 @@ def _wide(path: Datapath) -> bool:
     return any(isinstance(a, FloatFormat) and a.mantissa > MOST_LUT_MANTISSA for a in path.operands)
 
 
-def _rows(table: tables.Table[Resources], kind: type = FloatFormat) -> dict[tuple[int, ...], Resources]:
+def _rows(table: tables.PublishedTable[Resources], kind: type = FloatFormat) -> dict[tuple[int, ...], Resources]:
     """The rows of one kind of format, by (exponent, mantissa) or (bits before, bits after the point)."""
     named = {name: parse(name) for name in table.rows}
     return {bits_of(format): table.rows[name] for name, format in named.items() if isinstance(format, kind)}
@@ -257,7 +257,7 @@ def _converter_rows() -> dict[tuple[int, ...], int]:
     return {bits_of(parse(name)): luts for name, luts in tables.CONVERTER.rows.items()}
 
 
-def _by_width(table: tables.Table[Resources]) -> dict[tuple[int, ...], float]:
+def _by_width(table: tables.PublishedTable[Resources]) -> dict[tuple[int, ...], float]:
     return {(sum(point),): luts for point, (luts, _) in _rows(table, FixedFormat).items()}
 
 

@@ -47,7 +47,7 @@ def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
     return low * format.width / 64, high * format.width / 64
 
 
-def _operation(unit: Unit, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
+def _operation(unit: Unit, multiply: tables.PublishedTable[float], add: tables.PublishedTable[float]) -> Operation:
     path = datapath_of(unit)
     added, kind = _between(path.accumulator, add)
     multiplied, *other = (_between(format, multiply) for format in dict.fromkeys(path.operands))
@@ -56,7 +56,7 @@ def _operation(unit: Unit, multiply: tables.Table[float], add: tables.Table[floa
     return Operation(multiplied[0], added, max(kind, multiplied[1], key=KINDS.index))
 
 
-def _between(format: Scalar, table: tables.Table[float]) -> tuple[float, str]:
+def _between(format: Scalar, table: tables.PublishedTable[float]) -> tuple[float, str]:
     if isinstance(format, FloatFormat):
         bits, low, high, names = format.mantissa + 1, 11, 24, ("FP16", "FP32")
         known = {(5, 10): "FP16", (8, 23): "FP32"}.get((format.exponent, format.mantissa))

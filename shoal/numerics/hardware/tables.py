@@ -14,7 +14,7 @@ Resources = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Table(Generic[Figure]):
+class PublishedTable(Generic[Figure]):
     """Figures by name, and where they are in the slides."""
 
     source: str
@@ -23,7 +23,7 @@ class Table(Generic[Figure]):
 
 _EXPLORATION = "slide 'MAC Design Space Exploration'"
 
-MULTIPLIER: Table[Resources] = Table(
+MULTIPLIER: PublishedTable[Resources] = PublishedTable(
     f"{_EXPLORATION}, table 'I/O precision'; EeMm in CFG-1",
     {
         "fp32": (374, 2), "fp16": (195, 1), "bf16": (180, 1), "E6M3": (115, 0), "E5M3": (86, 0), "E4M3": (78, 0),
@@ -31,11 +31,11 @@ MULTIPLIER: Table[Resources] = Table(
     },
 )  # fmt: skip
 
-MULTIPLIER_WITHOUT_DSPS: Table[Resources] = Table(
+MULTIPLIER_WITHOUT_DSPS: PublishedTable[Resources] = PublishedTable(
     f"{_EXPLORATION}, table 'I/O precision', row 'FP32 (no DSP)'", {"fp32": (987, 0)}
 )
 
-ACCUMULATOR: Table[Resources] = Table(
+ACCUMULATOR: PublishedTable[Resources] = PublishedTable(
     f"{_EXPLORATION}, table 'Area of accumulator'",
     {
         "fp32": (189, 2), "E7M7": (255, 0), "E7M5": (185, 0), "E7M3": (187, 0), "E6M7": (242, 0), "E6M5": (187, 0),
@@ -44,13 +44,13 @@ ACCUMULATOR: Table[Resources] = Table(
 )  # fmt: skip
 
 CONVERTER_TARGET = "Q8.13"
-CONVERTER: Table[int] = Table(  # by the format of the product
+CONVERTER: PublishedTable[int] = PublishedTable(  # by the format of the product
     f"{_EXPLORATION}, table 'Area of accumulator and data converter', column 'Converter (to Q8.13)'",
     {"E7M7": 116, "E7M5": 103, "E7M3": 72, "E6M7": 97, "E6M5": 81, "E6M3": 67},
 )
 
 SYSTEM_PES = 64  # a 16x4 systolic array, one kernel, 280 MHz: slide 'Archimedes-MPO Overview'
-SYSTEM: Table[Resources] = Table(
+SYSTEM: PublishedTable[Resources] = PublishedTable(
     "slide 'Full MAC configuration: system-level area and test accuracy'",
     {
         "fp32+fp32": (58_420, 320),
@@ -61,19 +61,19 @@ SYSTEM: Table[Resources] = Table(
 )
 
 _GOOD = "slide 'Quantization effects: the good' (M. Horowitz, 45 nm)"
-ADD_ENERGY: Table[float] = Table(
+ADD_ENERGY: PublishedTable[float] = PublishedTable(
     f"{_GOOD}, table 'ADD energy (pJ)'", {"INT8": 0.03, "INT32": 0.1, "FP16": 0.4, "FP32": 0.9}
 )
-MULTIPLY_ENERGY: Table[float] = Table(
+MULTIPLY_ENERGY: PublishedTable[float] = PublishedTable(
     f"{_GOOD}, table 'MULT energy (pJ)'", {"INT8": 0.2, "INT32": 3.1, "FP16": 1.1, "FP32": 3.7}
 )
-ADD_AREA: Table[float] = Table(
+ADD_AREA: PublishedTable[float] = PublishedTable(
     f"{_GOOD}, table 'ADD area (μm²)'", {"INT8": 36, "INT32": 137, "FP16": 1360, "FP32": 4184}
 )
-MULTIPLY_AREA: Table[float] = Table(
+MULTIPLY_AREA: PublishedTable[float] = PublishedTable(
     f"{_GOOD}, table 'MULT area (μm²)'", {"INT8": 282, "INT32": 3495, "FP16": 1640, "FP32": 7700}
 )
-MEMORY_ENERGY: Table[tuple[float, float]] = Table(  # lowest and highest pJ of an access to 64 bits
+MEMORY_ENERGY: PublishedTable[tuple[float, float]] = PublishedTable(  # lowest and highest pJ of an access to 64 bits
     f"{_GOOD}, table 'Memory access energy (pJ)'",
     {"8KB": (10, 10), "32KB": (20, 20), "1MB": (100, 100), "DRAM": (1300, 2600)},
 )

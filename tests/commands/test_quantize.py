@@ -16,7 +16,7 @@ from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.states import Thinned
-from shoal.policies.widths import STATES, Row, Sweep, Width, _row, sweep
+from shoal.policies.widths import STATES, Row, Width, WidthSweep, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model
@@ -64,7 +64,7 @@ def test_a_zip(capsys, model, tmp_path):
     assert 0 < fine["kl"] < 1e-6 < coarse["kl"] and fine["equal_actions"] > 0.999 > coarse["equal_actions"]
     weights, biases = 4 * 12 + 12 * 8 + 8 * 2, 12 + 8 + 2
     assert full["bytes"] == 4 * (weights + biases)
-    assert coarse["bytes"] == weights // 2 + 4 * biases + 4 * biases  # a scale an output
+    assert coarse["bytes"] == weights // 2 + 4 * biases + 4 * biases  # one scale per output channel
     assert rows["E4M3", "weights"]["bytes"] == weights + 4 * biases
     assert [layer["layer"] for layer in found["layers"]] == [
         "mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net",
@@ -126,7 +126,7 @@ def test_every_row_starts_where_the_others_do(run):
         return env
 
     subject.make_env = watched
-    found = sweep(subject, Sweep((FOUR,), ("weights", "activations", "both"), episodes=4))
+    found = sweep(subject, WidthSweep((FOUR,), ("weights", "activations", "both"), episodes=4))
     assert len(starts) == 5 and all(np.array_equal(start, starts[0]) for start in starts)
     assert [row.what for row in found.rows] == ["none", "trained", "weights", "activations", "both"]
     assert found.rows[3].bytes == found.rows[0].bytes > found.rows[2].bytes
@@ -155,7 +155,7 @@ def test_pictures_are_played(capsys, tmp_path):
     assert ask(capsys, path, "--env", "CartPole-v1", "--out", tmp_path)[0] == 2
     gymnasium.register("Larger-v0", Large)
     code, _, said = ask(capsys, path, "--env", "Larger-v0", "--out", tmp_path)
-    assert code == 2 and "layers are of another size" in said
+    assert code == 2 and "layers need another size" in said
 
 
 class Large(Pictures):
@@ -214,7 +214,7 @@ def test_states_are_spread_over_all_that_was_met():
 
 def test_what_a_row_quantizes():
     edge = Width("8 bits", Scheme(8, per_channel=True))
-    wanted = Sweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
+    wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Scheme(4, symmetric=False, per_channel=False)
     rest = edge.scheme, edge.scheme, True, (0,)
     assert wanted.plan(FOUR.scheme, "both") == Plan(FOUR.scheme, inputs, *rest)
@@ -307,7 +307,7 @@ def test_wrong_words(capsys, model, tmp_path, words, sentence):
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its numbers")],
+    [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its values")],
 )
 def test_wrong_weights(capsys, model, tmp_path, change, sentence):
     path = changed(model, tmp_path / "wrong.zip", tensors=change)
@@ -320,8 +320,8 @@ def test_wrong_policies(capsys, run, model, tmp_path):
     for words, sentence in (
         ((tmp_path / "none",), "There is no run folder, Stable-Baselines3 zip or ONNX file"),
         ((tmp_path,), "is not a run folder"),
-        ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a whole zip file"),
-        ((run, "--normaliser", "n.npz"), "--normaliser is for zips"),
+        ((tmp_path / "junk.zip", "--env", "CartPole-v1"), "is not a valid zip file"),
+        ((run, "--normaliser", "n.npz"), "--normaliser is for Stable-Baselines3 zips"),
         ((run, "--env", "predator-prey"), "does not fit the run"),
         ((model,), "--env is missing"),
     ):

@@ -113,9 +113,9 @@ def test_what_cannot_be_drawn_exported_or_quantized(folder):
         policy = loaded(folder, name)
         for draw in (lambda policy: policy.act(policy.make_env().reset(), sample=True),
                      lambda policy: policy.evaluate(1, sample=True)):  # fmt: skip
-            with pytest.raises(UserError, match="has no distribution to draw actions from"):
+            with pytest.raises(UserError, match="has no distribution to sample actions from"):
                 draw(policy)
-    with pytest.raises(UserError, match="is an exported file already"):
+    with pytest.raises(UserError, match="is already an exported file"):
         loaded(folder, "hunt.onnx").export("other.onnx")
     with pytest.raises(UserError, match="is an exported file; quantize the run"):
         loaded(folder, "hunt.onnx").quantize()
@@ -126,7 +126,7 @@ def test_what_cannot_be_drawn_exported_or_quantized(folder):
     [
         ("none", {}, "There is no run folder, Stable-Baselines3 zip or ONNX file"),
         ("ppo.zip", {}, "--env is missing"),
-        ("runs/hunt", {"normaliser": "n.npz"}, "--normaliser is for zips"),
+        ("runs/hunt", {"normaliser": "n.npz"}, "--normaliser is for Stable-Baselines3 zips"),
         ("runs/hunt", {"threads": 2}, "--threads is for exported files"),
         ("hunt.onnx", {"threads": 0}, "--threads is 0"),
         ("runs/hunt", {"env": "cooperative-navigation"}, "does not fit the run"),

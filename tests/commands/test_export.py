@@ -66,7 +66,7 @@ WRONG = [
     ("export {run} --precision int9 --out {tmp}/p.onnx", "'int9' is not one of"),
     ("export {run} --precision packed --bits 1 --out {tmp}/p.onnx", "--bits is 1, but must be from 2 to 8"),
     ("export {run} --precision packed --bits 8 --out {tmp}/p.onnx", "--bits is 8, but must be from 2 to 7"),
-    ("export {run} --bits 8 --out {tmp}/p.onnx", "float32 has no choice of bits"),
+    ("export {run} --bits 8 --out {tmp}/p.onnx", "the bits of float32 are fixed"),
     ("export {run} --out {tmp}/p.txt", "must end in .onnx"),
     ("export {run} --out {tmp}/none/p.onnx", "there is no folder"),
     (f"export {{run}} --out {{tmp}}/{'p' * 300}.onnx", "File name too long"),
@@ -109,7 +109,7 @@ def test_a_world_that_the_file_does_not_name(tmp_path, shoal):
     states = np.random.default_rng(1).standard_normal((32, 1, 4)).astype(np.float32)
     export_policy(policy, path, "float32", states, policy.outputs(states))
     code, _, err = shoal("evaluate", path)
-    assert code == 2 and "name one with --env" in err
+    assert code == 2 and "pass one with --env" in err
     code, out, _ = shoal("evaluate", path, "--env", "gym:CartPole-v1", "--episodes", 5, "--json")
     assert code == 0 and json.loads(out)["return_mean"] >= 8
 

@@ -114,7 +114,7 @@ def test_other_weights_in_a_running_engine(name, precision, batch, framed):
     for was, rows in zip(before, (x, x[:1]), strict=True):
         assert np.array_equal(engine.act(rows), fresh.act(rows))
         assert not np.allclose(engine.act(rows), was, atol=1e-3)
-    with pytest.raises(UserError, match="other layers"):
+    with pytest.raises(UserError, match="different layers"):
         engine.load(random_policy(agents=2, head="gaussian", hidden=(8,)))
 
 
@@ -131,7 +131,7 @@ def test_another_frame_in_a_running_engine(name, precision, batch):
         engine.load(new)
         assert np.array_equal(engine.act(x), make_engine(new, name, precision, batch=batch).act(x))
     engine = make_engine(random_policy(agents=2, action=(4, 2)), name, precision, batch=batch)
-    with pytest.raises(UserError, match="make a new engine"):
+    with pytest.raises(UserError, match="create a new engine"):
         engine.load(random_policy(agents=2, action=(4, 3)))
 
 
@@ -161,7 +161,7 @@ def test_other_strides_take_a_new_engine():
     a, b, *rest = policy.layers
     other = replace(policy, layers=(replace(a, stride=(1, 1)), replace(b, stride=(2, 2)), *rest))
     for running in (make_engine(policy, "onnx"), TorchEngine(policy)):
-        with pytest.raises(UserError, match="make a new engine"):
+        with pytest.raises(UserError, match="create a new engine"):
             running.load(other)
 
 
@@ -176,9 +176,9 @@ def test_what_was_frozen_in_a_running_engine(precision, batch):
         engine.load(policy)
         expected = policy.reference(x, dtype=np.float32)
         assert np.abs(engine.act(x) - expected).mean() < 0.01 * np.ptp(expected)
-    with pytest.raises(UserError, match="numba engine has no grids"):
+    with pytest.raises(UserError, match="numba engine does not support frozen input grids"):
         make_engine(old, "numba")
-    with pytest.raises(UserError, match="torch engine has no grids"):
+    with pytest.raises(UserError, match="torch engine does not support frozen input grids"):
         TorchEngine(old)
 
 
@@ -301,7 +301,7 @@ def test_auto_keeps_the_precision_that_was_asked_for():
     [
         ({"name": "tvm"}, "'tvm' is not known"),
         ({"precision": "int3"}, "'int3' is not known"),
-        ({"name": "numba", "precision": "int8"}, "has no precision 'int8'"),
+        ({"name": "numba", "precision": "int8"}, "does not support the precision 'int8'"),
         ({"threads": 0}, "threads is 0"),
         ({"batch": 0}, "batch is 0"),
     ],
