@@ -15,12 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
-from shoal.inference.layers import Array, Conv2d, Grid, Layer, Linear, check_layer, layer_of_agent, run_layer
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
 
 Actions = NDArray[Any]
 """Choices (B, N) int64, or boxes (B, N, A) float32."""
 FORMAT = 1
 """Of what an exported file says about itself."""
+ALL = slice(None)
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
+"""Ends of the log-deviations of a Gaussian policy of Shoal's own."""
 MASKED = np.float32(-1e9)  # added to the logits of choices that an agent does not have
 
 
@@ -61,6 +65,16 @@ class Head:
         return self.kind in ("argmax", "categorical")
 
 
+@dataclass(frozen=True)
+class Exploration:
+    """How a policy of Shoal's own explores in training, as far as its head does not say it: see `explore`."""
+
+    deviation: float = 0.0
+    """Boxes without a Gaussian: standard deviation of the noise, in half-widths of the box."""
+    one_hot: bool = False
+    """Choices are one-hot vectors; False: soft Gumbel vectors."""
+
+
 @dataclass(frozen=True, eq=False)
 class Policy:
     """All agents' policies, from raw observation to the environment's action."""
@@ -78,6 +92,8 @@ class Policy:
     one_hot: int = 0
     """The observation is one whole number below this, and the network sees it one-hot; 0: it is a vector."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    exploration: Exploration | None = None
+    """How it explores in training; None: it does not, or nobody knows how."""
 
     @property
     def agents(self) -> int:
@@ -133,9 +149,16 @@ class Policy:
         assert isinstance(last, Linear)
         size, quantized = self.action_size, last.quantized
         if quantized is not None:
-            quantized = replace(quantized, weight_scale=quantized.weight_scale[:, :size])
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(size)))
         means = replace(last, weight=last.weight[:, :, :size], bias=last.bias[:, :size], quantized=quantized)
-        return replace(self, layers=(*self.layers[:-1], means), head=replace(self.head, kind="box"))
+        head = replace(self.head, kind="box")
+        return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
+
+    def network(self) -> "Policy":
+        """The network alone: from a world's observations, whole numbers one-hot, to all of its outputs (B, N, U)."""
+        seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
+        outputs = (self.layers[-1].units,) * self.agents
+        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
 
     def of_agent(self, agent: int) -> "Policy":
         """One agent's policy alone, without padding."""
@@ -146,7 +169,9 @@ class Policy:
             layers[0] = replace(first, weight=np.ascontiguousarray(first.weight[:, :seen]))
         last = layers[-1]
         assert isinstance(last, Linear)
-        quantized = last.quantized and replace(last.quantized, weight_scale=last.quantized.weight_scale[:, :act])
+        quantized = last.quantized
+        if quantized is not None:
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(act)))
         weight = np.ascontiguousarray(last.weight[:, :, :act])
         layers[-1] = replace(last, weight=weight, bias=last.bias[:, :act], quantized=quantized)
         head, norm = played.head, played.normaliser

@@ -99,16 +99,17 @@ def test_choices_become_one_hot_for_worlds():
 
 
 def test_a_grid_rounds_ties_to_even_and_clamps():
-    grid = Grid(np.float32([0.5, 2.0]), np.int32([3, 0]), bits=3)
+    grid = Grid(np.float32([[0.5], [2.0]]), np.int32([[3], [0]]), bits=3)
     x = np.array([[-9.0, -0.25, 0.25, 0.75, 9.0], [-1.0, 1.0, 3.0, 6.9, 99.0]])
     assert grid.round(x).tolist() == [[-1.5, 0, 0, 1.0, 2.0], [0, 0, 4.0, 6.0, 14.0]]
 
 
 def test_frozen_weights_are_symmetric():
-    frozen = Quantized(3, np.float32([[1.0, 0.5]]))
     weight = np.float32([[[2.4, 2.4], [-9.0, -0.3]]])
-    assert frozen.codes(weight, 2).tolist() == [[[2, 3], [-3, -1]]]
-    assert frozen.round(weight, 2).tolist() == [[[2.0, 1.5], [-3.0, -0.5]]]
+    grid = Grid(np.float32([[[1.0, 0.5]]]), np.int32([[[0, 0]]]), 3, "symmetric")
+    layer = Linear(weight, np.zeros((1, 2), np.float32), quantized=Quantized(grid))
+    assert grid.encode(weight).tolist() == [[[2, 3], [-3, -1]]]
+    assert layer.played_weight.tolist() == [[[2.0, 1.5], [-3.0, -0.5]]]
 
 
 def broken(layer, **changes):
