@@ -75,9 +75,9 @@ def to_payload(policy: Policy, numbers: Array, bits: int) -> Bytes:
             return _filled(numbers.astype(np.float16).view(np.uint8))
     parts: list[NDArray[np.uint8]] = []
     for weight, bias in split(policy, numbers):
-        codes, scales = encode(weight, bits)
+        codes, grid = encode(weight, bits)
         parts += [codes.view(np.uint8).ravel()] if bits == 8 else pack(codes, bits)
-        parts += [np.ascontiguousarray(array).view(np.uint8).ravel() for array in (scales, bias)]
+        parts += [np.ascontiguousarray(array).view(np.uint8).ravel() for array in (grid.scale, bias)]
     return _filled(np.concatenate(parts))
 
 

@@ -49,7 +49,8 @@ class Versions:
             at = offset + LINE + k * (LINE + self.size)
             self._marks.append(memory.array(np.int64, (4,), at))
             self._slots.append(memory.array(np.uint64, (self.size // 8,), at + LINE))
-        self._own = np.zeros(self.size // 8, np.uint64)  # a reader's copy
+        # a reader's copies: the last whole one stays as it is while the next is made, for whoever works with it in place
+        self._held, self._spare = (np.zeros(self.size // 8, np.uint64) for _ in range(2))
 
     @property
     def latest(self) -> int:
@@ -68,7 +69,7 @@ class Versions:
         self._latest[0] = number
 
     def pull(self, after: int = 0) -> Pulled | None:
-        """The latest version if its number is beyond `after`; its payload is overwritten by the next pull."""
+        """The latest version if its number is beyond `after`; its payload stays until the next version is pulled."""
         for _ in range(ATTEMPTS):
             number = self.latest
             if number <= after:
@@ -77,9 +78,10 @@ class Versions:
             version, size = int(mark[VERSION]), int(mark[SIZE])
             if mark[NUMBER] != number or not 0 <= size <= self.size:
                 continue
-            found = copy_checked(slot[: size // 8], self._own)
+            found = copy_checked(slot[: size // 8], self._spare)
             same = np.uint64(found) == mark[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
             if mark[NUMBER] == number and same:
-                return Pulled(number, version, self._own.view(np.uint8)[:size])
+                self._held, self._spare = self._spare, self._held
+                return Pulled(number, version, self._held.view(np.uint8)[:size])
         self.refused += 1
         return None

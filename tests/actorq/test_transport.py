@@ -190,8 +190,8 @@ def test_payloads(bits):
         elif bits == 16:
             expected = layer.weight.astype(np.float16).astype(np.float32)
         else:
-            codes, scales = encode(layer.weight, bits)
-            expected = codes * scales[:, None]
+            codes, grid = encode(layer.weight, bits)
+            expected = codes * grid.scale
         assert (weight == expected).all()
         assert (bias == (layer.bias.astype(np.float16) if bits == 16 else layer.bias)).all()
     assert (numbers_of(with_numbers(subject, numbers)) == numbers).all()
