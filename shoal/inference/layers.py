@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError, counted
-from shoal.inference.grid import Grid
+from shoal.errors import UserError, check_range, counted
+from shoal.inference.grid import Grid, Kind
 
 Array = NDArray[np.float32]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
@@ -77,6 +77,12 @@ class Conv2d:
         """The weights, rounded if they were frozen to a grid."""
         return _played(self)
 
+    def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
+        """Height and width of what it makes of an image of this height and width."""
+        kernel = self.weight.shape[2:]
+        parts = zip(image, kernel, self.stride, self.padding, strict=True)
+        return tuple((size + 2 * pad - side) // step + 1 for size, side, step, pad in parts)
+
 
 Layer = Linear | Conv2d
 
@@ -141,14 +147,16 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
 def check_layer(layer: Layer, name: str, agents: int) -> None:
     """Raise a `UserError` for shapes and numbers that cannot be played."""
     if isinstance(layer, Linear):
-        n, inputs, units = layer.weight.shape
-        if n != agents or layer.bias.shape != (n, units) or not inputs * units:
+        shape = layer.weight.shape
+        if len(shape) != 3 or shape[0] != agents or layer.bias.shape != (agents, shape[2]) or not layer.weight.size:
             raise UserError(
                 f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
                 f"but is for {counted(agents, 'agent')}."
             )
-    elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1]:
+    elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1] or not layer.weight.size:
         raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")
+    elif min(layer.stride) < 1 or min(layer.padding) < 0 or not np.less(layer.padding, layer.weight.shape[2:]).all():
+        raise UserError(f"{name} of the policy has the stride {layer.stride} and the padding {layer.padding}.")
     if layer.activation not in ACTIVATIONS:
         raise UserError(f"{name} of the policy has the activation '{layer.activation}', which is not known.")
     for what, numbers in (("weights", layer.weight), ("biases", layer.bias)):
@@ -156,3 +164,26 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
             total = numbers.sum()  # quicker to have, and finite only if all are
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be played.")
+    if layer.quantized is not None:
+        units = layer.units
+        shape = (units, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, units)
+        _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
+        if layer.quantized.input is not None:
+            _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
+
+
+def _check_grid(grid: Grid, what: str, kind: Kind, shape: tuple[int, ...]) -> None:
+    """Raise a `UserError` unless this is such a grid."""
+    check_range(f"{what} on a grid whose number of bits", grid.bits, 2, 16)
+    scale, zero = grid.scale, grid.zero_point
+    if (
+        grid.kind != kind
+        or scale.shape != shape
+        or zero.shape != shape
+        or (scale.dtype.kind, zero.dtype.kind) != ("f", "i")
+    ):
+        raise UserError(f"{what} on a grid that is not {kind} with scales of shape {shape}.")
+    if not (np.isfinite(scale) & (scale > 0)).all() or not ((zero >= 0) & (zero <= grid.highest)).all():
+        raise UserError(f"{what} on a grid with a scale or a zero point that cannot be.")
+    if kind == "symmetric" and zero.any():
+        raise UserError(f"{what} on a symmetric grid whose zero point is not 0.")

@@ -40,7 +40,7 @@ def log_deviation(output: Tensor) -> Tensor:
 
 
 class Actors(StackedMLP):
-    """One policy an agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
+    """One policy per agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
 
     real: Tensor
 

@@ -289,7 +289,7 @@ def test_off_is_off(tmp_path):
         ({"qat_critics": False}, "--qat-critics is for quantization-aware training"),
         ({"qat_bits": 9}, "--qat-bits is 9"),
         ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
-        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits is the engine's only"),
+        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits needs --implementation engine"),
     ],
 )
 def test_wrong_settings(settings, sentence):

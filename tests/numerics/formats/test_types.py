@@ -126,25 +126,6 @@ def test_fixed_point_codes_there_and_back(integer: int, fraction: int, sign_extr
     assert format.decode(code) == (code - 2**format.width * (code >= 2 ** (format.width - 1))) / 2**fraction
 
 
-@pytest.mark.parametrize("name", [*SLIDES, *EDGES, "E4M3/row", "Q1.7/32", "E2M5F(bias=2)/48x48", "E5M2:5/tensor"])
-def test_names_there_and_back(name: str) -> None:
-    format = parse(name)
-    assert parse(repr(format)) == format
-    assert hash(format) == hash(parse(repr(format)))
-    assert dict(format.describe())["format"] == repr(format)
-
-
-def test_usual_names() -> None:
-    assert repr(parse("E5M2")) == "E5M2"
-    assert repr(parse("E5M2:5")) == "E5M2:5"
-    assert parse("E5M2:1") == parse("E5M2") == FloatFormat(5, 2) == FloatFormat(5, 2, bias=15)
-    assert repr(parse("q8.13")) == "Q8.13"
-    assert parse("bf16") == FloatFormat(8, 7)
-    assert parse("E4M3FN") == FloatFormat(4, 3, infinities=False)
-    assert repr(FloatFormat(4, 3, 4)) == "E4M3(bias=4)"
-    assert parse("E2M5F/48x48") == BlockFormat(FloatFormat(2, 5, infinities=False, nans=False), (48, 48))
-
-
 def test_a_block_scales_its_element() -> None:
     block = parse("E4M3/row")
     assert isinstance(block, BlockFormat)
@@ -207,3 +188,27 @@ def test_what_is_impossible_is_refused_in_a_sentence(make) -> None:  # type: ign
         make()
     text = str(refusal.value)
     assert text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"exponent": 0, "mantissa": 3, "infinities": True},
+        {"exponent": 5, "mantissa": 60},
+        {"exponent": 12, "mantissa": 3},
+        {"exponent": True, "mantissa": 3},
+        {"exponent": 5.0, "mantissa": 2},
+        {"exponent": 5, "mantissa": 0},  # no code for NaN beside infinity
+        {"exponent": 5, "mantissa": 2, "bias": 10**6},
+        {"exponent": 5, "mantissa": 2, "infinities": "no"},
+        {"exponent": 5, "mantissa": 2, "signed_zero": False, "nans": False},
+        {"integer": 0, "fraction": 5},
+        {"integer": 60, "fraction": 1},
+        {"integer": 8, "fraction": 8, "sign_extra": "no"},
+    ],
+)
+def test_impossible_formats(arguments: dict) -> None:
+    kind = FixedFormat if "integer" in arguments else FloatFormat
+    with pytest.raises(UserError) as refusal:
+        kind(**arguments)
+    assert str(refusal.value).endswith(".") and "\n" not in str(refusal.value)

@@ -9,7 +9,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.numerics import quantize
 
-DOCS = Path(__file__).parents[2] / "docs" / "numerics.md"
+DOCS = Path(__file__).parents[3] / "docs" / "numerics.md"
 
 
 def rows() -> list[list[str]]:

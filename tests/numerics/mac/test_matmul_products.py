@@ -5,11 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FixedMultiplier, FloatFormat, FloatMultiplier, MacUnit, matmul, parse, parse_mac
 from shoal.numerics.mac.exact import Events, dot_exact, multiply_exact
 from tests.numerics.codes import all_products
-from tests.numerics.macs import numbers
 from tests.numerics.numbers import MULTIPLIER_INPUTS, ROUNDINGS, same, scalar
 
 FORMATS = [FloatFormat(e, m) for e in range(1, 7) for m in range(1, 8 - e)]
@@ -180,28 +178,3 @@ def test_every_pair_of_a_fixed_format(rounding: str) -> None:
     assert (counted.saturated, counted.underflowed) == (events.saturated, events.underflowed)
     exact = MacUnit(FixedMultiplier(format, rounded=False), FixedFormat(6, 8))
     assert (matmul(all_values[:, None], all_values[None, :], exact) == np.outer(all_values, all_values)).all()
-
-
-def test_refused_multipliers() -> None:
-    for make in (
-        lambda: FloatMultiplier(parse("fp64")),
-        lambda: FloatMultiplier(FloatFormat(10, 3), cfg=5),
-        lambda: FloatMultiplier(FloatFormat(5, 30), cfg=5),
-        lambda: FloatMultiplier(FloatFormat(5, 2), cfg=7),
-        lambda: FloatMultiplier(FixedFormat(8, 8)),  # type: ignore[arg-type]
-        lambda: FloatMultiplier(FloatFormat(5, 2), cfg=5, output=FloatFormat(5, 5)),
-        lambda: FloatMultiplier(FloatFormat(5, 2), flush="never"),
-        lambda: FloatMultiplier(FloatFormat(5, 2), product_rounding="stochastic"),
-        lambda: FixedMultiplier(FloatFormat(5, 2)),  # type: ignore[arg-type]
-        lambda: FixedMultiplier(FixedFormat(20, 20)),
-        lambda: FixedMultiplier(FixedFormat(16, 16), rounded=False),
-        lambda: FixedMultiplier(FixedFormat(8, 8), rounded=False, output=FixedFormat(8, 8)),
-    ):
-        with pytest.raises(UserError) as refusal:
-            make()
-        assert str(refusal.value).endswith(".") and "\n" not in str(refusal.value)
-
-
-def test_cast_is_checked() -> None:
-    with pytest.raises(UserError, match="not all values of E5M2:5"):
-        matmul(numbers((2, 3)), numbers((3, 2)), "E5M2:5+E6M5", cast=False)
