@@ -4,13 +4,11 @@ Shape letters: E copies, N agents, O observation, A action.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, Protocol
-
-import numpy as np
 
 from shoal.actorq.broadcast import from_payload, to_payload, with_numbers
 from shoal.actorq.versions import Bytes
+from shoal.envs.base import EnvSpec
 from shoal.inference.engine import Engine, make_engine
 from shoal.inference.explore import Explorer
 from shoal.inference.layers import Array
@@ -73,7 +71,6 @@ class EnginePlayer:
         self.play = play
         self.explorer = Explorer(self.policy, play.make_engine, seed)
         self.to_world = self.explorer.to_world
-        self._held = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
 
     def act(self, observation: Array) -> Array:
         """Noisy actions (E, N, A)."""
@@ -87,10 +84,10 @@ class EnginePlayer:
             self.explorer.load(with_numbers(self.policy, from_payload(self.policy, payload, self.play.bits)))
 
 
-def make_player(policy: Policy, play: Play, deviation: float, seed: int) -> Player:
+def make_player(policy: Policy, play: Play, spec: EnvSpec, deviation: float, seed: int) -> Player:
     """The player for an engine; torch is imported only for its own."""
     if play.engine == "torch":
         from shoal.actorq.torch_player import TorchPlayer
 
-        return TorchPlayer(policy, play, deviation, seed)
+        return TorchPlayer(policy, play, spec, deviation, seed)
     return EnginePlayer(policy, play, deviation, seed)

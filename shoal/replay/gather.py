@@ -110,6 +110,20 @@ def write_first(store: Store, head: Ints, copies: Ints, observation: Floats) -> 
 
 
 @njit(cache=True)
+def write_restart(store: Store, head: Ints, added: Ints, copies: Ints, observation: Floats) -> None:
+    """Store observations (L, N, O) that do not follow from what these copies (L,) hold, where they act next."""
+    flat, capacity, played = observation.ravel(), store.start.shape[1], columns(store)[0]
+    for i in range(copies.size):
+        e = copies[i]
+        if head[e] < 0:
+            head[e] = 0
+        elif added[e] and head[e] == store.start[e, (added[e] - 1) % capacity] + 1:  # the newest transition looks there
+            store.floats[e * store.rows + head[e] % store.rows, played:] = 0
+            head[e] += 1
+        write_observation(store, e * store.rows + head[e] % store.rows, flat, i * store.size)
+
+
+@njit(cache=True)
 def fits(store: Store, head: Ints, oldest: Ints, added: Ints, copies: Ints, ended: Bools) -> bool:
     """Whether one more transition in each of these copies leaves every row of the live ones alone."""
     capacity = store.start.shape[1]

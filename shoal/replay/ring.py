@@ -75,6 +75,7 @@ class Ring:
         """(E,) the oldest live transition of each copy."""
         self._all = np.arange(copies)
         self._begun = False  # all copies have
+        self._restarted = False  # there may be more dead rows than the world's episodes would make
         self._loading: _Loading | None = None
         self._batch: Batch | None = None
         self._check_memory(reserved)
@@ -146,6 +147,22 @@ class Ring:
         gather.write_first(self._store, self._head, chosen, first)
         self._begun = bool(self._head.min() >= 0)
 
+    def restart(self, observation: ArrayLike, copies: ArrayLike) -> None:
+        """Take an observation (L, N, O) that does not follow from what these copies (L,) hold.
+
+        The last transition of a copy whose episode had not ended keeps its next observation, in a row that is now dead.
+        """
+        chosen = self._chosen(copies)
+        self._check_whole()
+        shape = (chosen.size, self.spec.agents, self.spec.observation_size)
+        first = self._checked("observation", observation, np.float32, shape)
+        self._check_storable(first, chosen)
+        while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self._store.rows):
+            self.oldest[chosen[full]] += 1
+        gather.write_restart(self._store, self._head, self.added, chosen, first)
+        self._restarted = True
+        self._begun = bool(self._head.min() >= 0)
+
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
         self._check_ready(self._all)
@@ -167,10 +184,12 @@ class Ring:
 
     def _write(self, copies: NDArray[np.int64], *arrays: NDArray) -> None:
         """Add one transition to each of these copies."""
-        if not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
-            raise RuntimeError(
-                f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
-            )
+        while not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
+            if not self._restarted:
+                raise RuntimeError(
+                    f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
+                )
+            self.oldest[copies] = np.minimum(self.oldest[copies] + 1, self.added[copies])
 
     def _chosen(self, copies: ArrayLike) -> NDArray[np.int64]:
         """Copies by number, if they are in the ring and each is named once."""

@@ -70,6 +70,20 @@ class Collector:
         self.observation = step.observation
         return ended
 
+    def begin(self) -> None:
+        """Nothing has to be started."""
+
+    def close(self) -> None:
+        """Nothing has to be ended."""
+
+    def figures(self) -> dict[str, float | None]:
+        """Nothing beside what the loop itself logs."""
+        return {}
+
+    def summary(self) -> str:
+        """Nothing to add."""
+        return ""
+
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """Arrays and counters; the world and the rows have states of their own."""
         sums = {f"returns.{name}": array for name, array in self.returns.state().items()}

@@ -1,0 +1,50 @@
+"""The learner of a run with actors: updates as often as the rate limiter lets it, and publishes every version."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from shoal.actorq.collector import ActorCollector
+from shoal.replay import can_sample
+from shoal.training.learner import Learner
+from shoal.training.parts import Parts
+
+
+class ActorLearner(Learner):
+    """A learner that is never waited for: actors play its last version while it makes the next."""
+
+    def __init__(self, parts: Parts, collector: ActorCollector, actors: torch.nn.Module) -> None:
+        """`actors`: the networks whose parameters are published."""
+        super().__init__(parts)
+        self.collector, self.limiter, self.system = collector, collector.limiter, collector.system
+        self._published = [parameter.detach() for parameter in actors.flat]  # type: ignore[union-attr]
+        count = sum(parameter.numel() for parameter in self._published)
+        self._row = torch.zeros(count + count % 2)  # a multiple of 8 bytes
+
+    def owes_update(self, samples: int) -> bool:
+        """Whether the rate limiter lets it sample; what has come goes in first."""
+        if self.config.lockstep:
+            return super().owes_update(samples)
+        if self.collector.ready():
+            return False
+        return self.limiter.may_sample(self.config.batch) and can_sample(self.ring, self.sampler)
+
+    def update(self, phase: Callable[[str], None]) -> None:
+        """Update all agents once and publish the new version."""
+        super().update(phase)
+        self.limiter.samples += self.config.batch
+        self.publish()
+
+    def publish(self) -> None:
+        """Hand the present policy to the quantizer."""
+        numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
+        self._row[: numbers.numel()] = numbers
+        self.collector.updates = self.updates
+        self.system.publish(self._row.numpy(), self.updates)
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        super().load_state(arrays, counters)
+        self.collector.updates = self.updates
