@@ -1,8 +1,9 @@
 """How a version of a policy travels to the actors: every number in 32 or 16 bits, or weights as packed codes of few.
 
-The learner hands over the policy's numbers as one row of float32, layer by layer, weights and then biases. The quantizer
-turns it into the payload that is broadcast; actors turn that into weights for their engine. Codes are symmetric with one
-scale per output; scales and biases stay float32. Shape letters: N agents, I inputs of a layer, U its outputs.
+The learner hands over the policy's numbers as one row of float32: layer by layer, weights and then biases. The
+quantizer turns it into the payload that is broadcast; actors turn that into weights for their engine. Codes are
+symmetric with one scale per output; scales and biases stay float32.
+Shape letters: N agents, I inputs of a layer, U its outputs.
 """
 
 from collections.abc import Iterator

@@ -4,6 +4,7 @@ It is started with `python -m`, told what to do by one line of JSON on its stand
 descriptors. Its standard input stays open: when that ends, the parent is gone and so is the child.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -22,6 +23,8 @@ from shoal.errors import UserError
 
 TICK = 0.2
 """Seconds between signs of life."""
+SILENT, STARTING = 5.0, 120.0
+"""Seconds without one after which a process counts as dead; at its start it has much to import and to compile."""
 USERS, FAULT = 2, 1
 """Exit codes: a sentence for the user, or a traceback."""
 
@@ -29,9 +32,8 @@ USERS, FAULT = 2, 1
 class Child:
     """A child process as its parent sees it."""
 
-    def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int) -> None:
-        """Start it; `index` is its place on the board."""
-        self.index = index
+    def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int, ticks: int) -> None:
+        """Start it; `index` is its place on the board, where there were so many ticks before."""
         self._report = tempfile.TemporaryFile()  # noqa: SIM115
         report = self._report.fileno()
         self.process = subprocess.Popen(
@@ -43,19 +45,17 @@ class Child:
         )
         assert self.process.stdin is not None
         line = json.dumps({**told, "index": index, "report": report, "parent": os.getpid()}) + "\n"
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it is gone already, which will be noticed
             self.process.stdin.write(line.encode())
             self.process.stdin.flush()
-        except BrokenPipeError:  # it is gone already, and `ended` will say so
-            pass
-        self.ticks, self.quiet = -1, 0.0
+        self._ticks, self._begun, self._quiet = ticks, False, 0.0
 
-    def watch(self, board: Board, passed: float) -> bool:
-        """Note its signs of life after so many more seconds; False: it is gone, or has been silent for too long."""
-        ticks = board.count(self.index, "ticks")
-        self.quiet = 0.0 if ticks != self.ticks else self.quiet + passed
-        self.ticks = ticks
-        return self.process.poll() is None
+    def alive(self, ticks: int, passed: float) -> bool:
+        """Whether it is there and gives signs of life, of which there were so many, after so many more seconds."""
+        self._begun |= ticks != self._ticks
+        self._quiet = 0.0 if ticks != self._ticks else self._quiet + passed
+        self._ticks = ticks
+        return self.process.poll() is None and self._quiet < (SILENT if self._begun else STARTING)
 
     def raise_fault(self) -> None:
         """If it ended by a fault of its own, raise that here."""
@@ -73,10 +73,8 @@ class Child:
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
-            except BrokenPipeError:
-                pass
         self._report.close()
 
 

@@ -112,8 +112,8 @@ class ChunkQueue:
         for k in range(slots):
             at = offset + 2 * LINE + k * layout.nbytes
             self._headers.append(memory.array(np.int64, (LINE // 8,), at))
-            arrays = {name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in layout.fields.items()}
-            self._arrays.append(arrays)
+            fields = layout.fields.items()
+            self._arrays.append({name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in fields})
             self._words.append(memory.array(np.uint64, ((layout.nbytes - LINE) // 8,), at + LINE))
 
     @staticmethod

@@ -33,6 +33,7 @@ class ActorCollector:
         """`env`: one copy of the world, of which only the spec is used."""
         self.env, self.ring, self.system, self.limiter = env, ring, system, limiter
         self.config = system.config
+        env.reset()  # a checkpoint asks for its state
         self.episodes = self.samples = 0
         self.updates = 0
         """Of the learner; it tells."""
@@ -84,7 +85,7 @@ class ActorCollector:
         for k, queue in enumerate(self.system.queues):
             chunk = queue.next()
             if chunk is None:
-                raise UserError("A chunk of experience was damaged on its way, which a run in lock-step cannot do without.")
+                raise UserError("A chunk of experience was damaged on its way; a run in lock-step cannot do without.")
             ended += self._take(k, chunk)
             queue.done()
         return ended
@@ -99,7 +100,7 @@ class ActorCollector:
         copies = np.arange(k * self.config.copies, (k + 1) * self.config.copies)
         if chunk.begins:
             self.ring.restart(chunk.first, copies)
-            self._trackers[k] = ReturnTracker(_Seen(self.env, len(copies), chunk.fresh))
+            self._trackers[k] = ReturnTracker(self.env.spec, chunk.fresh)
         steps = slice(chunk.steps)
         if not np.isfinite(chunk.actions[steps].sum()):
             raise Diverged("The policy's actions are not numbers")
@@ -128,7 +129,7 @@ class ActorCollector:
                     break
         self.waited += time.monotonic() - start
 
-    # ---- what is told and kept -----------------------------------------------------------------------------------------
+    # ---- what is told and kept -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The run begins, or goes on: start the processes."""
@@ -191,11 +192,3 @@ class ActorCollector:
         """Continue from what `state` returned."""
         self.episodes, self.samples = counters["episodes"], counters["samples"]
         self.limiter.inserts, self.limiter.samples = counters["inserts"], counters["sampled"]
-
-
-class _Seen:
-    """What a return tracker asks of a world: here it is in another process."""
-
-    def __init__(self, env: VectorEnv, copies: int, fresh: NDArray[np.bool_]) -> None:
-        self.spec, self.copies = env.spec, copies
-        self.episode_step = (~fresh).astype(np.int64)

@@ -43,7 +43,13 @@ def least_buffer(ratio: float, batch: int, chunk: int) -> float:
 
 
 def check_limits(
-    ratio: float, error_buffer: float | None, batch: int, chunk: int, min_size: int, max_times: int | None, capacity: int
+    ratio: float,
+    error_buffer: float | None,
+    batch: int,
+    chunk: int,
+    min_size: int,
+    max_times: int | None,
+    capacity: int,
 ) -> float:
     """The error buffer to use; a `UserError` for settings with which learner and actors would wait for each other."""
     if max_times is not None and ratio > max_times:
@@ -52,7 +58,7 @@ def check_limits(
             "the learner would wait for ever."
         )
     if min_size > capacity:
-        raise UserError(f"--warmup is {min_size:,}, but --capacity holds only {capacity:,}: learning would never begin.")
+        raise UserError(f"--warmup is {min_size:,}, but --capacity holds {capacity:,}: learning would never begin.")
     least = least_buffer(ratio, batch, chunk)
     if error_buffer is None:
         return max(0.1 * min_size * ratio, least)

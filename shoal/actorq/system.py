@@ -25,8 +25,6 @@ QUANTIZER = 0
 """The quantizer's place on the board; actors follow."""
 SLOTS = 4
 """Chunks that an actor may be ahead of the learner."""
-SILENT = 5.0
-"""Seconds without a sign of life after which a process is replaced."""
 WATCH = 0.1
 """Seconds between looks at the processes."""
 DEATHS = 3
@@ -104,11 +102,10 @@ class ActorSystem:
         self._watched = now
         for post in self.posts:
             assert post.child is not None
-            alive = post.child.watch(self.board, min(passed, 1.0))  # as long as this process itself was not stopped
-            if alive and post.child.quiet < SILENT:
-                continue
-            post.child.raise_fault()
-            self._replace(post)
+            # of a time in which this process itself was stopped, only a part counts
+            if not post.child.alive(self.board.count(post.index, "ticks"), min(passed, 1.0)):
+                post.child.raise_fault()
+                self._replace(post)
 
     def close(self) -> None:
         """End all processes; those that do not end by themselves are killed."""
@@ -125,7 +122,8 @@ class ActorSystem:
         """Start a process for a post."""
         post.done = self.board.count(post.index, "steps")
         told = post.told | seeds(self.config.seed, post.index - 1, self._samples, post.started)
-        post.child = Child(post.module, told, post.descriptors, post.index)
+        ticks = self.board.count(post.index, "ticks")
+        post.child = Child(post.module, told, post.descriptors, post.index, ticks)
         post.started += 1
 
     def _replace(self, post: Post) -> None:
@@ -135,7 +133,7 @@ class ActorSystem:
         post.child.kill()
         post.barren = 0 if self.board.count(post.index, "steps") > post.done else post.barren + 1
         if post.barren >= DEATHS:
-            how = "without a sign of life" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
+            how = "without a sign of life" if code is None else f"by signal {-code}" if code < 0 else f"with {code}"
             what = "quantizer" if post.index == QUANTIZER else f"actor {post.index - 1}"
             raise UserError(f"The {what} ended {how} {counted(DEATHS, 'time')} in a row before its first step.")
         self.replaced += 1
@@ -143,9 +141,7 @@ class ActorSystem:
 
     def _common(self, template: int) -> dict[str, Any]:
         """What every process is told."""
-        shared = {
-            name: {"descriptor": memory.descriptor, "size": memory.size} for name, memory in self.memory.items()
-        }
+        shared = {name: {"descriptor": memory.descriptor, "size": memory.size} for name, memory in self.memory.items()}
         return shared | {
             "children": self.children,
             "policy_bytes": template,
@@ -192,4 +188,3 @@ def processor_of(actor: int, actors: int) -> int | None:
 def deviation_of(actor: int, actors: int, noise: float) -> float:
     """Standard deviation of an actor's exploration: spread evenly from 0 to twice the noise of a single one."""
     return noise if actors == 1 else 2 * noise * actor / (actors - 1)
-

@@ -41,10 +41,10 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     )  # fmt: skip
     limiter = RateLimiter(ratio, config.warmup, buffer)
     system = ActorSystem(config, parts.env.spec, policy, play, steps)
-    parts = dataclasses.replace(parts, config=config)
-    parts.collector = ActorCollector(parts.env, parts.ring, system, limiter)
-    parts.learner = ActorLearner(parts, parts.collector, parts.team.rollout_actors)
-    return parts
+    collector = ActorCollector(parts.env, parts.ring, system, limiter)
+    actors = parts.team.rollout_actors
+    parts = dataclasses.replace(parts, config=config, collector=collector)
+    return dataclasses.replace(parts, learner=ActorLearner(parts, collector, actors))
 
 
 def chunk_steps(config: TrainConfig) -> int:

@@ -49,7 +49,7 @@ class Versions:
             at = offset + LINE + k * (LINE + self.size)
             self._marks.append(memory.array(np.int64, (4,), at))
             self._slots.append(memory.array(np.uint64, (self.size // 8,), at + LINE))
-        # a reader's copies: the last whole one stays as it is while the next is made, for whoever works with it in place
+        # a reader's copies: the last whole one stays as it is while the next is made, for an engine that reads it there
         self._held, self._spare = (np.zeros(self.size // 8, np.uint64) for _ in range(2))
 
     @property

@@ -48,7 +48,7 @@ class Collector:
         self.env, self.actor, self.rows = env, actor, rows
         self.observation = env.reset()  # (E, N, O)
         rows.begin(self.observation)
-        self.returns = ReturnTracker(env)
+        self.returns = ReturnTracker(env.spec, env.episode_step == 0)
         self.episodes = self.samples = 0
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:

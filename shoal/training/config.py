@@ -160,8 +160,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             held = self.batch / self.update_every
             if self.update_every != LearnConfig.update_every and abs(held - self.samples_per_insert) > 1e-6 * held:
                 raise UserError(
-                    f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} every --update-every "
-                    f"{self.update_every} samples makes {held:g}; leave one of them out."
+                    f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
+                    f"{self.update_every} makes {held:g}; leave one of them out."
                 )
         if self.error_buffer is not None:
             check_range("--error-buffer", self.error_buffer, 0)
@@ -173,7 +173,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError(f"--broadcast-bits is {self.broadcast_bits}, but must be 32, 16, 8, 6, 4 or 2.")
         if self.actor_precision == "int8" and self.broadcast_bits not in (None, 8):
             raise UserError(
-                f"--broadcast-bits is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they compute with."
+                f"--broadcast-bits is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they play with."
             )
         able = {"torch": ("float32",), "numba": ("float32",), "native": ("int8",)}.get(self.actor_engine)
         if able is not None and self.actor_precision not in able:

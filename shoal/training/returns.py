@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs.base import Step, VectorEnv
+from shoal.envs.base import EnvSpec, Step
 
 
 class Episode(NamedTuple):
@@ -23,12 +23,11 @@ class Episode(NamedTuple):
 class ReturnTracker:
     """Adds up rewards copy by copy and hands out the returns of episodes that ended."""
 
-    def __init__(self, env: VectorEnv) -> None:
-        """To be made right after `env.reset()`: copies that are in the middle of an episode do not count at first."""
-        agents = env.spec.agents
-        self.team = env.spec.team or agents
-        self.sums = np.zeros((env.copies, agents))  # (E, N)
-        self.counts = env.episode_step == 0  # (E,)
+    def __init__(self, spec: EnvSpec, fresh: NDArray[np.bool_]) -> None:
+        """`fresh`: which copies (E,) are at the beginning of an episode; others do not count at first."""
+        self.team = spec.team or spec.agents
+        self.sums = np.zeros((len(fresh), spec.agents))  # (E, N)
+        self.counts = fresh.copy()  # (E,)
 
     def add(self, step: Step) -> list[Episode]:
         """Take in one step; returns the episodes that ended with it."""

@@ -1,5 +1,6 @@
 """Shared memory, versions, chunks, payloads and the rate limiter, in one process and between two."""
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -40,7 +41,7 @@ def policy(agents=2, sizes=(5, 7, 3), seed=0):
             rng.normal(size=(agents, after)).astype(np.float32),
             "relu",
         )
-        for before, after in zip(sizes, sizes[1:], strict=False)
+        for before, after in itertools.pairwise(sizes)
     )
     names = tuple(f"agent_{i}" for i in range(agents))
     return Policy(layers, Head("argmax"), (sizes[0],) * agents, (sizes[-1],) * agents, names)
@@ -209,16 +210,16 @@ def test_unpack_is_the_inverse_of_pack(bits, count, seed):
 def test_bytes_of_the_papers_network():
     """Everything counted: 3.9 times fewer bytes at 8 bits, 7.5 times at 4."""
     shapes = [(67, 2048), (2048, 2048), (2048, 2048), (2048, 21)]
-    zeros = [Linear(np.broadcast_to(np.float32(0), (1, *shape)), np.zeros((1, shape[1]), np.float32)) for shape in shapes]
+    zeros = [
+        Linear(np.broadcast_to(np.float32(0), (1, *shape)), np.zeros((1, shape[1]), np.float32)) for shape in shapes
+    ]
     large = Policy(tuple(zeros), Head("argmax"), (67,), (21,), ("agent_0",))
     whole = payload_bytes(large, 32)
     assert whole / payload_bytes(large, 8) >= 3.9 and whole / payload_bytes(large, 4) >= 7.5
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.floats(0.01, 64), st.integers(1, 300), st.integers(1, 100), st.integers(1, 2000), st.integers(0, 2**32 - 1)
-)
+@given(st.floats(0.01, 64), st.integers(1, 300), st.integers(1, 100), st.integers(1, 2000), st.integers(0, 2**32 - 1))
 def test_nobody_waits_for_ever(ratio, batch, chunk, min_size, seed):
     """With the smallest buffer that is allowed, at any moment one of both sides may go on; the ratio is held."""
     limiter = RateLimiter(ratio, min_size, check_limits(ratio, None, batch, chunk, min_size, None, 10**6))
