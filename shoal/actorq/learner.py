@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.collector import ActorCollector
 from shoal.replay import can_sample
+from shoal.replay.limited import Limited
 from shoal.training.learner import Learner
 from shoal.training.parts import Parts
 
@@ -26,10 +27,18 @@ class ActorLearner(Learner):
     def owes_update(self, samples: int) -> bool:
         """Whether the rate limiter lets it sample; what has come goes in first."""
         if self.config.lockstep:
-            return super().owes_update(samples)
+            return super().owes_update(samples) and self._draws_left()
         if self.collector.ready():
             return False
-        return self.limiter.may_sample(self.config.batch) and can_sample(self.ring, self.sampler)
+        ready = self.limiter.may_sample(self.config.batch) and can_sample(self.ring, self.sampler)
+        return ready and self._draws_left()
+
+    def _draws_left(self) -> bool:
+        """Whether the transitions may be drawn often enough for one more update."""
+        if not isinstance(self.sampler, Limited):
+            return True
+        minibatches = 1 if self.config.minibatch == "shared" else self.collector.env.spec.agents
+        return self.sampler.left(self.ring) >= minibatches * self.config.batch
 
     def update(self, phase: Callable[[str], None]) -> None:
         """Update all agents once and publish the new version."""

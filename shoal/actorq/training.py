@@ -1,6 +1,7 @@
 """The builder of a run with actors: the engine's team and ring, with actors in other processes to fill it."""
 
 import dataclasses
+import math
 
 import torch
 
@@ -14,6 +15,7 @@ from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
 from shoal.quantization.export import from_team
 from shoal.replay import Ring
+from shoal.replay.limited import Limited
 from shoal.training import engine
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -34,17 +36,23 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
     steps = chunk_steps(config)
-    ratio = config.samples_per_insert or config.batch / config.update_every
-    buffer = check_limits(
-        ratio, config.error_buffer, config.batch, steps * config.copies, config.warmup, config.max_times_sampled,
-        parts.ring.capacity,
-    )  # fmt: skip
-    limiter = RateLimiter(ratio, config.warmup, buffer)
+    limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
+    if config.max_times_sampled is not None:
+        parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
     system = ActorSystem(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
     actors = parts.team.rollout_actors
     parts = dataclasses.replace(parts, config=config, collector=collector)
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, actors))
+
+
+def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
+    """Of the ratio that is set; with --max-times-sampled alone nobody waits for a ratio."""
+    ratio, most = config.samples_per_insert or config.batch / config.update_every, config.max_times_sampled
+    free = most is not None and config.samples_per_insert is None
+    limit = None if free else most
+    buffer = check_limits(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)
+    return RateLimiter(ratio, config.warmup, math.inf if free else buffer)
 
 
 def chunk_steps(config: TrainConfig) -> int:

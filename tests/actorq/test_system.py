@@ -60,6 +60,15 @@ def test_every_engine_plays(tmp_path, engine, precision, bits):
     assert line["actors/bytes_per_pull"] > 0 and line["actors/refused"] == 0 and line["actors/lag_mean"] >= 0
 
 
+def test_no_transition_is_sampled_more_often_than_allowed(tmp_path):
+    config = dataclasses.replace(ACTORS, max_times_sampled=1, episodes=400, out=str(tmp_path / "run"))
+    meddler = Meddler(None)
+    result = train(config, observer=meddler)
+    learner = meddler.training.learner
+    assert result.finished and learner.sampler.times.max() == 1
+    assert 0 < learner.updates * config.batch <= result.env_steps
+
+
 class Meddler(Silent):
     """Does something to the run's processes, once, after some samples."""
 
@@ -115,7 +124,7 @@ def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypat
 def test_a_learner_that_is_killed_leaves_no_process_and_is_resumed(tmp_path):
     words = (
         "train --actors 2 --episodes 100000 --copies 2 --episode-length 5 --warmup 40 --batch 16 --hidden 8 8 "
-        "--update-every 8 --evaluate-episodes 0 --no-tensorboard --threads 1 --checkpoint-every 20 --log-every 10 --quiet"
+        "--update-every 8 --evaluate-episodes 0 --no-tensorboard --threads 1 --checkpoint-every 20 --quiet"
     )
     command = [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())", *words.split()]
     process = subprocess.Popen([*command, "--out", str(tmp_path / "run")], stderr=subprocess.DEVNULL)
@@ -158,7 +167,7 @@ def alive(pid):
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
         ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "--actors is the engine's only"),
-        ({"max_times_sampled": 1}, "--max-times-sampled 1 lets no row be drawn that often"),
+        ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
         ({"warmup": 50, "capacity": 40}, "--warmup is 50, but --capacity holds"),
     ],
 )
