@@ -5,32 +5,68 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from os import PathLike, fspath
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, get_args, get_origin, get_type_hints
 
 from shoal.errors import UserError, check_choice, check_range
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Own = Annotated[T, "None: the algorithm's own"]
+else:
+    Own = Optional[T]  # noqa: UP045
+OWN: Any = None
+"""The default of a setting that differs by algorithm; `resolved` puts the algorithm's own value in its place, so that
+whoever reads a checked configuration finds a value."""
+
+PAPER: dict[str, Any] = {
+    "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,
+    "warmup": 25_600, "update_every": 100, "clip": 0.5, "clip_by": "variable", "n_step": 1,
+}  # fmt: skip
+"""Of "Towards Efficient Multi-Agent Learning Systems"."""
+ACTORQ: dict[str, Any] = {
+    "hidden": (256, 256), "learning_rate": 1e-4, "discount": 0.99, "tau": 1.0, "target_period": 100, "batch": 256,
+    "warmup": 2_000, "update_every": 16, "clip": 40.0, "clip_by": "network", "n_step": 5,
+}  # fmt: skip
+"""Of the code of QuaRL's ActorQ, but for the layers: its policies have three of 2048 units."""
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "maddpg": PAPER,
+    "masac": PAPER,
+    "d4pg": {**ACTORQ, "atoms": 51, "v_min": -150.0, "v_max": 150.0},
+    "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
+}
+"""What each algorithm has in place of None; a setting that it does not list is none of its settings."""
 
 
 @dataclass(frozen=True)
 class LearnConfig:
     """Settings of the algorithms, the mini-batches and the replay ring."""
 
-    algorithm: Literal["maddpg", "masac"] = "maddpg"
-    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC."""
-    hidden: tuple[int, ...] = (64, 64)
+    algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
+    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for choices only."""
+    hidden: Own[tuple[int, ...]] = OWN
     """Units of each hidden layer, actors and critics alike."""
-    learning_rate: float = 0.01
+    critic_hidden: tuple[int, ...] | None = None
+    """Units of each hidden layer of the critics; None: as --hidden."""
+    layer_norm: bool = False
+    """Normalise the critics' first hidden layer, then tanh."""
+    learning_rate: Own[float] = OWN
     """Adam's step size."""
-    discount: float = 0.95
+    discount: Own[float] = OWN
     """Gamma: what the next step is worth today."""
-    tau: float = 0.01
+    tau: Own[float] = OWN
     """Share of the way that target networks move towards the online ones in an update."""
-    batch: int = 1024
+    target_period: Own[int] = OWN
+    """Updates between two moves of the target networks. If only this or only --tau is given: copies (tau 1), or a move
+    in every update."""
+    batch: Own[int] = OWN
     """Rows of a mini-batch."""
     minibatch: Literal["shared", "independent"] = "shared"
     """One mini-batch for all agents, or one for each as in the papers' baseline."""
     sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
     """How transitions are drawn: singly, or as the neighbours in time of a drawn one
     (v1, v2: as the papers' two texts have it; reference implementation only)."""
+    n_step: Own[int] = OWN
+    """Steps of the return before it bootstraps."""
     neighbors: int = 3
     """Neighbour sampling: transitions taken on either side of the drawn one."""
     include_center: bool = False
@@ -39,13 +75,13 @@ class LearnConfig:
     """Transitions the replay ring holds, all copies together."""
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
     """How observations lie in the ring; 16 bits halve its size."""
-    warmup: int = 25_600
+    warmup: Own[int] = OWN
     """Samples before the first update; the updates owed until then are made up at once."""
-    update_every: int = 100
+    update_every: Own[int] = OWN
     """Samples (steps of a copy) for each update of all agents."""
-    clip: float = 0.5
+    clip: Own[float] = OWN
     """Largest gradient norm; 0 turns clipping off."""
-    clip_by: Literal["variable", "network"] = "variable"
+    clip_by: Own[Literal["variable", "network"]] = OWN
     """Clip each weight array of each agent by itself, or each agent's network as a whole."""
     gumbel: Literal["auto", "soft", "straight-through"] = "auto"
     """Samples of choices: soft vectors or one-hot with the straight-through gradient;
@@ -55,9 +91,21 @@ class LearnConfig:
     first_layer: Literal["reuse", "dense"] = "reuse"
     """In the actors' loss: compute the critics' first layer once and correct it, or whole for each agent."""
     logit_penalty: float = 1e-3
-    """MADDPG: weight of the mean square of the logits in the actors' loss."""
+    """MADDPG and D4PG: weight of the mean square of the logits in the actors' loss."""
     exploration_noise: float = 0.1
-    """MADDPG with box actions: standard deviation of the rollout noise, in half-widths of the box."""
+    """MADDPG and D4PG with box actions: standard deviation of the rollout noise, in half-widths of the box."""
+    atoms: Own[int] = OWN
+    """D4PG: atoms of the critics' distribution."""
+    v_min: Own[float] = OWN
+    """D4PG: smallest return that the critics can represent, the first atom."""
+    v_max: Own[float] = OWN
+    """D4PG: largest return that the critics can represent, the last atom."""
+    double: bool = True
+    """DQN: the online networks choose the next action, the target networks say what it is worth."""
+    epsilon: Own[float] = OWN
+    """DQN: probability of a random choice in rollouts."""
+    epsilon_decay: Own[int] = OWN
+    """DQN: samples over which that probability falls from 1 to --epsilon; 0: it is fixed."""
     entropy: float = 0.05
     """MASAC: the temperature, weight of the policies' entropy (the first value, if learned)."""
     learn_entropy: bool = False
@@ -68,14 +116,33 @@ class LearnConfig:
     """MASAC: online policies for next actions, both critics in the actors' loss, entropy of each row;
     or as the public TF2 code: target policies for next actions and rollouts, first critic, batch-mean entropy."""
 
+    def resolved(self: "Config") -> "Config":
+        """The same settings with the algorithm's own in place of None."""
+        own = dict(OWN_SETTINGS[self.algorithm])
+        given = {name for name, value in vars(self).items() if value is not None}
+        if "tau" in given:
+            own["target_period"] = 1
+        elif "target_period" in given:
+            own["tau"] = 1.0
+        return replace(self, **{name: value for name, value in own.items() if name not in given})
+
+    @property
+    def critic_layers(self) -> tuple[int, ...]:
+        """Units of each hidden layer of the critics."""
+        return self.hidden if self.critic_hidden is None else self.critic_hidden
+
     def check(self) -> None:
         """Raise a `UserError` for the first setting that cannot be."""
-        if not self.hidden or any(width < 1 for width in self.hidden):
-            raise UserError(f"--hidden is {self.hidden}, but needs at least one layer of at least one unit.")
+        self._check_algorithm()
+        for name, layers in (("--hidden", self.hidden), ("--critic-hidden", self.critic_layers)):
+            if not layers or any(width < 1 for width in layers):
+                raise UserError(f"{name} is {layers}, but needs at least one layer of at least one unit.")
         check_range("--learning-rate", self.learning_rate, 0, 10)
         check_range("--discount", self.discount, 0, 1)
         check_range("--tau", self.tau, 0, 1)
+        check_range("--target-period", self.target_period, 1, 2**40)
         check_range("--batch", self.batch, 1, 2**24)
+        check_range("--n-step", self.n_step, 1, 2**20)
         check_range("--neighbors", self.neighbors, 1, 2**20)
         check_range("--capacity", self.capacity, 1, 2**40)
         check_range("--warmup", self.warmup, 1, 2**40)
@@ -85,8 +152,30 @@ class LearnConfig:
         check_range("--exploration-noise", self.exploration_noise, 0)
         check_range("--entropy", self.entropy, 0)
 
+    def _check_algorithm(self) -> None:
+        """Refuse settings of other algorithms, and wrong ones of this."""
+        everything = {name for own in OWN_SETTINGS.values() for name in own}
+        for name in sorted(everything - OWN_SETTINGS[self.algorithm].keys()):
+            if getattr(self, name) is not None:
+                owner = next(key for key, own in OWN_SETTINGS.items() if name in own)
+                raise UserError(f"{option(name)} is a setting of {owner}, but --algorithm is {self.algorithm}.")
+        if self.algorithm == "d4pg":
+            check_range("--atoms", self.atoms, 2, 2**16)
+            if not self.v_min < self.v_max:
+                raise UserError(f"--v-min is {self.v_min}, but must be below --v-max, which is {self.v_max}.")
+        if self.algorithm == "dqn":
+            check_range("--epsilon", self.epsilon, 0, 1)
+            check_range("--epsilon-decay", self.epsilon_decay, 0, 2**40)
+            if self.critic_hidden is not None or self.layer_norm:
+                raise UserError("--critic-hidden and --layer-norm are settings of critics, which dqn does not have.")
+        if self.algorithm == "masac" and self.n_step > 1:
+            raise UserError(
+                f"--n-step is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
+                "would be missing."
+            )
 
-Config = TypeVar("Config")
+
+Config = TypeVar("Config", bound=LearnConfig)
 
 
 def as_declared(config: Config) -> Config:
@@ -95,16 +184,18 @@ def as_declared(config: Config) -> Config:
     numpy's numbers, lists and paths are taken for what they mean; anything else is refused with a sentence.
     """
     hints = get_type_hints(type(config))
-    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
+    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})
 
 
 def _declared(what: str, value: Any, hint: Any) -> Any:
     """A setting in the type that its field declares."""
     import numpy as np  # here, because the command line is there before numpy and its threads
 
+    if NoneType in get_args(hint):
+        if value is None:
+            return None
+        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     kinds = get_args(hint) or (hint,)
-    if value is None and NoneType in kinds:
-        return None
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple | np.ndarray):
             raise UserError(f"{what} is {value!r}, but must be a list of whole numbers.")

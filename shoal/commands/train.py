@@ -49,6 +49,10 @@ def train(argv: list[str]) -> int:
     from shoal.training.progress import ProgressDisplay, Quiet
     from shoal.training.setup import check_kept
 
+    if command.watch:
+        from shoal.envs.control import prepare_rendering
+
+        prepare_rendering()
     was_finished = False
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))

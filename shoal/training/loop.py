@@ -208,7 +208,7 @@ class Training:
     precision: Precision = FULL
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config = config
+        self.config = config = config.resolved()
         keep_freed_memory()
         self.build(make_device(config.device))
         use_threads(self.config, self.env.spec)
@@ -307,6 +307,7 @@ class Training:
         self.episodes += len(ended)
         self.precision.progress(self.episodes / self.config.episodes)
         self.samples += self.config.copies
+        self.team.progress(self.samples)
         self.observation = step.observation
 
     def update(self) -> None:

@@ -68,6 +68,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.returns.load_state(with_prefix(own, "returns."))
     training.losses = as_tensors(with_prefix(own, "losses."), training.team.device)
     training.episodes, training.samples, training.updates = meta["episodes"], meta["samples"], meta["updates"]
+    training.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.loss_count = meta["loss_count"]
     training.rng.bit_generator.state = meta["sampling"]
