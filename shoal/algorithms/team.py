@@ -78,8 +78,9 @@ class Team:
     def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
         """The transitions that this update learns from."""
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
-        batch = ring.sample(sampler, self.config.batch, rng, minibatches)
-        return as_tensors(batch, self.spec, self.config.discount, self.device)
+        config = self.config
+        batch = ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
+        return as_tensors(batch, self.spec, config.discount, self.device)
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""

@@ -54,15 +54,17 @@ class Batch(NamedTuple):
 
     joint: Floats  # (M, B, J)  all agents' observations, then all agents' actions as played: a critic's input
     next_joint: Floats  # (M, B, J)  the observations that followed; where the actions go there are zeros to fill in
-    reward: Floats  # (M, B, N)
+    reward: Floats  # (M, B, N)  of one step, or the discounted sum of several
     terminated: Bools  # (M, B, N)  nothing to bootstrap from
     alive: Bools  # (M, B, N)  the agent took part in this step
     copies: Ints  # (M, B)  where the transitions are from
     transitions: Ints  # (M, B)
+    steps: Ints | None = None  # (M, B)  from `joint` to `next_joint`; None: always one
+    next_alive: Bools | None = None  # (M, B, N)  is there to act on the next observation; None: alive, not terminated
 
 
-def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
-    """Arrays for M × B transitions."""
+def empty_batch(layout: Layout, minibatches: int, batch: int, several_steps: bool = False) -> Batch:
+    """Arrays for M × B transitions, or returns of several steps."""
     shape, agents, joint = (minibatches, batch), layout.agents, layout.joint_size
     return Batch(
         joint=np.zeros((*shape, joint), np.float32),
@@ -72,6 +74,8 @@ def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
         alive=np.zeros((*shape, agents), np.bool_),
         copies=np.zeros(shape, np.int64),
         transitions=np.zeros(shape, np.int64),
+        steps=np.zeros(shape, np.int64) if several_steps else None,
+        next_alive=np.zeros((*shape, agents), np.bool_) if several_steps else None,
     )
 
 
@@ -268,3 +272,72 @@ def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
     locate(store, batch.copies, batch.transitions, at, after)
     for chunk in prange((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)
+
+
+# ---- returns of several steps ---------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def goes_on(store: Store, added: Ints, e: int, t: int) -> bool:
+    """Whether transition t + 1 of copy e continues what t began, for everyone who took part in t.
+
+    It does not where t is the newest, where the episode ended (a dead row lies between), or where somebody left without
+    a true end: such an agent bootstraps from the observation after t.
+    """
+    capacity, rows, flags = store.start.shape[1], store.rows, columns(store)[2]
+    if t + 1 >= added[e]:
+        return False
+    row = store.start[e, t % capacity]
+    if store.start[e, (t + 1) % capacity] != row + 1:
+        return False
+    here, there = e * rows + row % rows, e * rows + (row + 1) % rows
+    for n in range(store.agents):
+        left = not int(store.floats[there, flags + n]) & ALIVE
+        if left and int(store.floats[here, flags + n]) == ALIVE:
+            return False
+    return True
+
+
+@njit(cache=True)
+def end_windows(store: Store, added: Ints, n_step: int, batch: Batch, after: Ints) -> None:
+    """Take up to `n_step` steps from each drawn transition: how many, and the address of the row that follows them."""
+    rows, capacity = store.rows, store.start.shape[1]
+    for i in range(after.size):
+        e, t, steps = batch.copies[i], batch.transitions[i], 1
+        while steps < n_step and goes_on(store, added, e, t + steps - 1):
+            steps += 1
+        batch.steps[i] = steps  # type: ignore[index]
+        after[i] = e * rows + (store.start[e, t % capacity] + steps) % rows
+
+
+@njit(cache=True)
+def sum_rewards(store: Store, discount: float, batch: Batch) -> None:
+    """Each agent's discounted rewards up to the end of the window or to its own true end, if that comes first."""
+    rows, capacity = store.rows, store.start.shape[1]
+    _, rewards, flags = columns(store)
+    for i in range(batch.copies.size):
+        e, first = batch.copies[i], store.start[batch.copies[i], batch.transitions[i] % capacity]
+        for n in range(store.agents):
+            total, factor, ended, flag = 0.0, 1.0, False, 0
+            for k in range(batch.steps[i]):  # type: ignore[index]
+                row = e * rows + (first + k) % rows
+                flag = int(store.floats[row, flags + n])
+                if not ended:
+                    total += factor * store.floats[row, rewards + n]
+                    factor *= discount
+                    ended = flag & TERMINATED != 0
+            batch.reward[i, n] = total
+            batch.terminated[i, n] = ended
+            batch.next_alive[i, n] = flag == ALIVE  # type: ignore[index]
+
+
+@njit(cache=True)
+def gather_returns(
+    store: Store, added: Ints, n_step: int, discount: float, at: Ints, after: Ints, batch: Batch
+) -> None:
+    """As `gather_serial`, with returns of up to `n_step` steps; `added` (E,) are the transitions of each copy."""
+    locate(store, batch.copies, batch.transitions, at, after)
+    end_windows(store, added, n_step, batch, after)
+    for chunk in range((at.size + CHUNK - 1) // CHUNK):
+        gather_chunk(store, at, after, batch, chunk)
+    sum_rewards(store, discount, batch)

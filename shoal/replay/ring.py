@@ -124,7 +124,7 @@ class Ring:
     @property
     def sample_nbytes(self) -> int:
         """Bytes of the mini-batches that were sampled last; they are kept for the next."""
-        return 0 if self._batch is None else sum(array.nbytes for array in self._batch)
+        return 0 if self._batch is None else sum(array.nbytes for array in self._batch if array is not None)
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
@@ -198,8 +198,19 @@ class Ring:
 
     # ---- sampling ----------------------------------------------------------------------------------------------------
 
-    def sample(self, sampler: Sampler, batch: int, rng: np.random.Generator, minibatches: int = 1) -> Batch:
-        """Draw mini-batches of `batch` transitions: one that all agents share, or N independent ones."""
+    def sample(
+        self,
+        sampler: Sampler,
+        batch: int,
+        rng: np.random.Generator,
+        minibatches: int = 1,
+        n_step: int = 1,
+        discount: float = 1.0,
+    ) -> Batch:
+        """Draw mini-batches of `batch` transitions: one that all agents share, or N independent ones.
+
+        For `n_step` and `discount` see `gather`.
+        """
         check_range("batch", batch, 1)
         check_range("minibatches", minibatches, 1)
         if not can_sample(self, sampler):
@@ -207,10 +218,15 @@ class Ring:
                 f"Every copy in the ring holds {counted(self.added - self.oldest, 'transition')}, "
                 f"but {sampler} needs at least {sampler.needs} to draw from."
             )
-        return self._gathered(*sampler.draw(self, minibatches, batch, rng))
+        return self._gathered(*sampler.draw(self, minibatches, batch, rng), n_step, discount)
 
-    def gather(self, copies: ArrayLike, transitions: ArrayLike) -> Batch:
-        """The live transitions of these copies (M, B) and numbers (M, B)."""
+    def gather(self, copies: ArrayLike, transitions: ArrayLike, n_step: int = 1, discount: float = 1.0) -> Batch:
+        """The live transitions of these copies (M, B) and numbers (M, B).
+
+        With an `n_step` above 1 their returns: rewards of up to so many steps, discounted and added, and the
+        observation after the last. A return is shorter where the episode or the history ends, and where an agent leaves
+        without a true end; an agent's own ends at its true end.
+        """
         chosen, numbers = np.ascontiguousarray(copies, np.int64), np.ascontiguousarray(transitions, np.int64)
         if chosen.ndim != 2 or chosen.shape != numbers.shape or chosen.size == 0:
             raise UserError(
@@ -222,20 +238,33 @@ class Ring:
             raise UserError(
                 f"A transition to gather is not in the ring: the live ones are {self.oldest} to {self.added - 1}."
             )
-        return self._gathered(chosen, numbers)
+        return self._gathered(chosen, numbers, n_step, discount)
 
-    def _gathered(self, copies: NDArray[np.int64], transitions: NDArray[np.int64]) -> Batch:
+    def _gathered(
+        self, copies: NDArray[np.int64], transitions: NDArray[np.int64], n_step: int, discount: float
+    ) -> Batch:
         """Fill the mini-batches."""
         self._check_whole()
-        batch = self._arrays(*copies.shape)._replace(copies=copies, transitions=transitions)
+        check_range("n_step", n_step, 1)
+        batch = self._arrays(copies.shape[0], copies.shape[1], n_step > 1)._replace(
+            copies=copies, transitions=transitions
+        )
         flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
+        if n_step > 1:
+            added = np.full(self.copies, self.added)
+            gather.gather_returns(self._store, added, n_step, float(discount), self._at, self._after, flat)
+            return batch
         fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
         fill(self._store, self._at, self._after, flat)
         return batch
 
-    def _arrays(self, minibatches: int, batch: int) -> Batch:
+    def _arrays(self, minibatches: int, batch: int, several_steps: bool) -> Batch:
         """The mini-batches' arrays, kept from one call to the next while the shape stays."""
-        if self._batch is None or self._batch.copies.shape != (minibatches, batch):
+        if (
+            self._batch is None
+            or self._batch.copies.shape != (minibatches, batch)
+            or (self._batch.steps is not None) != several_steps
+        ):
             self._batch = None  # the old ones go first: both may not fit
             each = minibatches * self.layout.sample_bytes
             check_fits(
@@ -243,9 +272,11 @@ class Ring:
                 batch * each,
                 lambda usable: f"the largest batch that fits is {usable // each:,}",
             )
-            self._batch = empty_batch(self.layout, minibatches, batch)
+            self._batch = empty_batch(self.layout, minibatches, batch, several_steps)
             rows = minibatches * batch
-            self._flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
+            self._flat = Batch(
+                *(None if array is None else array.reshape(rows, *array.shape[2:]) for array in self._batch)  # type: ignore[arg-type]
+            )
             self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
             self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
         return self._batch

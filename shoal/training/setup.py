@@ -168,4 +168,4 @@ def compile_loops(config: TrainConfig) -> None:
         ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small ones are gathered by one thread, large ones by all
     for rows in (1, min(large, config.batch)):
-        ring.sample(sampler, rows, np.random.default_rng(0))
+        ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)
