@@ -1,11 +1,11 @@
-# make setup | train | test | lint | bench: each sets up what it needs in .venv.
+# make setup | train | test | lint | bench | docs: each sets up what it needs in .venv.
 # `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles a module when it is first imported; compiling all of them beforehand would take half a minute more.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup train test lint bench clean
+.PHONY: setup train test lint bench docs clean
 
 setup: .venv/ready
 
@@ -19,6 +19,12 @@ setup: .venv/ready
 	@echo "Adding the tools and environments of the tests to .venv"
 	@$(INSTALL) -e ".[dev]"
 	@$(BIN)/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || true  # the tests start many processes
+	@touch $@
+
+# A marker of its own: training and testing do not install what only the site needs.
+.venv/ready-docs: .venv/ready
+	@echo "Adding what builds the documentation site to .venv"
+	@$(INSTALL) -e ".[docs]"
 	@touch $@
 
 train: setup
@@ -37,5 +43,10 @@ lint: .venv/ready-dev
 bench: .venv/ready-dev
 	@$(BIN)/shoal bench all
 
+# Warnings are errors; nothing is fetched from the network.
+docs: .venv/ready-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

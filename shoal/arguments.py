@@ -1,4 +1,4 @@
-"""Words of the command line in, typed arguments out; a mistake becomes one sentence."""
+"""Command-line words to typed arguments; a mistake becomes one sentence."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ Arguments = TypeVar("Arguments")
 def parse(
     kind: type[Arguments], command: Callable[[list[str]], int], argv: list[str], default: Arguments | None = None
 ) -> Arguments:
-    """The arguments of a command, whose doc says what it does and gives examples; a mistake becomes one sentence."""
+    """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence."""
     import tyro
 
     name = command.__name__.replace("_", " ")
@@ -47,10 +47,10 @@ def one_sentence(box: str, command: str) -> str:
     similar = ("Perhaps you meant", "Arguments similar to")
     hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
     hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
-    sentence = " ".join(gist).rstrip(". ") or "The arguments cannot be understood"
+    sentence = " ".join(gist).rstrip(". ") or "The arguments could not be parsed"
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
-    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help tells more)."
+    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."
 
 
 PLAIN_WORDS = (  # what the parser says, and what a person would
@@ -58,7 +58,7 @@ PLAIN_WORDS = (  # what the parser says, and what a person would
     (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
     (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
     (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
-    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a row of whole numbers such as 64 64"),
+    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a list of whole numbers such as 64 64"),
     (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)$", r"\2 \1 is not one of \3"),
     (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*)\)$", r"\1 is not one of \2"),
     (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
@@ -83,7 +83,7 @@ def folder_after_resume(argv: list[str]) -> list[str]:
 
 
 def stored_settings(argv: list[str]) -> "TrainConfig | None":
-    """The settings of the run that these words ask to resume, if they do."""
+    """The settings of the run to resume, if this is a resume."""
     if "--resume" not in argv:
         return None
     folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
@@ -96,21 +96,21 @@ def stored_settings(argv: list[str]) -> "TrainConfig | None":
 
 
 def is_given(argv: list[str], name: str) -> bool:
-    """Whether the option for this setting is among the words."""
+    """Whether the option for this setting is on the command line."""
     return any(word.partition("=")[0].replace("_", "-") == option(name) for word in argv)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words with commas between."""
+    """Comma-separated words."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between."""
+    """Comma-separated whole numbers."""
     try:
         return tuple(int(word) for word in text.split(",") if text)
     except ValueError:
-        raise UserError(f"{option} is '{text}', but must be whole numbers with commas between, e.g. 3,12.") from None
+        raise UserError(f"{option} is '{text}', but must be comma-separated whole numbers, e.g. 3,12.") from None
 
 
 def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], before: str = "") -> str:
@@ -119,4 +119,4 @@ def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], bef
     for name, command in commands.items():
         text, *examples = [line.strip() for line in (command.__doc__ or "").strip().splitlines() if line.strip()]
         lines += [f"  shoal {before}{name:<10} {text}", *(f"      {example}" for example in examples[:1])]
-    return "\n".join([*lines, "", f"`shoal {before}COMMAND --help` tells all about a command."])
+    return "\n".join([*lines, "", f"`shoal {before}COMMAND --help` lists all options of a command."])

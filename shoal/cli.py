@@ -1,4 +1,4 @@
-"""The command line: finds the command, and meets what goes wrong. Commands import what is heavy when they run."""
+"""The command line: finds the command and handles errors. Commands import heavy libraries when they run."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; what is the user's to mend ends in one sentence and exit code 2."""
+    """Run a command; mistakes of the user end in one sentence and exit code 2."""
     try:
         with answers_only():
             return run_command(sys.argv[1:] if argv is None else argv)
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             return 130
         if not ran_out_of_memory(error):
             raise
-        say("shoal: There is not enough memory; fewer --agents, a smaller --capacity or --batch need less.")
+        say("shoal: There is not enough memory; use fewer --agents, or a smaller --capacity or --batch.")
         return 2
 
 
@@ -61,7 +61,7 @@ def is_exported(word: str) -> bool:
 
 def run_command(argv: list[str]) -> int:
     """Find the command and run it."""
-    if names_third_party(argv):  # else nothing of the working directory is imported, whatever its files are called
+    if names_third_party(argv):  # else nothing in the working directory is imported, whatever its files are called
         with contextlib.suppress(OSError):  # it may be gone
             sys.path.append(os.getcwd())
     if not argv or argv[0] in ("-h", "--help", "help"):

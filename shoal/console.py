@@ -9,11 +9,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
+from shoal.results import Result, Table
 
 _out: TextIO | None = sys.stdout  # where answers go
 
@@ -115,40 +116,34 @@ def print_files(run: Path, pictures: list[Path]) -> None:
     put(f"in   {printable(str(run))}")
 
 
-def shown(value: Any) -> str:
-    """A value in a table: four digits that count, and commas in large numbers."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
-
-
-def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+def print_table(table: Table) -> None:
     """A table on standard output."""
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
     narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no lines to draw with
-    table = Table(title=Text(printable(title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
-    for key in rows[0]:
-        table.add_column(
-            key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row.values()))  # no markup: names may have brackets
+    grid = Grid(title=Text(printable(table.title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
+    for number, column in enumerate(table.columns):
+        words = all(isinstance(row[number], str) for row in table.rows)
+        grid.add_column(Text(column.heading), justify="left" if words else "right", overflow="fold")
+    for row in table.rows:
+        texts = (column.text(value) for column, value in zip(table.columns, row, strict=True))
+        grid.add_row(*(Text(printable(text)) for text in texts))  # no markup: names may have brackets
     text = io.StringIO()
     on_terminal = _out is not None and _out.isatty()
     width = None if on_terminal else 160
-    Console(file=text, width=width, force_terminal=on_terminal).print(table)
+    Console(file=text, width=width, force_terminal=on_terminal).print(grid)
     put(text.getvalue().rstrip("\n"))
 
 
-def print_lines(title: str, lines: Sequence[tuple[str, ...]]) -> None:
-    """A table of texts, the first line being its header."""
-    print_rows(title, [dict(zip(lines[0], line, strict=True)) for line in lines[1:]])
+def print_result(result: Result) -> None:
+    """Tables and findings of a result on standard output."""
+    for table in result.tables:
+        print_table(table)
+    if result.findings:
+        put("\n".join(result.findings))
 
 
 def output_file(option: str, name: str, suffix: str) -> Path:

@@ -1,10 +1,14 @@
-"""The one kind of error that is the user's to mend: a sentence, exit code 2, no traceback; and words for it."""
+"""Mistakes of the user: one sentence, exit code 2, no traceback; and helpers to check inputs."""
 
 import operator
 
 
 class UserError(Exception):
     """What is wrong, where, and what would be right, in one sentence."""
+
+
+class Diverged(UserError):
+    """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
 
 def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:

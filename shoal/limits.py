@@ -1,8 +1,8 @@
-"""The limits that a shell puts on a process (`ulimit -v`, `ulimit -d`): what they leave, and what cannot even start.
+"""Limits of the shell on a process (`ulimit -v`, `ulimit -d`): what they leave, and which are too low to start.
 
-Under a limit that is too low, libraries do not fail in a way that a program could meet: OpenBLAS asks again and again,
-for ever, in native code that no signal ends; others abort the process. So a command compares the limits with what
-it is known to take before it imports any of them.
+Under a limit that is too low, libraries do not fail in a way that a program could handle: OpenBLAS retries for ever,
+in native code that no signal ends; others abort the process. So a command compares the limits with its known needs
+before it imports any of them.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ LIMITS = (
     Limit("data", "ulimit -d", resource.RLIMIT_DATA, "VmData:", 700_000_000, 300_000_000),
 )
 LEAST_LEFT = 100_000_000
-"""Bytes for arrays without which nothing is begun."""
+"""Bytes for arrays that must be left to start at all."""
 
 
 def allowed(limit: Limit) -> int | None:
@@ -52,9 +52,9 @@ def allowed(limit: Limit) -> int | None:
 
 
 def limits_left(root: Path = Path("/")) -> int | None:
-    """Bytes that the limits leave for arrays; None where there is no limit. `root` is where /proc is looked for.
+    """Bytes that the limits leave for arrays; None where there is no limit. `root` is the folder of /proc.
 
-    What libraries will have taken in the end is not left, though they have not taken all of it yet.
+    What libraries will take in the end is subtracted, even if they have not taken all of it yet.
     """
     left = []
     for limit in LIMITS:
@@ -77,7 +77,7 @@ def check_limits(torch: bool) -> None:
 
 
 def live_within_limits() -> None:
-    """Where there is a limit, let libraries keep nothing for every thread: it would take most of what there is."""
+    """Where there is a limit, let libraries reserve nothing per thread: it would take most of what there is."""
     if any(allowed(limit) is not None for limit in LIMITS):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # for processes that this one starts
@@ -94,7 +94,7 @@ def small_work(limit: Limit, torch: bool) -> int:
 
 
 def _taken(status: Path, name: str) -> int | None:
-    """Bytes that the process has taken; None where the system does not tell."""
+    """Bytes that the process has taken; None where the system does not report it."""
     with contextlib.suppress(OSError):
         for line in status.read_text().splitlines():
             if line.startswith(name):

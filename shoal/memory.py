@@ -1,4 +1,4 @@
-"""How much memory is free, and the refusal of what would not fit: a sentence instead of an out-of-memory kill."""
+"""How much memory is free; what would not fit is refused with a sentence instead of an out-of-memory kill."""
 
 import contextlib
 import ctypes
@@ -15,9 +15,9 @@ HEAP_BYTES = 2**28  # of the heap in large pages: what the updates of a dozen ag
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes this process can still take: what the machine has available, or its own or its group's limits leave.
+    """Bytes this process can still allocate: what the machine, its own limits and its control group leave.
 
-    None where the system does not tell. `root` is where /proc and /sys are looked for.
+    None where the system does not report it. `root` is the folder of /proc and /sys.
     """
     left = [value for value in (_available(root), *_groups_left(root), limits_left(root)) if value is not None]
     if left:
@@ -54,8 +54,8 @@ def keep_freed_memory() -> None:
 def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: int = 0) -> None:
     """Refuse `what` unless its bytes fit into free memory less a tenth, which is kept for everything else.
 
-    `reserved` bytes more will be taken by something that was let in before and has not taken them yet.
-    `largest` is given the bytes that may be used and says in half a sentence what would fit into them.
+    `reserved` more bytes are promised to something that has not allocated them yet.
+    `largest` is given the bytes that may be used and returns half a sentence on what would fit into them.
     """
     free = free_memory()
     if free is None:
@@ -66,12 +66,12 @@ def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: 
         within = " within this process's limits (ulimit)" if left is not None and left <= free else ""
         raise UserError(
             f"{what} needs {human_bytes(needed)}, but only {human_bytes(free)} of memory is free{within} "
-            f"({human_bytes(kept)} of it is kept for the rest); {largest(max(0, free - kept))}."
+            f"({human_bytes(kept)} of it is reserved); {largest(max(0, free - kept))}."
         )
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether an error is about memory that was not to be had; those of torch and of the loader have no type for it."""
+    """Whether an error means that memory ran out; torch and the loader have no exception type for it."""
     said = ("allocate memory", "failed to map segment", "start new thread", "bad_alloc")
     return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
@@ -89,7 +89,7 @@ def human_bytes(count: int) -> str:
 
 
 def _available(root: Path) -> int | None:
-    """Linux: the memory that can be had without swapping."""
+    """Linux: memory available without swapping."""
     return _field(root / "proc/meminfo", "MemAvailable:", unit=1024)
 
 

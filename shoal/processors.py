@@ -1,4 +1,4 @@
-"""How many processors this process may use, which is not what the machine has: `taskset` and containers give fewer."""
+"""How many processors this process may use: fewer than the machine has under `taskset` or in a container."""
 
 import os
 from collections.abc import Iterator
@@ -11,9 +11,19 @@ from shoal.errors import UserError, check_range
 def usable_processors(root: Path = Path("/")) -> int:
     """Processors of this process's affinity, or fewer where its control group has a smaller quota; at least 1.
 
-    `root` is where /proc and /sys are looked for.
+    `root` is the folder of /proc and /sys.
     """
     return max(1, min([_affinity(), *_quotas(root)]))
+
+
+def processor_name(root: Path = Path("/")) -> tuple[str, str]:
+    """Name and vendor of the processor. `root` is where /proc is looked for."""
+    pairs: dict[str, str] = {}
+    for line in read_text(root / "proc/cpuinfo").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            pairs.setdefault(key.strip(), value.strip())
+    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
 
 
 def check_threads(threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Third-party code: what names it, and when it may be run.
+"""Third-party code: how it is named, and when it may run.
 
 A run folder and an exported policy name the world that they were trained in. Shoal's own worlds, the environments of
 PettingZoo, mpe2 and dm_control, and those that Gymnasium has registered are installed already; any other name makes
@@ -36,14 +36,14 @@ def is_third_party(env: str) -> bool:
 
 
 def names_third_party(argv: list[str]) -> bool:
-    """Whether a command line names third-party code with --env, or lets what a file names run with --trust."""
+    """Whether a command line names third-party code with --env, or allows what a file names with --trust."""
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--env=") else [word])]
     named = [value for option, value in pairwise(words) if option == "--env"]
     return "--trust" in words or any(map(is_third_party, map(_with_kind, named)))
 
 
 def _with_kind(env: str) -> str:
-    """A Gymnasium ID may stand without gym: before it where a Stable-Baselines3 model plays."""
+    """A Gymnasium ID may be given without the prefix gym: for a Stable-Baselines3 model."""
     return env if env.startswith(("pettingzoo:", "gym:", "dm:")) else f"gym:{env}"
 
 
@@ -54,7 +54,7 @@ def check_trusted(what: str, env: str, options: str, trust: bool) -> None:
 
 
 def untrusted(env: str, options: str) -> str:
-    """Why an environment and its options are not taken from a file unasked; nothing where they are."""
+    """Why an environment and its options from a file need --trust; empty where they do not."""
     if is_third_party(env):
         return f"names the environment '{env}', which is third-party code"
     if _has_text(options):
@@ -63,7 +63,7 @@ def untrusted(env: str, options: str) -> str:
 
 
 def _has_text(options: str) -> bool:
-    """Whether options hold a text: that may name a module, a file or an address, which a number cannot."""
+    """Whether options contain a string, which may name a module, a file or an address, as a number cannot."""
     try:
         return _texts(json.loads(options)) if options else False
     except (ValueError, RecursionError):

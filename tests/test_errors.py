@@ -4,8 +4,9 @@ import subprocess
 
 import pytest
 
-from shoal.console import answers_only, print_rows, quoted
+from shoal.console import answers_only, print_table, quoted
 from shoal.errors import counted, printable
+from shoal.results import Table
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_what_a_terminal_would_obey_is_shown_instead(text, shown):
 
 def test_names_in_tables_are_not_obeyed_either(capsys):
     with answers_only():
-        print_rows("a\n[/b]", [{"name": "[/c]\x1b[31m[bold]"}])
+        print_table(Table.of("a\n[/b]", [{"name": "[/c]\x1b[31m[bold]"}]))
     out = capsys.readouterr().out
     assert r"a\n[/b]" in out and r"[/c]\x1b[31m[bold]" in out
 

@@ -117,7 +117,7 @@ def test_commands_refuse_to_start(limited, shoal):
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert err.startswith("shoal: This process may take 976,562 kB of address space (ulimit -v), but needs at least")
     code, _, err = shoal("evaluate", "none.onnx")
-    assert code == 2 and "ONNX file 'none.onnx'" in err  # less is enough without torch
+    assert code == 2 and "There is no" in err and "'none.onnx'" in err  # less is enough without torch
     with pytest.raises(SystemExit) as stop:
         shoal("train", "--help")
     assert stop.value.code == 0

@@ -1,4 +1,4 @@
-"""One file an algorithm; `make_team` builds the one a configuration names."""
+"""One file per algorithm; `make_team` builds the one a configuration names."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How a team learns: the papers' settings are the defaults, everything can be changed."""
+"""Settings of learning; the papers' are the defaults."""
 
 import math
 from dataclasses import dataclass, replace
@@ -39,81 +39,82 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LearnConfig:
-    """Settings of the algorithms, the mini-batches and the replay ring."""
+    """Settings of the algorithm, the mini-batches and the replay ring."""
 
     algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
-    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for choices only."""
+    """Learning algorithm; with one agent MADDPG is DDPG, MASAC is SAC. DQN is for discrete actions only."""
     hidden: Own[tuple[int, ...]] = OWN
-    """Units of each hidden layer, actors and critics alike."""
+    """Units per hidden layer, of actors and critics."""
     critic_hidden: tuple[int, ...] | None = None
-    """Units of each hidden layer of the critics; None: as --hidden."""
+    """Units per hidden layer of the critics; None: as --hidden."""
     layer_norm: bool = False
-    """Normalise the critics' first hidden layer, then tanh."""
+    """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
     learning_rate: Own[float] = OWN
-    """Adam's step size."""
+    """Learning rate of Adam."""
     discount: Own[float] = OWN
-    """Gamma: what the next step is worth today."""
+    """Discount factor (gamma)."""
     tau: Own[float] = OWN
-    """Share of the way that target networks move towards the online ones in an update."""
+    """Soft-update coefficient (tau) of the target networks; 1 copies."""
     target_period: Own[int] = OWN
-    """Updates between two moves of the target networks. If only this or only --tau is given: copies (tau 1), or a move
-    in every update."""
+    """Updates between two updates of the target networks. If only this is given, tau is 1; if only --tau is given,
+    this is 1."""
     batch: Own[int] = OWN
-    """Rows of a mini-batch."""
+    """Mini-batch size."""
     minibatch: Literal["shared", "independent"] = "shared"
-    """One mini-batch for all agents, or one for each as in the papers' baseline."""
+    """One mini-batch for all agents, or one per agent as in the papers' baseline."""
     sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
-    """How transitions are drawn: singly, or as the neighbours in time of a drawn one
-    (v1, v2: as the papers' two texts have it; reference implementation only)."""
+    """How mini-batches are sampled: uniformly, or as temporal neighbours of sampled transitions
+    (v1, v2: the papers' two versions; reference implementation only)."""
     n_step: Own[int] = OWN
-    """Steps of the return before it bootstraps."""
+    """Steps of the n-step return."""
     neighbors: int = 3
-    """Neighbour sampling: transitions taken on either side of the drawn one."""
+    """Neighbour sampling: transitions on either side of the sampled one."""
     include_center: bool = False
-    """Neighbour sampling: take the drawn transition as well."""
+    """Neighbour sampling: include the sampled transition itself."""
     capacity: int = 1_000_000
-    """Transitions the replay ring holds, all copies together."""
+    """Replay capacity in transitions, all copies together."""
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How observations lie in the ring; 16 bits halve its size."""
+    """Data type of observations in the replay ring; 16 bits halve its size."""
     warmup: Own[int] = OWN
-    """Samples before the first update; the updates owed until then are made up at once."""
+    """Samples before the first update; the updates due by then are done at once."""
     update_every: Own[int] = OWN
-    """Samples (steps of a copy) for each update of all agents."""
+    """Samples (steps of one copy) per update of all agents."""
     clip: Own[float] = OWN
-    """Largest gradient norm; 0 turns clipping off."""
+    """Maximum gradient norm; 0: no clipping."""
     clip_by: Own[Literal["variable", "network"]] = OWN
-    """Clip each weight array of each agent by itself, or each agent's network as a whole."""
+    """Clip the gradient norm per agent and weight array, or per agent and network."""
     gumbel: Literal["auto", "soft", "straight-through"] = "auto"
-    """Samples of choices: soft vectors or one-hot with the straight-through gradient;
-    auto: soft where the world takes them as forces, else one-hot."""
+    """Gumbel-softmax samples of discrete actions: soft vectors, or one-hot with the straight-through gradient;
+    auto: soft where the world takes them as forces, else straight-through."""
     others: Literal["ring", "current"] = "ring"
-    """Other agents' actions in an actor's loss: as they were played, or drawn from the current policies."""
+    """Other agents' actions in the actor loss: from the replay ring, or sampled from the current policies."""
     first_layer: Literal["reuse", "dense"] = "reuse"
-    """In the actors' loss: compute the critics' first layer once and correct it, or whole for each agent."""
+    """Critics' first layer in the actor loss: computed once and corrected per agent, or in full per agent."""
     logit_penalty: float = 1e-3
-    """MADDPG and D4PG: weight of the mean square of the logits in the actors' loss."""
+    """MADDPG, D4PG: weight of the mean squared logits in the actor loss."""
     exploration_noise: float = 0.1
-    """MADDPG and D4PG with box actions: standard deviation of the rollout noise, in half-widths of the box."""
+    """MADDPG, D4PG with box actions: standard deviation of the exploration noise, in half-widths of the box."""
     atoms: Own[int] = OWN
-    """D4PG: atoms of the critics' distribution."""
+    """D4PG: number of atoms of the critics' return distribution."""
     v_min: Own[float] = OWN
-    """D4PG: smallest return that the critics can represent, the first atom."""
+    """D4PG: smallest return of the distribution, the first atom."""
     v_max: Own[float] = OWN
-    """D4PG: largest return that the critics can represent, the last atom."""
+    """D4PG: largest return of the distribution, the last atom."""
     double: bool = True
-    """DQN: the online networks choose the next action, the target networks say what it is worth."""
+    """DQN: double Q-learning: next actions are chosen by the online networks and valued by the target networks."""
     epsilon: Own[float] = OWN
-    """DQN: probability of a random choice in rollouts."""
+    """DQN: probability of a random action in rollouts."""
     epsilon_decay: Own[int] = OWN
-    """DQN: samples over which that probability falls from 1 to --epsilon; 0: it is fixed."""
+    """DQN: samples over which that probability decreases linearly from 1 to --epsilon; 0: fixed."""
     entropy: float = 0.05
-    """MASAC: the temperature, weight of the policies' entropy (the first value, if learned)."""
+    """MASAC: entropy coefficient (temperature, alpha); its initial value if learned."""
     learn_entropy: bool = False
-    """MASAC: learn each agent's temperature so that its entropy meets the target."""
+    """MASAC: learn one entropy coefficient per agent so that its entropy meets the target."""
     target_entropy: float | None = None
-    """MASAC with a learned temperature: entropy to hold, in nats; None: half of the largest (choices), -A (boxes)."""
+    """MASAC with a learned entropy coefficient: target entropy in nats; None: half of the maximum (discrete actions),
+    minus the number of dimensions (boxes)."""
     variant: Literal["online", "tf2"] = "online"
-    """MASAC: online policies for next actions, both critics in the actors' loss, entropy of each row;
+    """MASAC: online policies for next actions, both critics in the actor loss, entropy per row;
     or as the public TF2 code: target policies for next actions and rollouts, first critic, batch-mean entropy."""
 
     def resolved(self: "Config") -> "Config":
@@ -132,7 +133,7 @@ class LearnConfig:
         return self.hidden if self.critic_hidden is None else self.critic_hidden
 
     def check(self) -> None:
-        """Raise a `UserError` for the first setting that cannot be."""
+        """Raise a `UserError` for the first invalid setting."""
         self._check_algorithm()
         for name, layers in (("--hidden", self.hidden), ("--critic-hidden", self.critic_layers)):
             if not layers or any(width < 1 for width in layers):
@@ -179,9 +180,9 @@ Config = TypeVar("Config", bound=LearnConfig)
 
 
 def as_declared(config: Config) -> Config:
-    """The same settings in their fields' own types: configurations also come from Python and from JSON.
+    """The same settings in the types that their fields declare: configurations also come from Python and from JSON.
 
-    numpy's numbers, lists and paths are taken for what they mean; anything else is refused with a sentence.
+    numpy numbers, lists and paths are converted; anything else is refused.
     """
     hints = get_type_hints(type(config))
     return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})
@@ -189,7 +190,7 @@ def as_declared(config: Config) -> Config:
 
 def _declared(what: str, value: Any, hint: Any) -> Any:
     """A setting in the type that its field declares."""
-    import numpy as np  # here, because the command line is there before numpy and its threads
+    import numpy as np  # here, because the command line is parsed before numpy starts its threads
 
     if NoneType in get_args(hint):
         if value is None:
@@ -209,7 +210,7 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
         return bool(value)
     if str in kinds:
         if not isinstance(value, str | PathLike):
-            raise UserError(f"{what} is {value!r}, but must be a text.")
+            raise UserError(f"{what} is {value!r}, but must be a string.")
         return fspath(value)
     if float in kinds:
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""MADDPG (Lowe et al. 2017): one actor and one centralised critic an agent; DDPG where there is one agent.
+"""MADDPG (Lowe et al. 2017): one actor and one centralised critic per agent; DDPG with one agent.
 
 An update of all agents, in the papers' words: mini-batch sampling, target Q, Q loss, P loss, target update.
 Choices are soft Gumbel samples at temperature 1 in rollouts, targets and the actors' loss; boxes are a squashed

@@ -1,7 +1,7 @@
 """MASAC: soft actor-critic with centralised twin critics; SAC where there is one agent.
 
 Choices are soft Gumbel samples with the exact entropy of the categorical policy; boxes are squashed Gaussians whose
-entropy is estimated by minus the log-probability of the sample. The temperature is fixed or learned, one an agent.
+entropy is estimated by minus the log-probability of the sample. The temperature is fixed or learned, one per agent.
 `variant="tf2"` follows the public TF2 code that the papers' settings match (docs/algorithms.md).
 Shape letters: N agents, B batch rows, A action.
 """

@@ -1,6 +1,6 @@
 """A mini-batch as the update reads it: torch tensors on the learner's device.
 
-Shape letters: N agents, B batch rows, J joint width, M mini-batches (1 shared, or N: one an agent).
+Shape letters: N agents, B batch rows, J joint width, M mini-batches (1 shared, or N: one per agent).
 """
 
 from dataclasses import dataclass

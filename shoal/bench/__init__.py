@@ -2,10 +2,12 @@
 
 import importlib
 import inspect
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from shoal.errors import UserError
+from shoal.results import Result, Table
 
 BENCHES = {
     "env": "steps/s of our worlds over mpe2's",
@@ -37,10 +39,18 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
     return tuple(first.default)
 
 
-def run_bench(name: str, part: Any) -> list[dict[str, Any]]:
-    """The rows of one part of a bench."""
-    rows: list[dict[str, Any]] = _module(name).run((part,))
-    return rows
+def run_benches(names: Sequence[str], agents: tuple[int, ...], advance: Callable[[], None]) -> Result:
+    """A table of each bench; `advance` is called at the end of every part."""
+    work = {name: parts(name, agents, alone=len(names) == 1) for name in names}
+    tables, every = [], []
+    for name, own in work.items():
+        rows = []
+        for part in own:
+            rows += _module(name).run((part,))
+            advance()
+        tables.append(Table.of(f"shoal bench {name}: {BENCHES[name]}", rows, _module(name).Row))
+        every += [{"bench": name, **row} for row in rows]
+    return Result("bench", "Benches", tables, data={"rows": every})
 
 
 def _module(name: str) -> ModuleType:

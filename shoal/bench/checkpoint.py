@@ -4,10 +4,11 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypedDict
 
 from shoal.profiling.rounds import Cell, Timing, one_round
-from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.profiling.subjects import Subject, changed, play_step, rows_that_fit
+from shoal.results import Column
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import random_act
@@ -17,9 +18,20 @@ from shoal.training.snapshot import snapshot
 SAVES = 3
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """Checkpoints beside training, with one number of agents."""
+
+    agents: int
+    algorithm: str
+    ring: int
+    checkpoint_ms: Annotated[float, Column("checkpoint", "ms")]
+    training_ms: Annotated[float, Column("training between two", "ms")]
+    ratio: float
+
+
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str = "maddpg") -> list[Row]:
     """A row for each number of agents, at the defaults: a checkpoint every 1,000 episodes, a ring of 10⁶ if it fits."""
-    rows = []
+    rows: list[Row] = []
     for n in agents:
         config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
         ring = rows_that_fit(config.capacity, config, (algorithm,), ("engine",))
@@ -51,10 +63,7 @@ def _saves(training: Training, samples: int) -> list[float]:
         checkpoints = Checkpoints(Path(folder) / "checkpoints")
         for number in range(SAVES + 1):  # the first one writes the whole ring
             for _ in range(samples // training.config.copies):
-                actions = act(training.observation)
-                step = training.env.step(actions)
-                training.ring.add(actions, step)
-                training.observation = step.observation
+                play_step(training, act)
             start = time.perf_counter()
             checkpoints.save(number, *snapshot(training), training.ring)
             seconds.append(time.perf_counter() - start)

@@ -5,7 +5,7 @@ whole episodes with their resets, and take turns.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Annotated, TypedDict, cast
 
 import numpy as np
 
@@ -14,13 +14,26 @@ from shoal.envs import make_env
 from shoal.envs.base import VectorEnv
 from shoal.envs.particle import ParticleWorld
 from shoal.errors import UserError
+from shoal.results import Column
 
 EPISODE = 25
 
 
-def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """One world with one number of agents."""
+
+    world: str
+    agents: int
+    shoal_steps_per_second: Annotated[float, Column("shoal", "steps/s")]
+    mpe2_steps_per_second: Annotated[float, Column("mpe2", "steps/s")]
+    ratio: float
+    copies: int
+    threads: int
+
+
+def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[Row]:
     """A row for both tasks and each number of agents; each takes about `seconds`, or three episodes of mpe2."""
-    rows = []
+    rows: list[Row] = []
     for world in ("cooperative-navigation", "predator-prey"):
         for n in agents:
             ours, theirs = _our_world(world, n), _their_episode(world, n)

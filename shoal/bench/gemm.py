@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -28,11 +28,23 @@ FIRST_CALL_GOAL = 10.0
 """Seconds, with nothing compiled before."""
 
 
-def run(
-    parts: tuple[str, ...] = ("products", "first call"), seconds: float = 20.0, size: int = 1024
-) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """One product through one MAC unit."""
+
+    product: str
+    unit: str
+    measure: str
+    reached: float
+    goal: float
+    of_goal: float
+    float32: float | None
+    ratio: float | None
+    threads: int
+
+
+def run(parts: tuple[str, ...] = ("products", "first call"), seconds: float = 20.0, size: int = 1024) -> list[Row]:
     """A row for each product (size × size × size, a convolution, a batch of small ones), and one for the first call."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if "products" in parts:
         with torch_threads(THREADS):
             rows += _products(seconds, size)
@@ -41,7 +53,7 @@ def run(
     return rows
 
 
-def _products(seconds: float, size: int) -> list[dict[str, Any]]:
+def _products(seconds: float, size: int) -> list[Row]:
     draw = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=draw) for _ in range(2))
     few = max(1, size * 48 // 1024)  # 48 × 1024×64×64 at full size
@@ -77,7 +89,7 @@ def _products(seconds: float, size: int) -> list[dict[str, Any]]:
     ]
 
 
-def _first_call() -> dict[str, Any]:
+def _first_call() -> Row:
     """Seconds of the first product of a process that finds nothing compiled, the imports not counted."""
     code = (
         "import time, torch\n"
@@ -99,7 +111,7 @@ def _first_call() -> dict[str, Any]:
 
 def _row(
     product: str, unit: str, measure: str, reached: float, goal: float, of_goal: float, float32: float | None
-) -> dict[str, Any]:
+) -> Row:
     return {
         "product": product,
         "unit": unit,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypedDict
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from shoal.inference.engine import Engine, runs_in_numba
 from shoal.inference.form import Form
 from shoal.inference.graph import build
 from shoal.quantization.torch_engine import TorchEngine
+from shoal.results import Column
 
 BATCHES = (1, 64)
 GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}
@@ -38,18 +39,34 @@ SLOWER = 1.03
 LOADS = 3
 
 
-def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """One engine and precision for one network and batch."""
+
+    network: str
+    engine: str
+    precision: str
+    batch: int
+    latency_us: Annotated[float, Column("latency", "µs")]
+    p99_us: Annotated[float, Column("p99", "µs")]
+    memory_mb: Annotated[float | None, Column("memory", "MB")]
+    load_ms: Annotated[float, Column("load", "ms")]
+    ratio: float
+    goal: float | None
+    note: str
+
+
+def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[Row]:
     """A row for each network, batch, engine and precision; `seconds` for each network and batch."""
     with torch_threads(1):
         return [row for name in networks for row in _rows(name, seconds, memory)]
 
 
-def _rows(network: str, seconds: float, memory: bool) -> list[dict[str, Any]]:
+def _rows(network: str, seconds: float, memory: bool) -> list[Row]:
     policy = bench_policy(network)
     kinds = [("numba", "float32")] if runs_in_numba(policy) else []
     kinds += [("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
     held = _memory(network, policy, [("torch", "float32"), *kinds]) if memory else {}
-    rows = []
+    rows: list[Row] = []
     for batch in BATCHES:
         engines: list[Engine] = [TorchEngine(policy)]
         engines += [make_engine(policy, name, precision, 1, batch) for name, precision in kinds]  # type: ignore[arg-type]
@@ -71,9 +88,9 @@ def _table(
     loads: list[float],
     held: dict[tuple[str, str, int], float],
     taken: str,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     medians = dict(zip(labels, map(statistics.median, times), strict=True))
-    rows = []
+    rows: list[Row] = []
     for label, own, load in zip(labels, times, loads, strict=True):
         engine, precision = label
         float32 = medians.get((engine, "float32"), 0.0)

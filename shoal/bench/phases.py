@@ -1,21 +1,34 @@
 """`shoal bench phases`: how little of the time is left to sampling and to acting, and what neighbour sampling saves."""
 
-from typing import Any
+from typing import Annotated, TypedDict
 
-from shoal.profiling.profile import neighbor_rows, time_row
 from shoal.profiling.rounds import Cell, measure
+from shoal.profiling.rows import neighbor_rows, time_row
 from shoal.profiling.subjects import Subject, changed, rows_that_fit, transition_bytes
+from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 
 RING_BYTES = 400_000_000  # far more than any last-level cache holds
 
 
-def run(
-    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg"
-) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """Shares of the phases with one number of agents."""
+
+    agents: int
+    algorithm: str
+    ring: int
+    update_ms: Annotated[float, Column("update", "ms")]
+    sampling_ms: Annotated[float, Column("sampling", "ms")]
+    ratio: float
+    acting_share: float
+    neighbor_sampling_ms: Annotated[float, Column("neighbor sampling", "ms")]
+    neighbor_reduction: float
+
+
+def run(agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: str = "maddpg") -> list[Row]:
     """A row for each number of agents, of the engine alone, with a ring far larger than the last-level cache."""
-    rows = []
+    rows: list[Row] = []
     for n in agents:
         config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
         ring = rows_that_fit(min(1_000_000, ring_rows(config)), config, (algorithm,), ("engine",))

@@ -6,11 +6,12 @@ navigation). Models of Stable-Baselines3: a whole `learn` with the callback, rol
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.bench.update import filled_training
 from shoal.errors import UserError, counted
+from shoal.results import Column
 from shoal.training.loop import Training
 
 BITS = 8
@@ -22,15 +23,26 @@ TASKS = {
 """Environment, steps of one `learn`, and settings; two layers of 64."""
 
 
+class Row(TypedDict):
+    """One stage of quantization-aware training beside plain training."""
+
+    what: str
+    one: str
+    stage: str
+    plain_ms: Annotated[float, Column("plain", "ms")]
+    qat_ms: Annotated[float, Column("qat", "ms")]
+    ratio: float
+
+
 def run(
     parts: tuple[int | str, ...] = (3, 12, "ppo", "ddpg"), seconds: float = 6.0, transitions: int = 2_000
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Rows of each team, by its agents, and of each algorithm of Stable-Baselines3."""
     with torch_threads(1):
         return [row for part in parts for row in _rows(part, seconds, transitions)]
 
 
-def _rows(part: int | str, seconds: float, transitions: int) -> list[dict[str, Any]]:
+def _rows(part: int | str, seconds: float, transitions: int) -> list[Row]:
     sides: list[Callable[[], object]]
     if isinstance(part, int):
         what, one, stages = f"maddpg, {counted(part, 'agent')}", "update", list(DELAYS)

@@ -5,12 +5,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, TypedDict
 
 import torch
 
 from shoal.bench.timing import interleaved
 from shoal.numerics import quantize
+from shoal.results import Column
 
 THREADS = 2
 FORMATS = ("E5M2", "E5M2:5", "Q8.13")
@@ -18,13 +19,27 @@ GOALS = {"nearest-even": 1.0, "stochastic": 2.5}
 """ns an element, into memory that is there."""
 
 
+class Row(TypedDict):
+    """One rounding to one format."""
+
+    rounding: str
+    format: str
+    out: str
+    ns_per_element: Annotated[float, Column("per element", "ns")]
+    goal: Annotated[float, Column("goal", "ns")]
+    of_goal: float
+    copy_ns_per_element: Annotated[float, Column("copy per element", "ns")]
+    ratio: float
+    threads: int
+
+
 def run(
     parts: tuple[str, ...] = ("nearest-even", "stochastic"), seconds: float = 8.0, elements: int = 2**24
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """A row for each rounding, format, and with and without `out`."""
     x = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     out = torch.empty_like(x)
-    rows = []
+    rows: list[Row] = []
     for rounding in parts:
         sides: list[Callable[[], object]] = [
             partial(quantize, x, format, rounding, seed=0, out=target, threads=THREADS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, TypedDict
 
 import numba
 import numpy as np
@@ -20,13 +20,29 @@ from shoal.envs.base import EnvSpec, Step
 from shoal.replay import SAMPLERS, Batch, Ring, make_sampler
 from shoal.replay.layout import Layout, ring_bytes
 from shoal.replay.ring import gathered_in_parallel
+from shoal.results import Column
 
 COPIES, ACTIONS, EPISODE = 25, 5, 25
 
 
-def run(
-    agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**29
-) -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """One sampler on one ring."""
+
+    agents: int
+    sampler: str
+    storage: str
+    sample_gb_per_second: Annotated[float, Column("sample", "GB/s")]
+    copy_gb_per_second: Annotated[float, Column("copy", "GB/s")]
+    ratio: float
+    sample_us: Annotated[float, Column("sample", "µs")]
+    cached_us: Annotated[float, Column("cached", "µs")]
+    row_bytes: int
+    bytes_per_transition: float
+    both_observations_bytes: int
+    bytes_ratio: float
+
+
+def run(agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**29) -> list[Row]:
     """A row for each number of agents, storage and sampler; rings of about `size` bytes, `seconds` for each of them."""
     return [
         row
@@ -36,7 +52,7 @@ def run(
     ]
 
 
-def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[dict[str, Any]]:
+def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
     """Both samplers on one ring, in turn with the copy."""
     rng = np.random.default_rng(0)
     samples = [partial(ring.sample, make_sampler(name), batch, rng) for name in SAMPLERS]

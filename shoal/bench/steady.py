@@ -7,11 +7,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, TypedDict
 
 from shoal.processors import usable_processors
 from shoal.profiling.rounds import Cell, Timing, one_round
 from shoal.profiling.subjects import Subject, changed
+from shoal.results import Column
 from shoal.training.config import TrainConfig
 
 RING = 25_600
@@ -21,7 +22,17 @@ NEIGHBOURS = ("none", "same", "other", "all")
 scheduler gives as much time as this whole one; all: one for each processor, of another session."""
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """Training beside one kind of neighbour."""
+
+    agents: int
+    threads: int
+    neighbour: str
+    steps_per_second: Annotated[float, Column("training", "steps/s")]
+    ratio: float
+
+
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[Row]:
     """Rows for each number of agents, for one thread and for all; the neighbours come and go in turns."""
     return [
         row
@@ -31,7 +42,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str 
     ]
 
 
-def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[dict[str, Any]]:
+def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[Row]:
     config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads)
     subject = Subject(config, (algorithm,), RING)
     cell = Cell("predator-prey", agents, algorithm, "uniform", "engine")

@@ -1,23 +1,37 @@
 """`shoal bench train`: whole training under the papers' schedule, beside the reference and the bare products."""
 
 import time
-from typing import Any
+from typing import Annotated, TypedDict
 
 from shoal.bench.bare import BareProducts
-from shoal.profiling.profile import time_row
 from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.rows import time_row
 from shoal.profiling.subjects import Subject, changed
+from shoal.results import Column
 from shoal.training.config import TrainConfig
 
 RING = 25_600
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[dict[str, Any]]:
+class Row(TypedDict):
+    """Whole training with one number of agents."""
+
+    agents: int
+    algorithm: str
+    steps_per_second: Annotated[float, Column("engine", "steps/s")]
+    reference_steps_per_second: Annotated[float, Column("reference", "steps/s")]
+    ratio: float
+    ratio_without_environment: float
+    ceiling_steps_per_second: Annotated[float, Column("ceiling", "steps/s")]
+    ceiling_ratio: float
+
+
+def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[Row]:
     """A row for each number of agents: steps/s of both implementations and of the products alone, taken in turns.
 
     A round is 100 samples and one update. The reference has one round for as many of the engine's as fit into its time.
     """
-    rows = []
+    rows: list[Row] = []
     for n in agents:
         config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
         names = ("engine", "reference")
@@ -44,7 +58,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
     return rows
 
 
-def _row(agents: int, algorithm: str, every: int, timings: dict[str, Timing], products: float) -> dict[str, Any]:
+def _row(agents: int, algorithm: str, every: int, timings: dict[str, Timing], products: float) -> Row:
     engine, reference = (time_row(timings[name]) for name in ("engine", "reference"))
     without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, engine)]
     return {

@@ -1,24 +1,38 @@
 """`shoal bench update`: one update of all trainers over its bare matrix products."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from shoal.bench.bare import BareProducts
 from shoal.bench.timing import interleaved
+from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 
 Algorithm = Literal["maddpg", "masac"]
 
 
+class Row(TypedDict):
+    """One update with one number of agents."""
+
+    agents: int
+    algorithm: str
+    observation: int
+    update_ms: Annotated[float, Column("update", "ms")]
+    bare_products_ms: Annotated[float, Column("bare products", "ms")]
+    ratio: float
+    turned_products_ms: Annotated[float, Column("turned products", "ms")]
+    turned_ratio: float
+
+
 def run(
     agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algorithm: Algorithm = "maddpg"
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """A row for each number of agents: both times and their ratio, measured in turns.
 
     `turned`: the same products with the narrow ones the other way round, the quickest way known to us.
     """
-    rows = []
+    rows: list[Row] = []
     for n in agents:
         training = filled_training(n, algorithm)
         spec = training.env.spec

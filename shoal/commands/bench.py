@@ -1,14 +1,14 @@
 """`shoal bench`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from shoal.arguments import numbers, parse
-from shoal.console import print_json, print_rows, progress_bar
+from shoal.console import print_json, print_result, progress_bar
 
 
 def bench(argv: list[str]) -> int:
-    """Shoal's own ratios, each measured in one run: worlds over mpe2, updates over bare products, and so on.
+    """Benchmarks as ratios, both sides measured in one run: worlds over mpe2, updates over bare products, and so on.
 
     shoal bench env
     shoal bench update --agents 3,12,48
@@ -38,28 +38,24 @@ def bench(argv: list[str]) -> int:
         ]
         """env: worlds over mpe2; update: an update over its bare matrix products; replay: samplers over a copy;
         phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
-        reference's and its ceiling; steady: training beside busy neighbours over training alone; gemm: emulated
+        reference's and its ceiling; steady: training beside other busy processes over training alone; gemm: emulated
         products beside float32 ones; quantize: rounding beside a copy; qat: quantization-aware training beside plain;
         inference: engines of exported policies beside PyTorch; all: each of them."""
         agents: str = ""
-        """Numbers of agents with commas between; none: the bench's own."""
+        """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(BenchCommand, bench, argv)
-    from shoal.bench import BENCHES, parts, run_bench
+    from shoal.bench import BENCHES, parts, run_benches
 
     agents = numbers("--agents", command.agents)
     names = list(BENCHES) if command.name == "all" else [command.name]
-    work = [(name, part) for name in names for part in parts(name, agents, alone=len(names) == 1)]
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with progress_bar(f"shoal bench {command.name}", len(work)) as advance:
-        for name, part in work:
-            rows[name] += run_bench(name, part)
-            advance(1)
+    length = sum(len(parts(name, agents, alone=len(names) == 1)) for name in names)
+    with progress_bar(f"shoal bench {command.name}", length) as advance:
+        found = run_benches(names, agents, lambda: advance(1)).made_by("bench", *argv)
     if command.json:
-        print_json({"rows": [{"bench": name, **row} for name in names for row in rows[name]]})
+        print_json(found.to_json())
     else:
-        for name in names:
-            print_rows(f"shoal bench {name}: {BENCHES[name]}", rows[name])
+        print_result(found)
     return 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Returns of a trained policy beside a random team, with 95 % confidence intervals.
+    """Returns of a trained policy and of a random team, with 95 % confidence intervals.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json
@@ -26,25 +26,25 @@ def evaluate(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class EvaluateCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-        """Run folder, zip of Stable-Baselines3 (A2C, PPO, DQN, DDPG), or a file of `shoal export` (needs no torch)."""
+        """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG), or a file of `shoal export` (needs no torch)."""
         env: str = ""
-        """World to play in; none: its own. A zip needs one, e.g. CartPole-v1."""
+        """World to play in; empty: the policy's own. A zip needs one, e.g. CartPole-v1."""
         agents: int | None = None
-        """Number of agents, where the world has a choice; None: as in training."""
+        """Number of agents, where the world allows a choice; None: as in training."""
         episode_length: int | None = None
-        """Steps of an episode; None: as in training, or the environment's own limit."""
+        """Steps per episode; None: as in training, or the environment's own limit."""
         env_options: str = ""
-        """PettingZoo and Gymnasium: the constructor's arguments as a JSON object."""
+        """PettingZoo and Gymnasium: constructor arguments as a JSON object."""
         normaliser: str = ""
-        """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
+        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         episodes: int = 200
-        """Episodes that each team plays."""
+        """Episodes per team."""
         seed: int = 1
-        """Random seed of the episodes' starts and of all noise."""
+        """Random seed of initial states and noise."""
         threads: int | None = None
         """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
         trust: bool = False
-        """Let third-party code run that the run, the zip or the file names; an environment in --env is trusted."""
+        """Allow third-party code that the run, the zip or the file names; an environment in --env is trusted."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

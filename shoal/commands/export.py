@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoal.arguments import parse
-from shoal.console import output_file, print_json, print_rows, progress_bar, put, quoted, say
+from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
+from shoal.results import Table
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:
@@ -25,33 +26,33 @@ def export(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class ExportCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or a zip that Stable-Baselines3 saved (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
         precision: Literal["float32", "float16", "int8", "static-int8", "packed"] = "float32"
-        """float16: weights only; int8: every state by its own scale; static-int8: scales from states of the policy's;
-        packed: weights of few bits, for storage."""
+        """float16: weights only; int8: activations scaled per state; static-int8: scales calibrated on the policy's
+        states; packed: weights of few bits, for storage."""
         bits: int | None = None
-        """Bits of the weights: 2 to 7 if packed (None: as trained for, else 4), 2 to 8 in int8 and static-int8 (None:
-        7, or 8 where this processor has VNNI: without it products of 8 bits saturate, so say 7 for a file that goes to
-        another machine)."""
+        """Bits of the weights: 2 to 7 if packed (None: as in quantization-aware training, else 4), 2 to 8 in int8 and
+        static-int8 (None: 7, or 8 where this processor has VNNI; without VNNI products of 8 bits saturate, so choose 7
+        for other machines)."""
         out: str = "policy.onnx"
-        """File to write; with --each the agents' names are put before its ending."""
+        """File to write; with --each the agents' names are inserted before its extension."""
         each: bool = False
         """One file per agent instead of one for the team."""
         single: bool = False
-        """For one state at a time: int8 products are then fused."""
+        """Optimise for one state at a time: int8 products are fused."""
         sample: bool = False
-        """Draw choices by their probabilities, with uniform numbers as a second input, instead of the most likely."""
+        """Sample discrete actions, with uniform numbers as a second input, instead of taking the most likely."""
         tolerance: float | None = None
-        """Largest mean error of an action, as part of its range; None: by precision."""
+        """Maximum mean error of an action, as a fraction of its range; None: by precision."""
         seed: int = 0
-        """Decides the states that are played where the run has none on disk."""
+        """Random seed of the states that are played where the run has none on disk."""
         env: str = ""
-        """Environment of the policy; none: the run's own. A zip needs one, e.g. CartPole-v1."""
+        """Environment of the policy; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
         normaliser: str = ""
-        """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
+        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
-        """Let third-party code run: let Stable-Baselines3 load the zip itself (custom classes need that), or let a run
-        play in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
+        in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -89,17 +90,17 @@ def export(argv: list[str]) -> int:
 
 
 def say_int8(linear_only: bool, bits: int | None) -> None:
-    """What may be better than what was asked for; told once nothing can be refused any more."""
+    """Advice on the chosen precision, once the export has succeeded."""
     from shoal.inference.codes import has_vnni
 
     if bits == 8 and not has_vnni():
-        say("Products of 8-bit weights saturate on processors without VNNI, as this one: 7 bits are safe everywhere.")
+        say("8-bit products saturate on processors without VNNI, such as this one; 7 bits are safe everywhere.")
     if not linear_only:
-        say("Convolutions that scale every state by itself are slower than float32's; static-int8 is faster.")
+        say("Convolutions in int8 scale every state separately and are slower than in float32; static-int8 is faster.")
 
 
 def print_exports(exported: list["Exported"]) -> None:
-    """What was written, and what was found out before."""
+    """The files, with the results of their checks."""
     rows = [
         {
             "file": one.path,
@@ -114,4 +115,5 @@ def print_exports(exported: list["Exported"]) -> None:
         }
         for one in exported
     ]
-    print_rows(f"Exported, checked on {exported[0].states} states ({exported[0].states_from})", rows)
+    title = f"Exported, checked on {exported[0].states} states ({exported[0].states_from})"
+    print_table(Table.of(title, rows))

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shoal.arguments import numbers, overview, parse
-from shoal.console import output_file, print_json, print_lines, progress_bar, put
+from shoal.console import output_file, print_json, print_result, progress_bar, put
 from shoal.errors import UserError, printable
 
 
 def mac(argv: list[str]) -> int:
-    """Emulated MAC units: the values they read, their error on products, their area.
+    """Emulated MAC units: number formats, numerical error and hardware cost.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13
@@ -19,13 +19,13 @@ def mac(argv: list[str]) -> int:
         put(overview("Emulated MAC units.", COMMANDS, "mac "))
         return 0
     if not argv or argv[0] not in COMMANDS:
-        wrong = f"There is no command 'mac {argv[0]}'" if argv else "A command of shoal mac must be named"
-        raise UserError(f"{wrong}; the commands are {', '.join(COMMANDS)} (shoal mac --help tells more).")
+        wrong = f"There is no command 'mac {argv[0]}'" if argv else "shoal mac needs a command"
+        raise UserError(f"{wrong}; the commands are {', '.join(COMMANDS)} (see shoal mac --help).")
     return COMMANDS[argv[0]](argv[1:])
 
 
 def mac_describe(argv: list[str]) -> int:
-    """What a number format or a MAC unit is: properties, both ends of the range, all values.
+    """Describe a number format or a MAC unit: properties, special codes, all values.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac describe E5M2:5+E6M5
@@ -38,7 +38,7 @@ def mac_describe(argv: list[str]) -> int:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-OR-UNIT")]
         """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5."""
         cfg: int | None = None
-        """Configuration 1 to 6 of the multiplier that reads the format; None: as it is."""
+        """Configuration (1 to 6) of the multiplier that decodes the format; None: the plain format."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -47,15 +47,14 @@ def mac_describe(argv: list[str]) -> int:
 
     found = describe_name(command.name, command.cfg)
     if command.json:
-        print_json(found.json)
-        return 0
-    for title, lines in found.tables:
-        print_lines(title, lines)
+        print_json(found.data)
+    else:
+        print_result(found)
     return 0
 
 
 def mac_area(argv: list[str]) -> int:
-    """LUTs, DSPs and energy of MAC units beside each other: the slides' figures, and fits in between.
+    """Compare LUTs, DSPs and energy of MAC units: the slides' figures, and fits in between.
 
     shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13
     shoal mac area E4M3*E5M2:5+E6M6 --pes 256
@@ -66,33 +65,28 @@ def mac_area(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class AreaCommand:
         units: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="UNIT…")] = ()
-        """Units such as E5M2:5+Q8.13; none: the four systems of the slides."""
+        """Units such as E5M2:5+Q8.13; by default the four systems of the slides."""
         pes: int = 64
-        """Units in the array."""
+        """Number of units in the array."""
         fits: bool = False
-        """Also the fits that speak between the slides' figures, and what they miss."""
+        """Also print the fits and their residuals."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(AreaCommand, mac_area, argv)
-    from shoal.numerics.hardware.report import compare, fit_lines
+    from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = compare(command.units or tuple(SYSTEM.rows), command.pes)
+    found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
-        header, *lines = fit_lines()
-        fits = [dict(zip(header, line, strict=True)) for line in lines]
-        print_json({"units": found.json, "notes": found.notes, "fits": fits})
-        return 0
-    print_lines(f"Area of MAC units, and of a system of {command.pes:,}", found.lines)
-    put("\n".join(found.notes))
-    if command.fits:
-        print_lines("Fits of the slides' tables", fit_lines())
+        print_json(found.made_by("mac", "area", *argv).to_json())
+    else:
+        print_result(found)
     return 0
 
 
 def mac_sweep(argv: list[str]) -> int:
-    """Error of the same products through several MAC units, how often these saturate, and what they cost.
+    """Compare the error, saturation and cost of several MAC units on the same products.
 
     shoal mac sweep
     shoal mac sweep E5M2:5+E6M5 E5M2:5+Q8.13 --inner 256,1024,4096 --picture units.png
@@ -103,15 +97,15 @@ def mac_sweep(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class SweepCommand:
         units: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="UNIT…")] = ()
-        """Units such as E5M2:5+Q8.13, in quotes if options follow; none: those of the slides' tables."""
+        """Units such as E5M2:5+Q8.13, quoted if options follow; by default those of the slides' tables."""
         inner: str = "256,4096"
-        """Lengths of the sums, with commas between."""
+        """Comma-separated lengths of the sums (inner dimension)."""
         scale: float = 1.0
-        """Standard deviation of the operands' numbers."""
+        """Standard deviation of the operands."""
         seed: int = 0
-        """Decides the operands and the bits of stochastic rounding."""
+        """Random seed of the operands and of stochastic rounding."""
         picture: str = ""
-        """File (PNG) for the picture: error over LUTs."""
+        """PNG file for a plot of error over LUTs."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -119,20 +113,21 @@ def mac_sweep(argv: list[str]) -> int:
     inner, picture = numbers("--inner", command.inner), None
     if command.picture:
         picture = output_file("--picture", command.picture, ".png")
-    from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_lines, sweep_notes
+    from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
     with progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
-        found = sweep(units, inner, command.scale, command.seed, advance)
+        found = sweep_result(sweep(units, inner, command.scale, command.seed, advance), command.scale)
     if picture:
-        from shoal.report.mac import draw_sweep
+        from shoal.report.panels import draw_figure
 
-        draw_sweep(found, picture)
+        if not found.figures:
+            raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
+        draw_figure(found.figures[0], picture)
     if command.json:
-        print_json({"rows": [line.json() for line in found], "picture": command.picture or None})
+        print_json(found.made_by("mac", "sweep", *argv).to_json() | {"picture": command.picture or None})
         return 0
-    print_lines("Products through MAC units", sweep_lines(found))
-    put("\n".join(sweep_notes(found, command.scale)))
+    print_result(found)
     if picture:
         put(f"PNG  {printable(str(picture))}")
     return 0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shoal.arguments import numbers, parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, put, write_json
+from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, write_json
 from shoal.errors import UserError
 
 
@@ -18,7 +18,7 @@ def profile(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class ProfileCommand:
         agents: str = "3,6,12"
-        """Numbers of agents, with commas between."""
+        """Comma-separated numbers of agents."""
         algorithm: str = "maddpg"
         """maddpg, masac or both."""
         env: str = "predator-prey"
@@ -26,17 +26,17 @@ def profile(argv: list[str]) -> int:
         sampler: str = "uniform,neighbor"
         """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
         implementation: str = "engine,reference"
-        """engine, reference or both: they take turns, so that the machine's noise hits both alike."""
+        """engine, reference or both: they take turns, so that noise of the machine affects both alike."""
         ring: int | None = None
-        """Transitions in every ring; None: 1,000,000, or fewer if they do not fit into memory."""
+        """Replay capacity in transitions; None: 1,000,000, or fewer if they do not fit into memory."""
         seconds: float = 5.0
-        """Time for each combination; what it was too short for is said to be cut short."""
+        """Seconds per combination; combinations with too few rounds are marked as cut short."""
         caches: str = ""
-        """Cache sizes for the model, where they are not this machine's, e.g. L2=1M/16,L3=32M/16,dtlb=64/4."""
+        """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
         threads: int | None = None
-        """Processor threads; None: as `shoal train` chooses them."""
+        """CPU threads; None: as `shoal train` chooses them."""
         device: str = "cpu"
-        """Where the networks are: cpu, cuda, cuda:1, …; the clock waits for the device at every phase."""
+        """Torch device of the networks: cpu, cuda, cuda:1, …; the clock synchronizes with it at every phase."""
         out: str = "profile"
         """Folder for the pictures and profile.json."""
         json: bool = False
@@ -44,9 +44,9 @@ def profile(argv: list[str]) -> int:
 
     command = parse(ProfileCommand, profile, argv)
     from shoal.profiling import profile as profiling
+    from shoal.profiling.figures import profile_result
     from shoal.profiling.machine import machine_geometry, parse_geometry
-    from shoal.profiling.tables import remarks, tables
-    from shoal.report.phases import draw_profile
+    from shoal.report.panels import draw_figures
     from shoal.training.setup import make_device
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
@@ -58,18 +58,20 @@ def profile(argv: list[str]) -> int:
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
     folder = output_folder(command.out)
+
+    def keep(so_far: profiling.Profile) -> None:
+        write_json(profile_result(so_far).made_by("profile", *argv).to_json(), folder / "profile.json")
+
     with progress_bar("shoal profile", sweep.total_seconds) as advance:
-        found = profiling.profile(
-            sweep, geometry, advance, lambda so_far: write_json(so_far.to_dict(), folder / "profile.json")
-        ).to_dict()
-    if not found["rows"]:
-        raise UserError(f"Nothing could be measured: {' '.join(found['failed'])}")
-    pictures = draw_profile(found, folder)
+        measured = profiling.profile(sweep, geometry, advance, keep)
+    if not measured.rows:
+        raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
+    found = profile_result(measured).made_by("profile", *argv)
+    write_json(found.to_json(), folder / "profile.json")
+    pictures = draw_figures(found, folder)
     if command.json:
-        print_json(found)
-        return ended(found)
-    for title, rows in tables(found):
-        print_rows(title, rows)
-    put("\n".join(remarks(found)))
-    print_files(folder, pictures)
-    return ended(found)
+        print_json(found.to_json())
+    else:
+        print_result(found)
+        print_files(folder, pictures)
+    return ended(found.data)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from shoal.arguments import parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_rows, progress_bar, say, write_json
-from shoal.errors import UserError, check_choice, check_range, counted
+from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, say, write_json
+from shoal.errors import UserError, check_choice, check_range
 
 
 def quantize(argv: list[str]) -> int:
-    """How few bits a trained policy needs: returns, equal actions and bytes of a run or a Stable-Baselines3 zip.
+    """How few bits a trained policy needs: returns, equal actions and bytes over bit widths.
 
     shoal quantize runs/hunt
     shoal quantize ppo_cartpole.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
@@ -20,32 +20,33 @@ def quantize(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class QuantizeCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or a zip that Stable-Baselines3 saved (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
         env: str = ""
-        """Environment to play in; none: the run's own. A zip needs one, e.g. CartPole-v1."""
+        """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
         bits: str = "32,16,8,6,5,4,3,2"
-        """Widths with commas between: 2 to 16 bits, 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
+        """Comma-separated bit widths: 2 to 16, or 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
         what: str = "weights,both"
-        """What is quantized: weights, activations, both; several with commas between."""
+        """What is quantized, comma-separated: weights, activations, both."""
         style: Literal["standard", "paper"] = "standard"
-        """standard: integer codes, clamped, one scale an output; paper: round(W / d) with d over 2^n, not clamped."""
+        """standard: clamped integer codes, one scale per output channel; paper: round(W / d) with d over 2^n, not
+        clamped."""
         per_tensor: bool = False
-        """Standard style: one scale a layer instead of one an output."""
+        """Standard style: one scale per layer instead of one per output channel."""
         asymmetric: bool = False
-        """Standard style: weights with a zero point."""
+        """Standard style: asymmetric weights, with a zero point."""
         edge_bits: str = ""
-        """Another width for the first and the last layer; none: the same."""
+        """Bit width of the first and the last layer; empty: the same as the others."""
         dynamic: bool = False
-        """Ranges of activations from each state as it comes, instead of from states of the full-precision policy."""
+        """Dynamic ranges of activations, from each state, instead of ranges calibrated in full precision."""
         episodes: int = 100
-        """Episodes of each row; all rows play the same ones."""
+        """Episodes per row; all rows play the same ones."""
         seed: int = 1
-        """Decides the starts of the episodes."""
+        """Random seed of the initial states."""
         normaliser: str = ""
-        """A zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with --trust."""
+        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
-        """Let third-party code run: let Stable-Baselines3 load the zip itself (custom classes need that), or let a run
-        play in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
+        in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
         out: str = "quantize"
         """Folder for the pictures and quantize.json."""
         json: bool = False
@@ -56,8 +57,9 @@ def quantize(argv: list[str]) -> int:
     check_range("--episodes", command.episodes, 1, 10**7)
     from shoal.policies import load
     from shoal.policies.torch_policy import TorchPolicy
+    from shoal.policies.width_result import width_result
     from shoal.policies.widths import WHAT, Sweep, named_width, plays, sweep
-    from shoal.training.run_folder import finite
+    from shoal.report.panels import draw_figures
 
     options = command.style, not command.asymmetric, command.per_tensor
     widths = tuple(named_width(word, *options) for word in words(command.bits))
@@ -76,35 +78,14 @@ def quantize(argv: list[str]) -> int:
         raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made of.")
     folder = output_folder(command.out)
     with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
-        found = finite(sweep(policy, wanted, advance).to_dict() | {"style": command.style})
-    write_json(found, folder / "quantize.json")
-    from shoal.report.widths import draw_weights, draw_widths
-
-    pictures = [draw_widths(found, folder / "quantize.png"), draw_weights(found, folder / "weights.png")]
+        found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)
+    write_json(found.to_json(), folder / "quantize.json")
+    pictures = draw_figures(found, folder)
     if command.json:
-        print_json(found | {"pictures": [str(path) for path in pictures]})
-        return ended(found)
-    print_rows(
-        f"{command.policy} in {policy.env}, {counted(command.episodes, 'episode')} each",
-        list(map(shown_row, found["rows"])),
-    )
-    print_files(folder, pictures)
-    for sentence in found["failed"]:
-        say(sentence)
-    return ended(found)
-
-
-def shown_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a person reads it."""
-    mean, half = row["return_mean"], row["return_ci95"]
-    error = row["relative_error"]
-    return {
-        "precision": row["precision"],
-        "quantized": row["what"],
-        "return": mean,
-        "95 % interval": "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
-        "relative error": "–" if error is None else f"{error:+z.1%}",
-        "equal actions": f"{row['equal_actions']:.1%}",
-        "KL": row["kl"],
-        "bytes": row["bytes"],
-    }
+        print_json(found.to_json() | {"pictures": [str(path) for path in pictures]})
+    else:
+        print_result(found)
+        print_files(folder, pictures)
+        for sentence in found.data["failed"]:
+            say(sentence)
+    return ended(found.data)

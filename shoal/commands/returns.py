@@ -1,9 +1,10 @@
-"""Returns of teams as a table: the end of training and of evaluations."""
+"""Table of returns, after training and evaluation."""
 
 from collections.abc import Mapping
 
-from shoal.console import print_rows
+from shoal.console import print_table
 from shoal.errors import counted
+from shoal.results import Table
 
 
 def print_returns(
@@ -20,9 +21,9 @@ def print_returns(
         for name, (mean, ci) in teams.items()
     ]
     where, each = f" in {env}" if env else "", f", {counted(episodes, 'episode')} each" if episodes else ""
-    print_rows(f"Return of an episode{where}{each}", rows)
+    print_table(Table.of(f"Return of an episode{where}{each}", rows))
 
 
 def interval(mean: float, ci: float | None) -> str:
-    """From where to where; one episode alone tells nothing about it."""
+    """The interval as text; one episode alone has none."""
     return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"

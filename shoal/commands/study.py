@@ -1,7 +1,6 @@
 """`shoal study`."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from shoal.console import (
     output_folder,
     print_files,
     print_json,
-    print_rows,
+    print_result,
     progress_bar,
     put,
     read_json,
@@ -21,7 +20,7 @@ from shoal.errors import UserError, check_range
 
 
 def study(argv: list[str]) -> int:
-    """Redraw one of the papers' figures, with the papers' numbers beside ours; --list names them.
+    """Reproduce one of the papers' figures, with their numbers beside ours; --list names them.
 
     shoal study --list
     shoal study breakdown --quick
@@ -34,29 +33,30 @@ def study(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class StudyCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")] = ""
-        """Which study."""
+        """Name of the study."""
         list: bool = False
-        """Name all studies."""
+        """List all studies."""
         quick: bool = False
-        """Fewer cells, shorter runs: an impression within two minutes."""
+        """Fewer cells and shorter runs: a first impression within two minutes."""
         data: str = ""
-        """Make it of an earlier study's or profile's JSON file instead of measuring."""
+        """Use the JSON file of an earlier study or profile instead of measuring."""
         budget: float = 60.0
-        """Minutes after which a study of QuaRL begins no more cells; finished ones are kept in the folder."""
+        """Minutes after which a study of QuaRL starts no more cells; finished ones are kept in the folder."""
         model: str = ""
-        """ptq-table: a zip of Stable-Baselines3 to measure instead of models that the study trains."""
+        """ptq-table: a Stable-Baselines3 zip to measure instead of models that the study trains."""
         env: str = ""
-        """ptq-table: the environment of that model, e.g. ALE/Breakout-v5."""
+        """ptq-table: environment of that model, e.g. ALE/Breakout-v5."""
         normaliser: str = ""
-        """ptq-table: the observation normaliser of that model, as .npz or .safetensors; as .pkl only with --trust."""
+        """ptq-table: observation normaliser of that model, as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
-        """ptq-table: let Stable-Baselines3 load that model itself and run the code that is in it."""
+        """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
         out: str = "studies"
-        """Folder for the picture, the JSON file and the finished cells."""
+        """Folder for the picture, the JSON file and finished cells."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
+    from shoal.results import Result
     from shoal.studies import STUDIES, Options, run_study, study_length, study_of
 
     if command.list:
@@ -71,23 +71,22 @@ def study(argv: list[str]) -> int:
     options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust)
     length = study_length(command.name, command.quick, options)
     if command.data:
-        held = read_json(Path(command.data))
-        found = study_of(command.name, held.get("data", held))
+        held = Result.from_json(read_json(Path(command.data)))
+        found = replace(study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
         folder = output_folder(command.out)
         with progress_bar(f"shoal study {command.name}", length) as advance:
-            found = run_study(command.name, command.quick, advance, options)
+            found = run_study(command.name, command.quick, advance, options).made_by("study", *argv)
     form = "-quick" if command.quick else ""
-    write_json(dataclasses.asdict(found), folder / f"{found.name}{form}.json")
-    from shoal.report.studies import draw_study
+    as_json = found.to_json(nested=True) | {"picture": f"{found.name}{form}.png"}
+    write_json(as_json, folder / f"{found.name}{form}.json")
+    from shoal.report.panels import draw_figures
 
-    picture = draw_study(found, folder / f"{found.name}{form}.png")
+    pictures = draw_figures(found, folder, form)
     if command.json:
-        print_json(dataclasses.asdict(found))
-        return ended(found.data)
-    for title, rows in found.tables:
-        print_rows(title, rows)
-    put("\n".join(found.findings))
-    print_files(folder, [picture])
+        print_json(as_json)
+    else:
+        print_result(found)
+        print_files(folder, pictures)
     return ended(found.data)

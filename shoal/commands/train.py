@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(argv: list[str]) -> int:
-    """Train a team into a run folder, with a progress bar; --resume goes on after a stop.
+    """Train a team and write a run folder; --resume continues a stopped run.
 
     shoal train --env cooperative-navigation --episodes 8000
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
@@ -28,19 +28,19 @@ def train(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class TrainCommand(TrainConfig):
         resume: bool = False
-        """Go on with the run in --out (or written --resume FOLDER) from its newest whole checkpoint."""
+        """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
         trust: bool = False
-        """With --resume: let third-party code run that the run names as its environment; one that --env names is
+        """With --resume: allow third-party code that the run names as its environment; one named with --env is
         trusted."""
         watch: bool = False
-        """Draw an episode of the trained team at the end (as `shoal watch`)."""
+        """Draw an episode of the trained team at the end, as `shoal watch` does."""
         quiet: bool = False
         """Show no progress."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     argv = folder_after_resume(argv)
-    stored = stored_settings(argv)  # a resumed run's: what is not said stays as it was
+    stored = stored_settings(argv)  # a resumed run's: what is not given stays as it was
     command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
     config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
     config = config.checked()
@@ -58,7 +58,7 @@ def train(argv: list[str]) -> int:
         check_kept(vars(config), stored, Path(config.out))
         was_finished = (Path(config.out) / "result.json").exists()
         named = {name: getattr(config, name) for name in ("env", "env_options", "threads") if is_given(argv, name)}
-        config = TrainConfig(out=config.out, **named)  # all else is the folder's word, not the user's
+        config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
     observer = Quiet(say) if command.quiet else ProgressDisplay()
     result = loop.train(config, command.resume, observer, command.trust)
     try:
@@ -69,7 +69,7 @@ def train(argv: list[str]) -> int:
     finally:  # also where nobody takes the answer
         pictures = [learning_curve(result)] if result.signal is None and not was_finished else []
     if result.signal is not None:
-        say(f"Stopped and saved at episode {result.episodes:,}; go on with: shoal train --resume {quoted(result.run)}")
+        say(f"Stopped and saved at episode {result.episodes:,}; resume with: shoal train --resume {quoted(result.run)}")
         return 128 + result.signal
     if command.watch:
         from shoal.report.watch import draw_run

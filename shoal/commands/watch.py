@@ -10,7 +10,7 @@ from shoal.errors import check_range, printable
 
 
 def watch(argv: list[str]) -> int:
-    """Draw an episode of a run's trained team: a strip of pictures (PNG) and a film (GIF).
+    """Draw an episode of a run's trained team: a strip of pictures (PNG) and an animation (GIF).
 
     shoal watch runs/hunt
     shoal watch runs/hunt --seed 7 --noisy
@@ -22,11 +22,11 @@ def watch(argv: list[str]) -> int:
         run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
         """Run folder."""
         seed: int = 0
-        """Which episode: decides where everybody starts."""
+        """Random seed of the episode."""
         noisy: bool = False
-        """Play with the noise of training instead of the most likely actions."""
+        """Play with exploration noise instead of the most likely actions."""
         trust: bool = False
-        """Let third-party code run that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Allow third-party code that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
 
     command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)

@@ -1,4 +1,4 @@
-"""Worlds of many agents by name."""
+"""Multi-agent worlds by name."""
 
 import difflib
 import re
@@ -38,20 +38,19 @@ def make_env(
     """Copies of the world called `name`.
 
     Args:
-        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or
-            `dm:<domain>/<task>`.
-        agents: trained agents (predators in predator-prey), 3 by default; an adapter has its environment's own.
-        copies: how many copies are stepped together.
+        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`.
+        agents: number of trained agents (predators), 3 by default; an adapter has its environment's own.
+        copies: number of copies that are stepped together.
         rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
-        seed: decides every random draw of every copy.
-        episode_length: steps of an episode, 25 by default; an adapter has its environment's own.
-        stagger: copies start at different steps of their first episode, so that they do not end together.
-        landmarks: cooperative navigation: how many; as many as agents by default.
-        prey: predator-prey: who moves the prey: `scripted`, `facmac`, `learned` or `random`.
-        prey_count: predator-prey: how many prey; max(1, agents // 3) by default.
-        obstacles: predator-prey: how many obstacles; max(2, agents // 3) by default.
-        prey_scale: predator-prey with facmac prey: its push, 1 (the default) or 4 times its chosen offset.
-        options: an adapter's keywords for the environment's constructor.
+        seed: random seed of all copies.
+        episode_length: steps per episode, 25 by default; an adapter has its environment's own.
+        stagger: start the copies at different steps of their first episode, so that they do not all end together.
+        landmarks: cooperative navigation: number of landmarks; as many as agents by default.
+        prey: predator-prey: policy of the prey: `scripted`, `facmac`, `learned` or `random`.
+        prey_count: predator-prey: number of prey; max(1, agents // 3) by default.
+        obstacles: predator-prey: number of obstacles; max(2, agents // 3) by default.
+        prey_scale: predator-prey with facmac prey: its force, 1 (the default) or 4 times its chosen offset.
+        options: adapters: keyword arguments of the environment's constructor.
 
     """
     copies, seed = whole_number("copies", copies, 1, MOST_COPIES), whole_number("seed", seed, 0)
@@ -146,7 +145,7 @@ def _sentence_if_too_large(agents: int, common: dict[str, Any]) -> Iterator[None
 
 
 def _refuse(name: str, given: dict[str, bool]) -> None:
-    """Raise a `UserError` for the first setting that was given though this world does not have it."""
+    """Raise a `UserError` for the first given setting that this world does not have."""
     for setting, is_given in given.items():
         if is_given:
             raise UserError(f"{setting} is not a setting of {name}; leave it out.")

@@ -1,5 +1,4 @@
-"""Third-party environments by name: `pettingzoo:mpe2.simple_speaker_listener_v4`, `gym:Pendulum-v1`,
-`dm:humanoid/stand`."""
+"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`."""
 
 import difflib
 import importlib
@@ -34,8 +33,8 @@ def make_pettingzoo(
 ) -> ParallelCopies:
     """Copies of a PettingZoo parallel environment.
 
-    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keywords. Modules of
-    PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
+    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keyword arguments.
+    Modules of PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
     Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
     then can they be staggered.
     """
@@ -55,7 +54,7 @@ def make_gymnasium(
 ) -> ParallelCopies:
     """Copies of a Gymnasium environment, each a team of one agent called "agent".
 
-    `name` is what `gymnasium.make` takes, `options` are its further keywords. Episodes are cut at the
+    `name` is what `gymnasium.make` takes, `options` are further keyword arguments. Episodes are cut at the
     environment's registered limit or after `episode_length` steps, whichever comes first.
     """
     identifier = name.removeprefix("gym:")
@@ -91,7 +90,7 @@ def make_control(
 
 
 class Solo:
-    """A Gymnasium environment spoken to as a team of one."""
+    """A Gymnasium environment as a team of one."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """Wrap `env`."""
@@ -132,13 +131,13 @@ class Solo:
 
 
 def _solo(identifier: str, options: dict[str, Any]) -> Solo:
-    """One copy of a Gymnasium environment, without the checker that warns at every oddity."""
+    """One copy of a Gymnasium environment, without Gymnasium's checker and its warnings."""
     register_atari(identifier)
     return Solo(gymnasium.make(identifier, **{"disable_env_checker": True, **options}))
 
 
 def register_atari(identifier: str) -> None:
-    """Have Gymnasium know the Atari games of ale-py, which does not register them by itself."""
+    """Register the Atari games of ale-py with Gymnasium, which ale-py does not do by itself."""
     module, _, game = identifier.rpartition(":")
     if game in registration.registry or not (game.startswith("ALE/") or (not module and find_spec("ale_py"))):
         return
@@ -148,7 +147,7 @@ def register_atari(identifier: str) -> None:
 
 
 def _parallel_env(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of a PettingZoo environment, found to be one that can be played."""
+    """One copy of a PettingZoo environment, if it can be played."""
     path, function = pettingzoo_function(name)
     module = importlib.import_module(path)
     make = getattr(module, function, None)
@@ -156,16 +155,16 @@ def _parallel_env(name: str, options: dict[str, Any]) -> ParallelWorld:
         raise UserError(f"{name} cannot be played: the module {path} has no function {function}.")
     world = make(**options)
     if hasattr(world, "agent_iter"):
-        raise UserError(f"{name} takes turns, but only parallel environments can be played (function parallel_env).")
+        raise UserError(f"{name} is turn-based, but only parallel environments are supported (function parallel_env).")
     if not getattr(world, "possible_agents", None):
-        raise UserError(f"{name} does not say who its agents may be; a list possible_agents is needed.")
+        raise UserError(f"{name} has no list possible_agents, which is needed.")
     return world
 
 
 def construct(
     name: str, copies: int, options: Mapping[str, Any] | None, one: Callable[[dict[str, Any]], World]
 ) -> list[World]:
-    """Call `one` once a copy, quietly, and make a sentence of whatever goes wrong in foreign code."""
+    """Call `one` once per copy, quietly; errors of third-party code become a sentence."""
     options = dict(options or {})
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
@@ -179,7 +178,7 @@ def construct(
 
 
 def _reason(name: str, error: Exception) -> str:
-    """What went wrong in foreign code, and what to do about it where that is known."""
+    """What went wrong in third-party code, and the remedy where it is known."""
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
@@ -193,7 +192,7 @@ def _reason(name: str, error: Exception) -> str:
 
 
 def _source(name: str, package: str) -> str:
-    """What to install for a missing package; nothing if that is not known: a module's name is not its package's."""
+    """What to install for a missing module; empty if unknown: a module need not be named like its package."""
     if package == "dm_control":
         return "shoal[control]"
     if package == "ale_py":
@@ -207,7 +206,7 @@ def _source(name: str, package: str) -> str:
 
 
 def _check_numbers(copies: int, seed: int, episode_length: int | None) -> None:
-    """Raise a sentence where a number is out of range."""
+    """Raise a `UserError` where a number is out of range."""
     check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
     if episode_length is not None:

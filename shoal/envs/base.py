@@ -1,7 +1,7 @@
-"""What every world is: E copies of N agents in arrays.
+"""The interface of every world: E copies of N agents in arrays.
 
 Shape letters: E copies, N agents, O observation, A action, K entities.
-Agents of unequal sizes are padded with zeros at the tail; the true sizes are in the spec.
+Shorter observations and actions are padded with zeros at the end; the true sizes are in the spec.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class EnvSpec:
-    """The fixed facts of a world that learning needs."""
+    """Static description of a world: agents, observations, actions."""
 
     name: str
     agent_names: tuple[str, ...]
@@ -33,11 +33,11 @@ class EnvSpec:
     """(N, A) lower ends of the box, 0 in the padding; None where `discrete`."""
     action_high: NDArray[np.float32] | None = None
     team: int = 0
-    """How many leading agents the reported return is of (predators); 0 means all. The rest is the other side."""
+    """Number of leading agents that the reported return is of (predators); 0: all. The rest is the other side."""
     episode_length: int | None = None
     """Steps after which a copy is truncated; None where only the world itself ends episodes."""
     whole_numbers: bool = False
-    """Every observation is one whole number from 0, below the same limit for all agents, shown one-hot."""
+    """Every observation is one whole number from 0, below the same limit for all agents, encoded one-hot."""
     from_zero: bool = True
     """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
@@ -77,7 +77,7 @@ class Entity(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step of all copies gave.
+    """The result of one step of all copies.
 
     A copy whose episode ended is reset at once: `observation` is then the first of the next episode
     and `final_observation` the last of the old one. For other copies the two are equal.
@@ -100,7 +100,7 @@ class VectorEnv(Protocol):
 
     @property
     def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps each copy has behind it in its episode; after a staggered reset not all zero."""
+        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
         ...
 
     def reset(self) -> Array:
@@ -112,7 +112,7 @@ class VectorEnv(Protocol):
         ...
 
     def state(self) -> dict[str, NDArray]:
-        """All that decides the future of the copies, as arrays."""
+        """The complete state of the copies, as arrays."""
         ...
 
     def load_state(self, state: dict[str, NDArray]) -> None:
@@ -120,12 +120,12 @@ class VectorEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what the copies hold."""
+        """Release the copies' resources."""
         ...
 
 
 def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64]:
-    """(E,) steps that copies pretend to have behind them, spread evenly so that they do not end together."""
+    """(E,) steps to count as played at the start, spread evenly so that the copies do not end together."""
     if episode_length is None:
         return np.zeros(copies, np.int64)
     return np.arange(copies, dtype=np.int64) * episode_length // copies % episode_length

@@ -1,4 +1,4 @@
-"""Many copies of somebody else's environment: Python objects whose size only building some of them can tell."""
+"""Copies of a third-party environment: Python objects whose size is known only by building some of them."""
 
 import resource
 import sys
@@ -21,10 +21,10 @@ World = TypeVar("World")
 
 
 def build_copies(name: str, copies: int, one: Callable[[], World]) -> list[World]:
-    """So many of what `one` builds; given up with a sentence as soon as it is clear that they do not fit."""
+    """A list of `copies` results of `one`; a `UserError` as soon as it is clear that they do not fit."""
     if copies > MOST:
         raise UserError(
-            f"copies is {copies:,}, but {name} is Python code that is played one copy after another: "
+            f"copies is {copies:,}, but {name} is Python code that is stepped one copy after another: "
             f"at most {MOST:,} are possible."
         )
     worlds = [one()]
@@ -62,7 +62,7 @@ def check_arrays(spec: EnvSpec, copies: int) -> None:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory; where the system does not tell, the most that it ever held."""
+    """Resident memory of this process; its peak where the system does not report more."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

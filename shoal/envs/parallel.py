@@ -1,6 +1,6 @@
-"""E copies of somebody else's environment, held in a list and stepped one after another.
+"""E copies of a third-party environment, held in a list and stepped one after another.
 
-The copies speak PettingZoo's parallel interface (dictionaries by agent name, agents that come and go).
+The copies have PettingZoo's parallel interface (dictionaries by agent name, agents that come and go).
 Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
@@ -41,15 +41,15 @@ class ParallelCopies:
     """A `VectorEnv` over PettingZoo-like environments.
 
     Every episode begins with a reset under a seed made of (seed, copy, episode number), and the actions
-    played in it are kept. That is how `state` and `load_state` work without a look inside the environment:
+    played in it are kept. That is how `state` and `load_state` work without access to the environment's internals:
     reset with the same seed, play the same actions. It is exact for environments in which the seed of
-    the reset decides everything, and costs one replay of the episodes that were under way.
+    the reset determines everything, and costs one replay of the episodes that were under way.
     """
 
     def __init__(
         self, name: str, worlds: list[ParallelWorld], seed: int, episode_length: int | None, stagger: bool
     ) -> None:
-        """Take over `worlds`, alike and one a copy; `episode_length` cuts episodes, None leaves that to them."""
+        """Take `worlds`, one per copy and all alike; `episode_length` truncates episodes, None leaves that to them."""
         self._worlds = worlds
         self._agents = list(worlds[0].possible_agents)
         self._observation_spaces = [worlds[0].observation_space(agent) for agent in self._agents]
@@ -69,7 +69,7 @@ class ParallelCopies:
 
     @property
     def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps each copy has behind it in its episode; after a staggered reset not all zero."""
+        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
         return self._episode_step.copy()
 
     def reset(self) -> Array:
@@ -101,7 +101,7 @@ class ParallelCopies:
         return Step(self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation)
 
     def state(self) -> dict[str, NDArray]:
-        """Which episode each copy is in, and the actions that led to where it stands."""
+        """The episode number of each copy, and the actions played in it so far."""
         self._check_begun()
         played = np.array([len(actions) for actions in self._played])
         actions = np.zeros((self.copies, played.max(), self.spec.agents, self.spec.action_size), np.float32)
@@ -131,7 +131,7 @@ class ParallelCopies:
             self._begin(e, state["episode"][e], state["episode_step"][e] - played[e])
             for action in actions[e, : played[e]]:
                 self._play(e, action, *unused)
-                if not self._present[e].any():  # cannot be where the seed decides everything
+                if not self._present[e].any():  # cannot be where the seed determines everything
                     self._begin(e, self._episode[e] + 1, 0)
                     break
         if not np.array_equal(self._observation, state["observation"]):
@@ -196,7 +196,7 @@ class ParallelCopies:
         agent = self._agents[i]
         vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
         if vector is None:
-            raise UserError(f"{self._where(e, i)} got no observation of the form that its observation space says.")
+            raise UserError(f"{self._where(e, i)} got no observation that matches its observation space.")
         self._observation[e, i, : vector.size] = vector
 
     def _listed(self, e: int) -> set:
@@ -214,7 +214,7 @@ class ParallelCopies:
             raise UserError(f"{self._where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
 
     def _checked(self, actions: NDArray[np.floating]) -> Array:
-        """A float32 copy of the actions, once their shape and their numbers are found to be right."""
+        """A float32 copy of the actions, with shape and values checked."""
         self._check_begun()
         expected = (self.copies, self.spec.agents, self.spec.action_size)
         if np.shape(actions) != expected:
@@ -242,7 +242,7 @@ class ParallelCopies:
 def _spec(
     name: str, agents: list[Any], observation_spaces: list[Space], action_spaces: list[Space], length: int | None
 ) -> EnvSpec:
-    """The facts of the environment, read off its spaces."""
+    """The spec of the environment, from its spaces."""
     names = tuple(str(agent) for agent in agents)
     observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
     sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))

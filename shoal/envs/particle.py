@@ -140,7 +140,7 @@ class ParticleWorld:
         check_fits(
             f"A world of {counted(copies, 'copy', 'copies')} of {counted(spec.agents, 'agent')}",
             copies * each,
-            lambda usable: f"the most copies that fit are {usable // each:,}",
+            lambda usable: f"at most {usable // each:,} copies fit",
         )
         self.spec = spec
         self.copies = copies
@@ -159,12 +159,12 @@ class ParticleWorld:
 
     @property
     def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps each copy has behind it in its episode."""
+        """(E,) steps that each copy has played in its episode."""
         return self._episode_step.copy()
 
     @property
     def threads(self) -> int:
-        """Threads that share the copies: just one where waking others would cost more than it saves."""
+        """Number of threads that share the copies; one where waking others would cost more than it saves."""
         return 1 if self._views.size < THREADS_FROM else min(numba.get_num_threads(), self.copies)
 
     def reset(self) -> Array:
@@ -201,7 +201,7 @@ class ParticleWorld:
         return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
 
     def _checked(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The actions as the loops take them, or a sentence before anything has moved."""
+        """The actions as the kernels take them; a `UserError` before anything has moved."""
         if (
             not isinstance(actions, np.ndarray)
             or actions.shape != self._action_shape
@@ -225,7 +225,7 @@ class ParticleWorld:
             )
 
     def state(self) -> dict[str, NDArray]:
-        """All that decides the future of the copies, as arrays."""
+        """The complete state of the copies, as arrays."""
         return {name: array.copy() for name, array in self._state_arrays().items()}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
@@ -257,7 +257,7 @@ class ParticleWorld:
         }
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 class _Shelf:

@@ -37,7 +37,7 @@ inlined = njit(cache=True, forceinline=True)
 
 
 class Layout(NamedTuple):
-    """Who is in a world and how they move: all that the kernels need to know besides its state."""
+    """The entities of a world and how they move: everything that the kernels need besides the state."""
 
     agents: int  # N, the bodies that actions move
     bodies: int  # agents and the prey that the world moves

@@ -78,7 +78,7 @@ class Stacked(gymnasium.Wrapper):
 
 
 class Atari(gymnasium.Wrapper):
-    """A game whose screen is grey already: four frames an action, 84 x 84."""
+    """A game whose screen is grey already: four frames per action, 84 x 84."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""The spaces of other people's environments as flat float vectors: observations in, actions out.
+"""The spaces of third-party environments as flat float vectors: observations in, actions out.
 
 Observations: Box of shape (k,) as it is, MultiBinary(k) as zeros and ones, Discrete(n) one-hot.
 Actions: Discrete(n) by the largest of n numbers, Box of shape (k,) in its own units.
@@ -16,7 +16,7 @@ from shoal.errors import UserError
 
 
 def observation_size(space: Space[Any], agent: str, name: str) -> int:
-    """The length of the vector that `encode` makes of this space; a sentence where there is none."""
+    """The length of the vector that `encode` makes of this space; a `UserError` where there is none."""
     if isinstance(space, Discrete):
         return int(space.n)
     if isinstance(space, Box | MultiBinary) and len(space.shape) == 1:
@@ -28,7 +28,7 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
 
 
 def action_size(space: Space[Any], agent: str, name: str) -> int:
-    """The length of the vector that `decode` takes for this space; a sentence where there is none."""
+    """The length of the vector that `decode` takes for this space; a `UserError` where there is none."""
     if isinstance(space, Discrete):
         return int(space.n)
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):

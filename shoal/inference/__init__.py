@@ -2,13 +2,30 @@
 
 from typing import TYPE_CHECKING
 
-from shoal.inference.layers import Conv2d, Grid, Linear, Quantized
-from shoal.inference.policy import Head, Normaliser, Policy
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Conv2d, Linear, Quantized
+from shoal.inference.policy import Exploration, Head, Normaliser, Policy
 from shoal.lazy import lazy
 
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine, make_engine
+    from shoal.inference.explore import Explorer
 
-__all__ = ["Conv2d", "Engine", "Grid", "Head", "Linear", "Normaliser", "Policy", "Quantized", "make_engine"]
+__all__ = [
+    "Conv2d",
+    "Engine",
+    "Exploration",
+    "Explorer",
+    "Grid",
+    "Head",
+    "Linear",
+    "Normaliser",
+    "Policy",
+    "Quantized",
+    "make_engine",
+]
 
-__getattr__ = lazy("shoal.inference", {"Engine": "shoal.inference.engine", "make_engine": "shoal.inference.engine"})
+__getattr__ = lazy(
+    "shoal.inference",
+    dict.fromkeys(("Engine", "make_engine"), "shoal.inference.engine") | {"Explorer": "shoal.inference.explore"},
+)

@@ -1,7 +1,6 @@
-"""Weights as whole numbers, one scale a unit, and whole numbers of few bits packed into bytes.
+"""Weights as codes of symmetric grids, one scale per unit, and codes of few bits packed into bytes.
 
-real = scale * code, scale = max |weight| of the unit / (2^(bits - 1) - 1), ties to even, clamped. A unit of zeros has
-the scale 1. Shape letters: N agents, I inputs, U units.
+Shape letters: N agents, I inputs, U units.
 """
 
 from functools import cache
@@ -13,10 +12,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import check_range
-from shoal.inference.layers import Conv2d, Layer, Linear
-
-Codes = NDArray[np.int8]
-Scales = NDArray[np.float32]
+from shoal.inference.grid import TOO_SMALL, Grid, code_range
+from shoal.inference.layers import Conv2d, Layer
 
 
 @cache
@@ -36,7 +33,7 @@ def safe_bits() -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
-    """(N, I, U): the scales (N, U), then the codes."""
+    """(N, I, U): the scales (N, U), then the codes. `Grid.of_numbers` and `Grid.encode` in two passes."""
     agents, inputs, units = weight.shape
     for n in range(agents):
         largest = scales[n]
@@ -47,7 +44,7 @@ def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
                 largest[u] = max(largest[u], abs(row[u]))
         for u in range(units):
             largest[u] = largest[u] / most
-            if largest[u] == 0:  # nothing but zeros, or next to it
+            if largest[u] <= TOO_SMALL:
                 largest[u] = 1
         for i in range(inputs):
             row, out = weight[n, i], codes[n, i]
@@ -55,25 +52,29 @@ def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
                 out[u] = np.int8(min(max(np.rint(row[u] / largest[u]), -most), most))
 
 
-def encode(weight: NDArray[np.float32], bits: int) -> tuple[Codes, Scales]:
-    """Codes (N, I, U) and scales (N, U) of the weights of linear layers."""
+def encode(weight: NDArray[np.float32], bits: int) -> tuple[NDArray[np.int8], Grid]:
+    """Codes (N, I, U) of the weights of linear layers, and their grid with scales (N, 1, U)."""
     check_range("--bits", bits, 2, 8)
     weight = np.ascontiguousarray(weight, np.float32)
     codes, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], weight.shape[2]), np.float32)
-    _encode(weight, np.float32(2 ** (bits - 1) - 1), codes, scales)
-    return codes, scales
+    _encode(weight, np.float32(code_range(bits, "symmetric")[1]), codes, scales)
+    return codes, _symmetric(scales[:, None], bits)
 
 
-def layer_codes(layer: Layer, bits: int) -> tuple[Codes, Scales]:
-    """Codes in the layer's shape and scales (N, U): as they are frozen if that takes no more bits, else new ones."""
+def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
+    """A layer's codes and their grid: as they are frozen if that takes no more bits, else new ones."""
     frozen = layer.quantized
     if frozen is not None and frozen.bits <= bits:
-        return frozen.codes(layer.weight, 2 if isinstance(layer, Linear) else 0), frozen.weight_scale
+        return frozen.weight.encode(layer.weight), frozen.weight
     if isinstance(layer, Conv2d):
-        units = layer.units
-        codes, scales = encode(layer.weight.reshape(units, -1).T[None], bits)
-        return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), scales
+        codes, grid = encode(layer.weight.reshape(layer.units, -1).T[None], bits)
+        scale = grid.scale.reshape(-1, 1, 1, 1)
+        return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), _symmetric(scale, bits)
     return encode(layer.weight, bits)
+
+
+def _symmetric(scale: NDArray[np.float32], bits: int) -> Grid:
+    return Grid(scale, np.zeros(scale.shape, np.int32), bits, "symmetric")
 
 
 def fields(bits: int) -> list[int]:
@@ -86,7 +87,7 @@ def pack(codes: NDArray[Any], bits: int) -> list[NDArray[np.uint8]]:
 
     Byte k of a field of width w holds the bits of codes k, k + 1, … of 8 / w codes in a row, the first one lowest.
     """
-    positive = (codes.ravel().astype(np.int16) + 2 ** (bits - 1) - 1).astype(np.uint8)
+    positive = (codes.ravel().astype(np.int16) + code_range(bits, "symmetric")[1]).astype(np.uint8)
     packed, below = [], bits
     for width in fields(bits):
         below -= width

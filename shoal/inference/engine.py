@@ -49,7 +49,7 @@ class Engine(Protocol):
 
 
 class Draws:
-    """The noise of policies that draw their choices, for callers who give none."""
+    """The noise of policies that draw their actions, for callers who give none."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -57,6 +57,14 @@ class Draws:
     def uniform(self, shape: tuple[int, ...]) -> Array:
         """Numbers in (0, 1), never the ends."""
         return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
+
+    def gumbel(self, shape: tuple[int, ...]) -> Array:
+        """Standard Gumbel numbers."""
+        return -np.log(-np.log(self.uniform(shape)))
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Standard normal numbers."""
+        return self._rng.standard_normal(shape, np.float32)
 
 
 def check_observation(policy: Policy, observation: NDArray[Any]) -> None:

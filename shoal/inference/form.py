@@ -77,9 +77,8 @@ def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
         with np.errstate(over="ignore"):
             return {"weight": layer.played_weight.astype(np.float16), "bias": layer.bias}
     bits = form.bits
-    codes, scale = layer_codes(layer, bits)
-    if isinstance(layer, Conv2d):
-        scale = scale[0]
+    codes, grid = layer_codes(layer, bits)
+    scale = grid.scale.ravel() if isinstance(layer, Conv2d) else grid.scale[:, 0]
     arrays: Arrays = {"weight": codes, "bias": layer.bias, "scale": scale}
     if form.precision == "packed":
         del arrays["weight"]

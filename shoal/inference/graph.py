@@ -23,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shoal.inference.codes import fields
 from shoal.inference.form import Arrays, Form, apart, key, weight_arrays
+from shoal.inference.grid import code_range
 from shoal.inference.layers import LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
 from shoal.inference.ports import ACTION, NOISE, OBSERVATION, Ports
@@ -269,7 +270,7 @@ def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) 
     if frozen is None or frozen.input is None:
         return x
     grid = frozen.input
-    scale, zero, highest = grid.scale, grid.zero_point, 2**grid.bits - 1  # (N,)
+    scale, zero, highest = grid.scale[:, 0, 0], grid.zero_point[:, 0, 0], grid.highest  # (N,)
     if form.precision == "static-int8":  # which has a chain of layers for every agent
         point = graph.constant(scale[agent]), graph.constant(zero[agent], np.uint8)
         codes = graph("QuantizeLinear", x, *point)
@@ -304,7 +305,7 @@ def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) ->
     if isinstance(layer, Linear) and agent is not None:
         shape = shape[1:]
     weight = graph("Cast", graph("Reshape", codes, graph.constant(shape, np.int64)), to=TensorProto.FLOAT)
-    weight = graph("Sub", weight, graph.constant(2 ** (bits - 1) - 1))
+    weight = graph("Sub", weight, graph.constant(code_range(bits, "symmetric")[1]))
     scale = key(k, "scale", agent)
     if isinstance(layer, Conv2d):
         scale = graph("Reshape", scale, graph.constant([-1, 1, 1, 1], np.int64))

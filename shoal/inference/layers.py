@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError, counted
+from shoal.errors import UserError, check_range, counted
+from shoal.inference.grid import Grid, Kind
 
 Array = NDArray[np.float32]
 Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
@@ -21,48 +22,18 @@ Floating = TypeVar("Floating", bound=np.floating[Any])
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
-    """Whole numbers 0 to 2^bits - 1 for real ones: real = scale * (code - zero_point), one scale an agent."""
-
-    scale: Array  # (N,)
-    zero_point: NDArray[np.int32]  # (N,)
-    bits: int = 8
-
-    def round(self, x: NDArray[Floating]) -> NDArray[Floating]:
-        """The values of the grid that are nearest to x (N, …), ties to the even code."""
-        shape = (-1,) + (1,) * (x.ndim - 1)
-        scale, zero = self.scale.astype(x.dtype).reshape(shape), self.zero_point.astype(x.dtype).reshape(shape)
-        codes = np.clip(np.rint(x / scale) + zero, 0, 2**self.bits - 1)
-        return (codes - zero) * scale
-
-
-@dataclass(frozen=True, eq=False)
 class Quantized:
-    """What a layer's numbers were frozen to: by training with quantization, or by calibration.
+    """What a layer's numbers were frozen to: by training with quantization, or by calibration."""
 
-    Weights are symmetric, weight_scale * code with |code| <= 2^(bits - 1) - 1, one scale a unit.
-    """
-
-    bits: int
-    weight_scale: Array  # (N, U); (1, U) of a convolution
+    weight: Grid
+    """Symmetric, one scale per unit: (N, 1, U), or (U, 1, 1, 1) of a convolution."""
     input: Grid | None = None
-    """The grid of the layer's input; None: as it comes."""
+    """Asymmetric, one scale per agent: (N, 1, 1); None: the layer's input is not rounded."""
 
-    def codes(self, weight: NDArray[np.floating[Any]], unit_axis: int) -> NDArray[Any]:
-        """The weights (N, …) as whole numbers; `unit_axis` is that of the units."""
-        most = 2 ** (self.bits - 1) - 1
-        whole = np.int8 if self.bits <= 8 else np.int32
-        return np.clip(np.rint(weight / self._spread(weight, unit_axis)), -most, most).astype(whole)
-
-    def round(self, weight: NDArray[Floating], unit_axis: int) -> NDArray[Floating]:
-        """The weights' nearest values on their grid."""
-        return self.codes(weight, unit_axis).astype(weight.dtype) * self._spread(weight, unit_axis)
-
-    def _spread(self, weight: NDArray[Floating], unit_axis: int) -> NDArray[Floating]:
-        """The scales in the weights' shape and type, to be broadcast."""
-        shape = [len(self.weight_scale), *[1] * (weight.ndim - 1)]
-        shape[unit_axis] = self.weight_scale.shape[1]
-        return self.weight_scale.astype(weight.dtype).reshape(shape)
+    @property
+    def bits(self) -> int:
+        """Of the weights."""
+        return self.weight.bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +53,7 @@ class Linear:
     @property
     def played_weight(self) -> Array:
         """The weights, rounded if they were frozen to a grid."""
-        return self.weight if self.quantized is None else self.quantized.round(self.weight, 2)
+        return _played(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +75,20 @@ class Conv2d:
     @property
     def played_weight(self) -> Array:
         """The weights, rounded if they were frozen to a grid."""
-        return self.weight if self.quantized is None else self.quantized.round(self.weight, 0)
+        return _played(self)
+
+    def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
+        """Height and width of what it makes of an image of this height and width."""
+        kernel = self.weight.shape[2:]
+        parts = zip(image, kernel, self.stride, self.padding, strict=True)
+        return tuple((size + 2 * pad - side) // step + 1 for size, side, step, pad in parts)
 
 
 Layer = Linear | Conv2d
+
+
+def _played(layer: Layer) -> Array:
+    return layer.weight if layer.quantized is None else layer.quantized.weight.round(layer.weight)
 
 
 def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
@@ -134,7 +115,7 @@ def run_layer(
         assert image is not None
         x = x.reshape(*x.shape[:2], *image)
     if quantized and layer.quantized is not None:
-        weight = layer.quantized.round(weight, 2 if isinstance(layer, Linear) else 0)
+        weight = layer.quantized.weight.round(weight)
         if layer.quantized.input is not None:
             x = layer.quantized.input.round(x)
     if isinstance(layer, Conv2d):
@@ -159,24 +140,23 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
         return layer
     i, quantized = slice(agent, agent + 1), layer.quantized
     if quantized is not None:
-        grid = quantized.input
-        if grid is not None:
-            grid = replace(grid, scale=grid.scale[i], zero_point=grid.zero_point[i])
-        quantized = replace(quantized, weight_scale=quantized.weight_scale[i], input=grid)
+        quantized = Quantized(quantized.weight.part(i), quantized.input and quantized.input.part(i))
     return replace(layer, weight=layer.weight[i], bias=layer.bias[i], quantized=quantized)
 
 
 def check_layer(layer: Layer, name: str, agents: int) -> None:
     """Raise a `UserError` for shapes and numbers that cannot be played."""
     if isinstance(layer, Linear):
-        n, inputs, units = layer.weight.shape
-        if n != agents or layer.bias.shape != (n, units) or not inputs * units:
+        shape = layer.weight.shape
+        if len(shape) != 3 or shape[0] != agents or layer.bias.shape != (agents, shape[2]) or not layer.weight.size:
             raise UserError(
                 f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
                 f"but is for {counted(agents, 'agent')}."
             )
-    elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1]:
+    elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1] or not layer.weight.size:
         raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")
+    elif min(layer.stride) < 1 or min(layer.padding) < 0 or not np.less(layer.padding, layer.weight.shape[2:]).all():
+        raise UserError(f"{name} of the policy has the stride {layer.stride} and the padding {layer.padding}.")
     if layer.activation not in ACTIVATIONS:
         raise UserError(f"{name} of the policy has the activation '{layer.activation}', which is not known.")
     for what, numbers in (("weights", layer.weight), ("biases", layer.bias)):
@@ -184,3 +164,26 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
             total = numbers.sum()  # quicker to have, and finite only if all are
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be played.")
+    if layer.quantized is not None:
+        units = layer.units
+        shape = (units, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, units)
+        _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
+        if layer.quantized.input is not None:
+            _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
+
+
+def _check_grid(grid: Grid, what: str, kind: Kind, shape: tuple[int, ...]) -> None:
+    """Raise a `UserError` unless this is such a grid."""
+    check_range(f"{what} on a grid whose number of bits", grid.bits, 2, 16)
+    scale, zero = grid.scale, grid.zero_point
+    if (
+        grid.kind != kind
+        or scale.shape != shape
+        or zero.shape != shape
+        or (scale.dtype.kind, zero.dtype.kind) != ("f", "i")
+    ):
+        raise UserError(f"{what} on a grid that is not {kind} with scales of shape {shape}.")
+    if not (np.isfinite(scale) & (scale > 0)).all() or not ((zero >= 0) & (zero <= grid.highest)).all():
+        raise UserError(f"{what} on a grid with a scale or a zero point that cannot be.")
+    if kind == "symmetric" and zero.any():
+        raise UserError(f"{what} on a symmetric grid whose zero point is not 0.")

@@ -6,6 +6,7 @@ Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
 Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units, C channels.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,13 +15,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError, counted
-from shoal.inference.layers import Array, Conv2d, Grid, Layer, Linear, check_layer, layer_of_agent, run_layer
+from shoal.errors import UserError, check_range, counted
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
 
 Actions = NDArray[Any]
 """Choices (B, N) int64, or boxes (B, N, A) float32."""
 FORMAT = 1
 """Of what an exported file says about itself."""
+ALL = slice(None)
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
+"""Ends of the log-deviations of a Gaussian policy of Shoal's own."""
 MASKED = np.float32(-1e9)  # added to the logits of choices that an agent does not have
 
 
@@ -61,6 +66,16 @@ class Head:
         return self.kind in ("argmax", "categorical")
 
 
+@dataclass(frozen=True)
+class Exploration:
+    """How a policy of Shoal's own explores in training, as far as its head does not say it: see `explore`."""
+
+    deviation: float = 0.0
+    """Boxes without a Gaussian: standard deviation of the noise, in half-widths of the box."""
+    one_hot: bool = False
+    """Choices are one-hot vectors; False: soft Gumbel vectors."""
+
+
 @dataclass(frozen=True, eq=False)
 class Policy:
     """All agents' policies, from raw observation to the environment's action."""
@@ -78,6 +93,8 @@ class Policy:
     one_hot: int = 0
     """The observation is one whole number below this, and the network sees it one-hot; 0: it is a vector."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    exploration: Exploration | None = None
+    """How it explores in training; None: it does not, or nobody knows how."""
 
     @property
     def agents(self) -> int:
@@ -133,9 +150,16 @@ class Policy:
         assert isinstance(last, Linear)
         size, quantized = self.action_size, last.quantized
         if quantized is not None:
-            quantized = replace(quantized, weight_scale=quantized.weight_scale[:, :size])
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(size)))
         means = replace(last, weight=last.weight[:, :, :size], bias=last.bias[:, :size], quantized=quantized)
-        return replace(self, layers=(*self.layers[:-1], means), head=replace(self.head, kind="box"))
+        head = replace(self.head, kind="box")
+        return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
+
+    def network(self) -> "Policy":
+        """The network alone: from a world's observations, whole numbers one-hot, to all of its outputs (B, N, U)."""
+        seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
+        outputs = (self.layers[-1].units,) * self.agents
+        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
 
     def of_agent(self, agent: int) -> "Policy":
         """One agent's policy alone, without padding."""
@@ -146,7 +170,9 @@ class Policy:
             layers[0] = replace(first, weight=np.ascontiguousarray(first.weight[:, :seen]))
         last = layers[-1]
         assert isinstance(last, Linear)
-        quantized = last.quantized and replace(last.quantized, weight_scale=last.quantized.weight_scale[:, :act])
+        quantized = last.quantized
+        if quantized is not None:
+            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(act)))
         weight = np.ascontiguousarray(last.weight[:, :, :act])
         layers[-1] = replace(last, weight=weight, bias=last.bias[:, :act], quantized=quantized)
         head, norm = played.head, played.normaliser
@@ -162,6 +188,19 @@ class Policy:
         """Itself, once its shapes and numbers are found to be right; a `UserError` for the first that is not."""
         _check(self)
         return self
+
+    def to_bytes(self) -> bytes:
+        """The policy in a form that can be sent or kept; see `shoal.inference.serialized`."""
+        from shoal.inference.serialized import to_bytes
+
+        return to_bytes(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "Policy":
+        """The policy that `to_bytes` wrote, checked; a `UserError` for damaged bytes and for others."""
+        from shoal.inference.serialized import from_bytes
+
+        return from_bytes(data)
 
     def network_input(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64) -> NDArray[Any]:
         """(N, B, I): what the first layer sees."""
@@ -232,27 +271,65 @@ def _check(policy: Policy) -> None:
     if n < 1 or sizes != (n, n) or not policy.layers:
         seen, acted = counted(sizes[0], "observation"), counted(sizes[1], "action")
         raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
+    if min(*policy.observation_sizes, *policy.action_sizes) < 1:
+        raise UserError("The policy has an agent that sees nothing or has no action.")
+    if not isinstance(policy.layers[-1], Linear):
+        raise UserError("The policy's last layer is a convolution, but must be linear.")
     if not policy.linear_only and (n != 1 or policy.image is None):
         raise UserError("A policy with convolutions needs an image and exactly one agent.")
+    if policy.image and (min(policy.image) < 1 or math.prod(policy.image) != policy.observation_size):
+        raise UserError(f"The policy's image is {policy.image}, but its observation has another size.")
+    if policy.one_hot and policy.observation_size != 1:
+        raise UserError("The policy sees one whole number, but its observation is a vector.")
+    for k, layer in enumerate(policy.layers, 1):
+        check_layer(layer, f"Layer {k}", n)
     outputs = policy.layers[-1].units
     needed = policy.action_size * (2 if policy.head.kind == "gaussian" else 1)
     if outputs != needed:
         raise UserError(f"The policy's last layer has {outputs} outputs, but its actions need {needed}.")
-    width = policy.one_hot or policy.observation_size
-    for k, layer in enumerate(policy.layers, 1):
-        check_layer(layer, f"Layer {k}", n)
-        if isinstance(layer, Linear):
-            before = policy.layers[k - 2] if k > 1 else None
-            if not isinstance(before, Conv2d) and layer.weight.shape[1] != width:
-                taken = counted(layer.weight.shape[1], "number")
-                raise UserError(f"Layer {k} of the policy takes {taken}, but is given {width}.")
-            width = layer.units
-    low, high = policy.head.low, policy.head.high
-    if not policy.head.discrete and policy.head.squash != "none":
-        shape = (n, policy.action_size)
-        if low is None or high is None or low.shape != shape or high.shape != shape:
-            raise UserError(f"The policy's box needs lower and upper ends of shape {shape}.")
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise UserError("The policy's box has an end that is not finite.")
-    if (norm := policy.normaliser) is not None and not (np.isfinite(norm.mean).all() and np.isfinite(norm.var).all()):
+    _check_widths(policy)
+    _check_box(policy)
+    if policy.normaliser is not None:
+        _check_normaliser(policy.normaliser, (n, policy.observation_size))
+    if policy.exploration is not None:
+        check_range("The deviation of the policy's exploration", policy.exploration.deviation, 0, 1e6)
+
+
+def _check_box(policy: Policy) -> None:
+    low, high, shape = policy.head.low, policy.head.high, (policy.agents, policy.action_size)
+    bounded = not policy.head.discrete and policy.head.squash != "none"
+    ends = [end for end in (low, high) if end is not None]
+    if any(end.shape != shape for end in ends) or len(ends) < 2 * bounded:
+        raise UserError(f"The policy's box needs lower and upper ends of shape {shape}.")
+    if bounded and not all(np.isfinite(end).all() for end in ends):
+        raise UserError("The policy's box has an end that is not finite.")
+
+
+def _check_normaliser(norm: Normaliser, shape: tuple[int, int]) -> None:
+    if norm.mean.shape != shape or norm.var.shape != shape:
+        raise UserError(f"The policy's normaliser needs means and variances of shape {shape}.")
+    if not (np.isfinite(norm.mean).all() and np.isfinite(norm.var).all()):
         raise UserError("The policy's normaliser holds NaN or infinity.")
+    if not (norm.var.min() + norm.epsilon > 0 and norm.clip > 0):
+        raise UserError("The policy's normaliser needs var + epsilon and clip above 0.")
+
+
+def _check_widths(policy: Policy) -> None:
+    """Every layer must take what the one before gives."""
+    seen: tuple[int, ...] = (policy.one_hot or policy.observation_size,)
+    for k, layer in enumerate(policy.layers, 1):
+        if isinstance(layer, Conv2d):
+            if k == 1 and policy.image is not None:
+                seen = policy.image
+            if len(seen) != 3 or layer.weight.shape[1] != seen[0]:
+                raise UserError(
+                    f"Layer {k} of the policy is a convolution of {layer.weight.shape}, but is given {seen}."
+                )
+            seen = (layer.units, *layer.places(seen[1:]))
+            if min(seen) < 1:
+                raise UserError(f"Layer {k} of the policy is a convolution that is larger than its image.")
+        else:
+            if layer.weight.shape[1] != math.prod(seen):
+                taken = counted(layer.weight.shape[1], "number")
+                raise UserError(f"Layer {k} of the policy takes {taken}, but is given {math.prod(seen)}.")
+            seen = (layer.units,)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from shoal.envs.base import EnvSpec
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
 from shoal.networks.stacked import StackedMLP
 
 Kind = Literal["categorical", "deterministic", "gaussian", "values"]
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
 """Called with "gumbel", "normal" or "uniform" and a shape."""
 
-LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 MASKED = -1e9  # a logit that no softmax sees: exp underflows to exactly zero
 
 

@@ -1,9 +1,9 @@
 """The agents' critics, stacked: each sees all observations and all actions.
 
 The joint input of width J is all observations in agent order, then all actions in agent order.
-Twin critics are two heads an agent; a critic of a distribution has a logit per atom in place of one Q value.
+Twin critics are two heads per agent; a critic of a return distribution has a logit per atom in place of one Q value.
 The first layer is kept as (J, C, H), so that with one mini-batch
-for all agents it is a single (B, J) x (J, C*H) product, and with one an agent a batched product over views.
+for all agents it is a single (B, J) x (J, C*H) product, and with one per agent a batched product over views.
 Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), B batch rows, H hidden units,
 K atoms.
 """
@@ -22,7 +22,7 @@ from shoal.numerics.emulation.roles import emulating
 
 
 class JointCritics(nn.Module):
-    """One critic (or a pair) an agent over the joint observations and actions."""
+    """One critic (or a pair) per agent over the joint observations and actions."""
 
     quantizer: LayerQuantizer | None = None
     """What weights and input of the first layer go through; `rest` has its own for the others."""
@@ -133,7 +133,7 @@ class JointCritics(nn.Module):
         return self._as_stack(torch.baddbmm(bias, joint, weight))
 
     def _by_agent(self, first: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Views of the first layer with one matrix an agent: (N, J, heads*H) and (N, 1, heads*H)."""
+        """Views of the first layer with one matrix per agent: (N, J, heads*H) and (N, 1, heads*H)."""
         return first.view(len(first), self.agents, -1).transpose(0, 1), bias.view(self.agents, 1, -1)
 
     def _as_stack(self, z: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class JointCritics(nn.Module):
         )
 
     def _replaced(self, joint: Tensor, own: Tensor) -> Tensor:
-        """(N, B, J): a whole input an agent, with its own action in place of the played one."""
+        """(N, B, J): a whole input per agent, with its own action in place of the played one."""
         n, (rows, width) = self.agents, joint.shape[-2:]
         whole = joint.expand(n, rows, width)
         observations, actions = whole.split([self.observations, n * self.action_size], -1)

@@ -1,6 +1,6 @@
 """Networks of all agents stacked: parameters are (C, in, out), and one batched product serves every one of them.
 
-Shape letters: C networks in the stack (one an agent, or one a critic), B batch rows, I inputs, H hidden units.
+Shape letters: C networks in the stack (one per agent, or one per critic), B batch rows, I inputs, H hidden units.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Number formats and rounding: what a narrow number can be, and how a wide one becomes one of them."""
+"""Number formats, rounding, MAC units, emulated training and hardware cost."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shoal.numerics.mac.matmul import MacStats, matmul
     from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
     from shoal.numerics.rounding.quantize import quantize
-else:  # the rounding loads torch and numba; formats and their tables do not
+else:  # rounding imports torch and numba; formats do not
     __getattr__ = lazy(
         __name__,
         dict.fromkeys(("Emulation", "emulate", "wrap"), "shoal.numerics.emulation.emulate")

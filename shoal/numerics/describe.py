@@ -1,4 +1,4 @@
-"""A number format or a MAC unit as tables for a person: properties, the ends of a format's range, all its values."""
+"""A number format or a MAC unit as text tables: properties, special exponent fields, all values."""
 
 import math
 from dataclasses import dataclass
@@ -9,54 +9,47 @@ from shoal.numerics.formats.encodings import operand_format
 from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
+from shoal.results import Result, Table
 
-MOST_SHOWN = 16  # mantissa fields of the ends; of more the first and the last are shown
-MOST_VALUES = 10  # bits of a format whose values are all shown
+MOST_SHOWN = 16  # mantissa fields; of more, only the first and the last are shown
+MOST_VALUES = 10  # widest format, in bits, whose values are all shown
 
 Lines = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Description:
-    """A format as tables; empty ones where it has none."""
+    """A format as tables, some of which may be empty."""
 
     format: Format
     properties: list[Row]
     ends: Lines
-    """The header, then for each mantissa field what the top exponent field and field 0 hold."""
+    """The header, then for each mantissa field the values in the top exponent field and in field 0."""
     values: Lines
-    """The header, then the positive values of each exponent field; only of floats of up to `MOST_VALUES` bits."""
+    """The header, then the positive values by exponent field; only for floats of up to `MOST_VALUES` bits."""
 
 
-@dataclass(frozen=True)
-class Tables:
-    """What `shoal mac describe` prints."""
-
-    tables: list[tuple[str, Lines]]
-    """Titles and tables, each with its header."""
-    json: dict[str, Any]
-
-
-def describe_name(name: str, cfg: int | None = None) -> Tables:
-    """A format (`E5M2`, and what configuration `cfg` decodes of it) or a unit (`E5M2:5+E6M5`) by its name."""
+def describe_name(name: str, cfg: int | None = None) -> Result:
+    """Describe a format (`E5M2`, as decoded by configuration `cfg` if given) or a unit (`E5M2:5+E6M5`) by name."""
     if "+" not in name:
         found = describe(name, cfg)
-        return Tables(_tables(found, with_encodings=cfg is None), description_json(found))
+        tables = _tables(found, with_encodings=cfg is None)
+        return Result("mac describe", str(found.format), tables, data=description_json(found))
     if cfg is not None:
-        raise UserError(f"The configuration of a unit stands in its name: E5M2:{cfg}+E6M5; leave --cfg out.")
+        raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit --cfg.")
     unit = parse_mac(name)
     formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
     operands = [describe(format) for format in dict.fromkeys(formats)]
     properties = unit_properties(unit)
-    tables: list[tuple[str, Lines]] = [(str(unit), [("property", "value"), *properties])]
+    tables = [Table.of_texts(str(unit), [("property", "value"), *properties])]
     for operand in operands:
         tables += _tables(operand, with_encodings=False)
     as_json = {"unit": str(unit), "properties": dict(properties), "operands": [description_json(o) for o in operands]}
-    return Tables(tables, as_json)
+    return Result("mac describe", str(unit), tables, data=as_json)
 
 
 def unit_properties(unit: MacUnit) -> list[Row]:
-    """What a unit reads, what its multiplier gives out, and how its accumulator takes that in."""
+    """A unit's operands, product, accumulator and rules, as rows of (property, value)."""
     multiplier, sums = unit.multiplier, unit.accumulator
     product = multiplier.product
     rounded = multiplier.encoding.rounded_output if isinstance(multiplier, FloatMultiplier) else multiplier.rounded
@@ -80,7 +73,7 @@ def unit_properties(unit: MacUnit) -> list[Row]:
 
 
 def description_json(found: Description) -> dict[str, Any]:
-    """A format as plain values: of floats of few bits all values, at the place of their code without the sign."""
+    """A format as plain values; for narrow floats with the list of all values, indexed by code without the sign."""
     element = found.format.element if isinstance(found.format, BlockFormat) else found.format
     values = None
     if found.values:
@@ -96,21 +89,21 @@ def description_json(found: Description) -> dict[str, Any]:
     }
 
 
-def _tables(found: Description, with_encodings: bool) -> list[tuple[str, Lines]]:
-    """The tables that a format has; those of a plain EeMm also have both ends in all six configurations."""
+def _tables(found: Description, with_encodings: bool) -> list[Table]:
+    """The tables of a format; for a plain EeMm including its special fields in all six configurations."""
     name = str(found.format)
-    tables: list[tuple[str, Lines]] = [(name, [("property", "value"), *found.properties])]
+    tables = [Table.of_texts(name, [("property", "value"), *found.properties])]
     if with_encodings and (encodings := _encodings(found.format)):
-        tables.append((f"{name}: both ends in the six configurations", encodings))
+        tables.append(Table.of_texts(f"{name}: special exponent fields in the six configurations", encodings))
     elif found.ends:
-        tables.append((f"{name}: both ends", found.ends))
+        tables.append(Table.of_texts(f"{name}: special exponent fields", found.ends))
     if found.values:
-        tables.append((f"{name}: positive values", found.values))
+        tables.append(Table.of_texts(f"{name}: positive values", found.values))
     return tables
 
 
 def _encodings(format: Format) -> Lines:
-    """Both ends in the six configurations; nothing for a format that these do not decode (fp64, E4M3FN, Q8.13)."""
+    """Special fields in the six configurations; empty for formats that these do not decode (fp64, E4M3FN, Q8.13)."""
     try:
         return encodings_table(format)  # type: ignore[arg-type]
     except UserError:
@@ -122,12 +115,12 @@ def _and_sum(unit: MacUnit) -> str:
 
 
 def describe(format: str | Format, cfg: int | None = None) -> Description:
-    """A format, or what a multiplier of configuration `cfg` decodes of it, as tables."""
+    """A format as tables, as decoded by a multiplier of configuration `cfg` if given."""
     made = parse(format) if isinstance(format, str) else format
     if not isinstance(made, FloatFormat | FixedFormat | BlockFormat):
         raise UserError(f"A format is a FloatFormat, a FixedFormat, a BlockFormat or a name, not {format!r}.")
     if cfg is not None:
-        made = operand_format(made, cfg)  # type: ignore[arg-type]  # it refuses what is not a float
+        made = operand_format(made, cfg)  # type: ignore[arg-type]  # raises unless it is a float
     element = made.element if isinstance(made, BlockFormat) else made
     if not isinstance(element, FloatFormat):
         return Description(made, made.describe(), [], [])
@@ -136,7 +129,7 @@ def describe(format: str | Format, cfg: int | None = None) -> Description:
 
 
 def ends_table(format: FloatFormat) -> Lines:
-    """What the two special exponent fields hold, as the slides print it."""
+    """Values in the two special exponent fields, as printed in the slides."""
     top = (2**format.exponent - 1) << format.mantissa
     lines: Lines = [("mantissa", "top exponent field", "exponent field 0")]
     for t in _fields(format):
@@ -147,7 +140,7 @@ def ends_table(format: FloatFormat) -> Lines:
 
 
 def encodings_table(format: FloatFormat) -> Lines:
-    """The slides' 'Alternative encoding schemes', there for E5M2: both ends in all six configurations."""
+    """The slides' table 'Alternative encoding schemes' for any format: special fields in all six configurations."""
     lines: Lines = [("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6")]
     decoded = {cfg: ends_table(operand_format(format, cfg)) for cfg in (1, 4, 5, 6)}
     for basic, no_nan, normal, zero in list(zip(*decoded.values(), strict=True))[1:]:
@@ -156,9 +149,11 @@ def encodings_table(format: FloatFormat) -> Lines:
 
 
 def value_table(format: FloatFormat) -> Lines:
-    """All positive codes: a line for each exponent field, a column for each mantissa field."""
+    """All positive codes: one line per exponent field, one column per mantissa field."""
     if format.width > MOST_VALUES:
-        raise UserError(f"{format} has {2**format.width} codes; formats of up to {MOST_VALUES} bits are shown whole.")
+        raise UserError(
+            f"{format} has {2**format.width} codes; only formats of up to {MOST_VALUES} bits are shown in full."
+        )
     fractions = range(2**format.mantissa)
     lines: Lines = [("exponent", *(_binary(t, format) for t in fractions))]
     for field in range(2**format.exponent):
@@ -168,7 +163,7 @@ def value_table(format: FloatFormat) -> Lines:
 
 
 def number(value: float) -> str:
-    """A number as the slides print it: 65,536 and 1.53E-5."""
+    """A number as printed in the slides: 65,536 and 1.53E-5."""
     if not math.isfinite(value) or value == 0:
         return {"nan": "NaN"}.get(str(value), f"{value:g}")
     if abs(value) >= 1e15 or abs(value) < 1e-3:
@@ -178,7 +173,7 @@ def number(value: float) -> str:
 
 
 def _fields(format: FloatFormat) -> list[int | None]:
-    """The mantissa fields to show; None stands for those left out."""
+    """The mantissa fields to show; None stands for omitted ones."""
     last = 2**format.mantissa - 1
     if last < MOST_SHOWN:
         return list(range(last + 1))

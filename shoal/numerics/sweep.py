@@ -1,5 +1,6 @@
-"""MAC units beside each other on the same products: how wrong they are, how often they saturate, what they cost."""
+"""A comparison of MAC units on the same products: error, saturation and cost."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,25 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range
+from shoal.numerics.formats.types import Scalar
 from shoal.numerics.hardware.area import Area, mac_cost
 from shoal.numerics.hardware.energy import Operation, energy
 from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.matmul import matmul
-from shoal.numerics.mac.unit import MacUnit, Scalar, parse_mac
+from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.quantize import quantize
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 
 SLIDES_UNITS = (
     "fp32+fp32", "fp16+fp16", "E6M3:5+E7M7", "E6M2:5+E7M5", "E6M1:5+E7M3", "E5M3:5+E6M7", "E5M2:5+E6M5", "E5M1:5+E6M3",
     "E4M2:5+E5M5", "E5M2:5+Q8.13", "E5M2:5+Q11.13", "E4M2:5+Q8.12", "Q16.16+Q16.16", "Q8.8+Q8.8",
 )  # fmt: skip
-"""Multipliers and accumulators of the slides' tables."""
+"""Multipliers and accumulators from the slides' tables."""
 SIDE = 64
 """Rows and columns of the product."""
 MOST_INNER = 2**17
 SECONDS, MOST_SECONDS = 0.05, 0.5
-"""A unit's rate is measured for the first and three calls at least, or for the second."""
-
-Lines = list[tuple[str, ...]]
+"""A unit's rate is measured for at least the first and three calls, but no longer than the second."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +40,23 @@ class Line:
     inner: int
     """K, the length of the sums."""
     error: float
-    """Root mean square, against the float64 product of the operands as they were before their cast."""
+    """Root mean square, against the float64 product of the operands before they are cast."""
     largest_error: float
     sum_error: float
-    """Root mean square, against the float64 product of the operands as the unit reads them: what its sums do wrong."""
+    """Root mean square, against the float64 product of the operands after the cast: the error of the sums alone."""
     saturated: float
-    """Part of the MACs; more than one event may fall on a MAC."""
+    """As a fraction of the MACs; a MAC may have more than one event."""
     overflowed: float
     underflowed: float
     gmac_per_second: float
-    """Of the emulation, on this product."""
+    """Speed of the emulation on this product."""
     system: Area | None
-    """LUTs; None where the slides have no figures."""
+    """LUTs; None if the slides have no figures."""
     spent: Operation | None
-    """pJ of a multiply-accumulate."""
+    """Energy of a multiply-accumulate in pJ."""
 
     def json(self) -> dict[str, Any]:
-        """Plain values, with how each cost is known."""
+        """Plain values, each cost with its kind."""
         own = {name: value for name, value in vars(self).items() if name not in ("system", "spent")}
         return own | {
             "system_luts": self.system and self.system.luts,
@@ -72,14 +73,14 @@ def sweep(
     seed: int = 0,
     advance: Callable[[float, str], None] = lambda amount, doing: None,
 ) -> list[Line]:
-    """Each unit on a product of SIDE × K and K × SIDE normal numbers for each K, the same ones for all units.
+    """Multiply SIDE × K by K × SIDE normal random numbers through each unit, for each K; the same ones for all units.
 
     Args:
         units: units or their names.
         inner: lengths K of the sums.
-        scale: standard deviation of the operands' numbers.
-        seed: decides the operands, and the random bits of stochastic units.
-        advance: is told that one more product is done, and of which unit.
+        scale: standard deviation of the operands.
+        seed: random seed of the operands and of stochastic units.
+        advance: called after each product with 1 and the name of its unit.
 
     """
     chosen = [parse_mac(unit) if isinstance(unit, str) else unit for unit in units]
@@ -97,35 +98,71 @@ def sweep(
     return lines
 
 
-def sweep_lines(found: Sequence[Line]) -> Lines:
-    """The table of a sweep for a person."""
-    happened = ("saturated", "overflowed", "underflowed")
-    lines: Lines = [("unit", "K", "error", "largest", "of sums", *happened, "GMAC/s", "system LUTs", "pJ/MAC")]
-    for line in found:
-        rates = (line.saturated, line.overflowed, line.underflowed)
-        spent = "–" if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}"
-        errors = (f"{value:.2e}" for value in (line.error, line.largest_error, line.sum_error))
-        shares = ("0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}" for rate in rates)
-        cost = (figure(line.system), spent)
-        lines.append((line.unit, f"{line.inner:,}", *errors, *shares, f"{line.gmac_per_second:.3g}", *cost))
-    return lines
-
-
-def sweep_notes(found: Sequence[Line], scale: float) -> list[str]:
-    """What the columns mean, in sentences."""
+def sweep_result(found: Sequence[Line], scale: float) -> Result:
+    """The sweep as a table, what its columns mean, and the error over the area."""
     notes = [
         f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
-        "Errors: over the root mean square of the float64 product; of sums: with the operands as the unit reads them.",
-        "Saturated, overflowed, underflowed: part of the MACs. GMAC/s: of the emulation on this machine.",
+        "Errors are relative to the RMS of the float64 product; 'of sums' compares with the operands after the cast.",
+        "Saturated, overflowed, underflowed: fraction of the MACs. GMAC/s: speed of the emulation on this machine.",
         "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
     ]
     if any("," in line.unit.partition("+")[2] for line in found):
-        notes.append("Cost is known by format: order, rounding and overflow are not in it.")
-    return notes
+        notes.append("Cost depends on formats only; order, rounding and overflow are not included.")
+    table = Table.of("Products through MAC units", [_cells(line) for line in found])
+    data = {"rows": [line.json() for line in found]}
+    return Result("mac sweep", "Products through MAC units", [table], notes, _figures(found), data)
+
+
+def _cells(line: Line) -> dict[Column, Value]:
+    return {
+        Column("unit"): line.unit,
+        Column("K"): line.inner,
+        Column("error", format=".2e"): line.error,
+        Column("largest", format=".2e"): line.largest_error,
+        Column("of sums", format=".2e"): line.sum_error,
+        Column("saturated"): _share(line.saturated),
+        Column("overflowed"): _share(line.overflowed),
+        Column("underflowed"): _share(line.underflowed),
+        Column("GMAC/s", format=".3g"): line.gmac_per_second,
+        Column("system LUTs"): figure(line.system),
+        Column("pJ/MAC"): None if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}",
+    }
+
+
+def _share(rate: float) -> str:
+    return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
+
+
+def _figures(found: Sequence[Line]) -> list[Figure]:
+    """Error over LUTs, the units numbered; nothing where no unit has both."""
+    points = [
+        (line, line.system.luts) for line in found if line.system and math.isfinite(line.error) and line.error > 0
+    ]
+    if not points:
+        return []
+    series = []
+    for inner in sorted({line.inner for line, _ in points}):
+        own = [(line, luts) for line, luts in points if line.inner == inner]
+        hollow = [line.saturated + line.overflowed > 0 for line, _ in own]
+        errors, places = [line.error for line, _ in own], [luts for _, luts in own]
+        series.append(Series(f"K = {inner:,}", list(errors), at=places, hollow=hollow))
+    units = sorted({line.unit: luts for line, luts in points}.items(), key=lambda unit: unit[1])
+    errors_of = [[line.error for line, _ in points if line.unit == unit] for unit, _ in units]
+    numbers = [str(number) for number in range(1, len(units) + 1)]
+    series.append(
+        Series("", list(map(max, errors_of)), "spans", [luts for _, luts in units], low=list(map(min, errors_of)),
+               texts=numbers)
+    )  # fmt: skip
+    panel = Panel(
+        "", "relative error of the product, root mean square", series, "LUTs of a system of 64 units",
+        points=True, rings="saturated or overflowed", log=True,
+    )  # fmt: skip
+    key = [f"{number}  {unit}" for number, (unit, _) in zip(numbers, units, strict=True)]
+    return [Figure("sweep", "Error of a product over the area of its MAC units", [panel], key=key)]
 
 
 def operands(inner: int, scale: float, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both factors of the product with this inner length."""
+    """Both operands of the product with this inner length."""
     rng = np.random.default_rng([seed, inner])
     numbers = rng.standard_normal((2, SIDE, inner)) * scale
     return numbers[0].astype(np.float32), numbers[1].T.astype(np.float32)
@@ -168,7 +205,7 @@ def _mean_root(values: NDArray[np.float64]) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Median time of a call; the first one, which may compile, does not count."""
+    """Median time of a call; the first call, which may compile, is not counted."""
     work()
     times: list[float] = []
     while sum(times) < SECONDS or (len(times) < 3 and sum(times) < MOST_SECONDS):

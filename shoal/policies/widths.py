@@ -90,6 +90,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class WeightHistogram:
+    """How the weights of a layer are spread: counts in bins between the smallest and the largest."""
+
+    layer: str
+    shape: list[int]
+    mean: float
+    std: float
+    low: float
+    high: float
+    counts: list[int]
+
+
+@dataclass(frozen=True)
 class WidthTable:
     """The table of a policy, and how its weights are spread."""
 
@@ -100,7 +113,7 @@ class WidthTable:
     states: int
     ranges: str
     rows: list[Row]
-    layers: list[dict[str, Any]]
+    layers: list[WeightHistogram]
     failed: list[str]
     """Why rows are missing, a sentence each."""
 
@@ -215,23 +228,15 @@ def check_network(policy: "TorchPolicy") -> None:
             )
 
 
-def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[dict[str, Any]]:
-    """How each layer's weights are spread: counts in bins between the smallest and the largest."""
+def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHistogram]:
+    """The histogram of each layer."""
     layers = []
     for name, layer in zip(names, find_layers(network), strict=True):
         weight = layer.weight.detach().flatten().cpu().numpy()
         counts, edges = np.histogram(weight, BINS)
-        layers.append(
-            {
-                "layer": name,
-                "shape": list(layer.weight.shape),
-                "mean": float(weight.mean()),
-                "std": float(weight.std()),
-                "low": float(edges[0]),
-                "high": float(edges[-1]),
-                "counts": counts.tolist(),
-            }
-        )
+        low, high = float(edges[0]), float(edges[-1])
+        mean, std = float(weight.mean()), float(weight.std())
+        layers.append(WeightHistogram(name, list(layer.weight.shape), mean, std, low, high, counts.tolist()))
     return layers
 
 

@@ -1,4 +1,4 @@
-"""Work in a process of its own: all memory it took is given back, and if it took too much only it is ended."""
+"""Work in a separate process: its memory is returned, and if it takes too much only that process is killed."""
 
 import multiprocessing
 import signal

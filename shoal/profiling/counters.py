@@ -1,7 +1,7 @@
 """The processor's own counters, by Linux's `perf_event_open`: user space only, all threads of this process.
 
-Many machines do not give them: a virtual machine mostly has no counters, a container or the kernel may forbid them.
-Then there is a sentence for every event that says why, and everything else goes on without.
+Many machines do not have them: a virtual machine mostly has no counters, a container or the kernel may forbid them.
+Then there is a sentence for every event that says why, and everything else works without.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Bytes of the ring, of the networks and of an update at its peak, and how often policies are asked in one."""
+"""Bytes of the ring, of the networks and of an update at its peak, and how often policies are queried in one."""
 
 import tracemalloc
 from dataclasses import dataclass

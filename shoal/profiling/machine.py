@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import UserError, counted
+from shoal.processors import processor_name
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -112,7 +113,7 @@ def machine_geometry(root: Path = Path("/")) -> Geometry:
     if page is None:
         page = Geometry.page
         assumed["page"] = f"The system does not tell its page size: {page} bytes is assumed."
-    cpu, vendor = _cpu(root / "proc/cpuinfo")
+    cpu, vendor = processor_name(root)
     dtlb, stlb, source = AMD_TLB if vendor == "AuthenticAMD" else OTHER_TLB
     for name, level in (("dtlb", dtlb), ("stlb", stlb)):
         which = "first" if name == "dtlb" else "second"
@@ -192,20 +193,6 @@ def _caches(folder: Path) -> tuple[dict[str, Level], int | None]:
             found[name] = Level(size, ways)
             lines.append(line)
     return found, min(lines, default=None)
-
-
-def _cpu(path: Path) -> tuple[str, str]:
-    """Name and vendor of the processor."""
-    try:
-        text = path.read_text()
-    except OSError:
-        text = ""
-    pairs: dict[str, str] = {}
-    for line in text.splitlines():
-        key, colon, value = line.partition(":")
-        if colon:
-            pairs.setdefault(key.strip(), value.strip())
-    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
 
 
 def _page_size() -> int | None:

@@ -3,8 +3,7 @@
 The engine's addresses are those of a ring laid out as the real one; the reference's are its objects' own.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal, TypedDict
 
 import numpy as np
 
@@ -17,14 +16,28 @@ from shoal.profiling.subjects import Subject
 from shoal.reference.replay import ListSampler, Replays
 
 WARM, COUNTED = 1, 3  # mini-batches; they are alike, so a few tell the mean of all
-EVENTS = ("l1", "l2", "l3", "dtlb", "walks")
+Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
+EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
 
 
-def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> dict[str, Any]:
+class Missed(TypedDict):
+    """The mini-batches of one update of all trainers in the cache model."""
+
+    minibatches: int
+    bytes: float
+    lines: float
+    l1: float
+    l2: float
+    l3: float
+    dtlb: float
+    walks: float
+
+
+def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> Missed:
     """Misses of one mini-batch, and of the mini-batches of one update of all trainers."""
     training = subject.use(cell.algorithm, cell.sampler)
     rng, model = np.random.default_rng(0), CacheModel(geometry)
-    batch, ring, sampler = training.config.batch, training.ring, training.sampler
+    batch, ring, sampler = training.config.batch, training.ring, training.learner.sampler
     found: list[Misses] = []
     if isinstance(ring, Replays):
         assert isinstance(sampler, ListSampler)
@@ -47,10 +60,14 @@ def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> dict[st
         "minibatches": minibatches,
         "bytes": minibatches * mean["bytes"],
         "lines": minibatches * mean["lines"],
-        **{event: minibatches * mean[event] for event in EVENTS},
+        "l1": minibatches * mean["l1"],
+        "l2": minibatches * mean["l2"],
+        "l3": minibatches * mean["l3"],
+        "dtlb": minibatches * mean["dtlb"],
+        "walks": minibatches * mean["walks"],
     }
 
 
-def growth(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, float | None]:
+def growth(fewer: Missed, more: Missed) -> dict[str, float | None]:
     """How many times as many misses; None where there were none before."""
     return {event: more[event] / fewer[event] if fewer[event] else None for event in EVENTS}

@@ -1,7 +1,6 @@
-"""`shoal profile`: time, misses and memory of every cell asked for, as rows for tables, JSON and pictures."""
+"""`shoal profile`: time, misses and memory of every requested cell, as rows for tables, JSON and pictures."""
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
@@ -12,10 +11,22 @@ from shoal.profiling.apart import Ended, apart
 from shoal.profiling.counters import Counters
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import Geometry
-from shoal.profiling.misses import growth, sampling_misses
-from shoal.profiling.rounds import Cell, Timing, measure, update_seconds
+from shoal.profiling.misses import sampling_misses
+from shoal.profiling.rounds import Cell, measure
+from shoal.profiling.rows import (
+    GrowthRow,
+    MemoryRow,
+    MissesRow,
+    SavingRow,
+    TimeRow,
+    add_growth,
+    growth_rows,
+    memory_row,
+    misses_row,
+    neighbor_rows,
+    time_row,
+)
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
-from shoal.training.clock import UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
 ENVS = ("predator-prey", "cooperative-navigation")
@@ -26,7 +37,6 @@ PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
 PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase by neighbours, by number of agents
 PAPER_TOTAL_REDUCTION = {12: 10.2}  # and of the whole
 
-Row = dict[str, Any]
 Advance = Callable[[float, str], None]
 """Told the seconds that were done of those announced, and what is being done."""
 
@@ -100,15 +110,15 @@ class Profile:
     machine: str
     counters: str
     """Which of the processor's counters there are, and why the others are missing."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TimeRow] = field(default_factory=list)
     """Time, one row a cell."""
-    growth: list[Row] = field(default_factory=list)
+    growth: list[GrowthRow] = field(default_factory=list)
     """How much longer a round takes when the agents double."""
-    neighbor: list[Row] = field(default_factory=list)
+    neighbor: list[SavingRow] = field(default_factory=list)
     """What neighbour sampling saves."""
-    misses: list[Row] = field(default_factory=list)
+    misses: list[MissesRow] = field(default_factory=list)
     """The cache model, per update of all trainers."""
-    memory: list[Row] = field(default_factory=list)
+    memory: list[MemoryRow] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     """Sentences about what could not be measured."""
 
@@ -119,7 +129,7 @@ class Profile:
         self.memory += part.memory
         self.growth = growth_rows(self.rows)
         self.neighbor = neighbor_rows(self.rows)
-        _add_growth(self.misses)
+        add_growth(self.misses)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -204,111 +214,11 @@ def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advan
         for cell in cells:
             if cell.algorithm == sweep.algorithm[0]:  # the samplers know nothing of algorithms
                 missed = sampling_misses(cell, subjects[cell.implementation], geometry)
-                where = _names(cell, "env", "agents", "implementation", "sampler")
-                found.misses.append({**where, "ring": ring, **missed})
+                found.misses.append(misses_row(cell, ring, missed))
     if sweep.memory:
         advance(0.0, f"{label}: memory")
         for cell in cells:
             if cell.sampler == sweep.sampler[0]:
                 taken = footprint(subjects[cell.implementation].use(cell.algorithm, cell.sampler))
-                where = _names(cell, "env", "agents", "implementation", "algorithm")
-                found.memory.append({**where, "ring": ring, **asdict(taken)})
+                found.memory.append(memory_row(cell, ring, taken))
     return found
-
-
-def _names(cell: Cell, *fields: str) -> Row:
-    return {name: getattr(cell, name) for name in fields}
-
-
-def time_row(timing: Timing) -> Row:
-    """One cell: medians of each phase, their sums, shares of the whole as the papers take it, and of the update."""
-    phases, update = timing.phases(), update_seconds(timing.phases())
-    whole = sum(phases.values())
-    low, _, high = _quartiles(timing.totals())
-    return {
-        **asdict(timing.cell),
-        "ring": timing.ring,
-        "rounds": len(timing.rounds),
-        "cut_short": timing.cut_short,
-        "others": timing.others,
-        "round_ms": 1e3 * whole,
-        "round_ms_low": 1e3 * low,
-        "round_ms_high": 1e3 * high,
-        "update_ms": 1e3 * update,
-        "update_share": update / (whole - phases["environment"]),
-        "update_share_with_environment": update / whole,
-        "phases_ms": {name: 1e3 * seconds for name, seconds in phases.items()},
-        "parts_ms": {name: 1e3 * seconds for name, seconds in timing.seconds().items() if ":" in name},
-        "shares_of_update": {name: phases[name] / update for name in UPDATE_ALL_TRAINERS},
-        "counts": timing.counts,
-    }
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
-
-
-def growth_rows(rows: Iterable[Row]) -> list[Row]:
-    """For each pair of cells of which one has twice the agents: how many times as long each phase takes."""
-    by_cell = {
-        tuple(row[name] for name in ("env", "algorithm", "implementation", "sampler", "agents")): row for row in rows
-    }
-    found = []
-    for (*rest, agents), row in by_cell.items():
-        if (double := by_cell.get((*rest, 2 * agents))) is None:
-            continue
-        phases, doubled = row["phases_ms"], double["phases_ms"]
-        found.append(
-            {
-                **dict(zip(("env", "algorithm", "implementation", "sampler"), rest, strict=True)),
-                "agents": f"{agents} to {2 * agents}",
-                "cut_short": row["cut_short"] or double["cut_short"],
-                "round": double["round_ms"] / row["round_ms"],
-                "update all trainers": double["update_ms"] / row["update_ms"],
-                "action selection": doubled["action selection"] / phases["action selection"],
-                **{name: doubled[name] / phases[name] for name in UPDATE_ALL_TRAINERS},
-            }
-        )
-    return found
-
-
-def neighbor_rows(rows: Iterable[Row]) -> list[Row]:
-    """For each cell with neighbour sampling: how much less time than uniform sampling, in per cent."""
-    rows = list(rows)
-    key = ("env", "agents", "algorithm", "implementation")
-    uniform = {tuple(row[name] for name in key): row for row in rows if row["sampler"] == "uniform"}
-    found = []
-    for row in rows:
-        base = uniform.get(tuple(row[name] for name in key))
-        if row["sampler"] == "uniform" or base is None:
-            continue
-        sampling, before = row["phases_ms"]["mini-batch sampling"], base["phases_ms"]["mini-batch sampling"]
-        whole, whole_before = (sum(one["phases_ms"].values()) - one["phases_ms"]["environment"] for one in (row, base))
-        found.append(
-            {
-                **{name: row[name] for name in key},
-                "sampler": row["sampler"],
-                "cut_short": row["cut_short"] or base["cut_short"],
-                "sampling_ms": sampling,
-                "uniform_sampling_ms": before,
-                "sampling_reduction": 1 - sampling / before,
-                "total_reduction": 1 - whole / whole_before,
-                "total_reduction_with_environment": 1 - row["round_ms"] / base["round_ms"],
-                # what the whole would gain if nothing but the sampling phase had changed: free of the rest's noise
-                "total_reduction_by_sampling": (before - sampling) / whole_before,
-            }
-        )
-    return found
-
-
-def _add_growth(rows: list[Row]) -> None:
-    """Beside each row of misses: how many times those of half the agents."""
-    key = ("env", "implementation", "sampler", "agents")
-    by_cell = {tuple(row[name] for name in key): row for row in rows}
-    for row in rows:
-        half = by_cell.get((row["env"], row["implementation"], row["sampler"], row["agents"] // 2))
-        even = row["agents"] % 2 == 0 and half is not None
-        row["growth"] = growth(half, row) if even and half is not None else None

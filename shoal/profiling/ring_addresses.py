@@ -4,7 +4,7 @@ What `gather.py` reads and writes, run by one thread: `locate` over all rows, th
 the outcomes. A copied block is a read and then a write. The prefetches are left out: they bring a line sooner, not more
 often. So is drawing the numbers: only the drawn ones are read.
 
-Shape letters: E copies, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch, N agents,
+Shape letters: E copies, R rows per copy, W words per row, C transitions per copy, M mini-batches, B batch, N agents,
 K ranges.
 """
 
@@ -91,14 +91,14 @@ class VirtualRing:
         return rows_needed(self.spec, self.capacity_per_copy)
 
     @property
-    def oldest(self) -> int:
-        """The first transition of the run."""
-        return 0
+    def oldest(self) -> Ints:
+        """(E,) the first transition of the run."""
+        return np.zeros(self.copies, np.int64)
 
     @property
-    def added(self) -> int:
-        """As many as the ring holds."""
-        return self.capacity_per_copy
+    def added(self) -> Ints:
+        """(E,) as many as the ring holds."""
+        return np.full(self.copies, self.capacity_per_copy)
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +145,7 @@ def engine_ranges(
     begin: Ints,  # (M·B,)  the row number where each transition starts
     writes: bool = True,
 ) -> Ints:
-    """What gathering these transitions touches in a ring of R rows and C transitions a copy.
+    """What gathering these transitions touches in a ring of R rows and C transitions per copy.
 
     Without `writes` the mini-batch's own arrays are left out, and only the ring and the indices are seen.
     """

@@ -109,7 +109,7 @@ def measure(
 
 
 def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counters | None = None) -> None:
-    """As many steps as an update is owed for, and the update."""
+    """The steps of one update, and the update."""
     training = subject.use(timing.cell.algorithm, timing.cell.sampler)
     training.clock = clock = subject.clock(counters)
     every, copies = training.config.update_every, training.config.copies

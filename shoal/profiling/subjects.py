@@ -17,7 +17,7 @@ from shoal.replay import Ring, Sampler
 from shoal.replay.layout import Layout, ring_bytes
 from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import build_env, random_act
+from shoal.training.evaluation import Act, build_env, random_act
 from shoal.training.loop import Training, implementation
 from shoal.training.setup import update_bytes
 
@@ -30,25 +30,25 @@ class Subject:
 
     def __init__(self, config: TrainConfig, algorithms: Sequence[str], rows: int) -> None:
         """`config` names the world and the implementation; `rows` transitions fill the ring."""
-        kind = implementation(config.implementation)
         config = changed(config, algorithm=algorithms[0], capacity=rows, warmup=1)
-        kind.compile(config)
-        self.training: Training = kind(config)
+        implementation(config.implementation).compile_loops(config)
+        self.training = Training(config)
         self._teams = {algorithms[0]: self.training.team}
         for algorithm in algorithms[1:]:
             other = changed(config, algorithm=algorithm, capacity=config.copies)
-            self._teams[algorithm] = kind(other).team
-        self._samplers: dict[str, Sampler] = {config.sampler: self.training.sampler}
-        self._kind, self._config = kind, config
+            self._teams[algorithm] = Training(other).team
+        self._samplers: dict[str, Sampler] = {config.sampler: self.training.learner.sampler}
+        self._config = config
         fill(self.training, rows)
 
     def use(self, algorithm: str, sampler: str) -> Training:
         """The training, with this algorithm's team and this sampler in it."""
         if sampler not in self._samplers:
             other = changed(self._config, sampler=sampler, capacity=64 * self._config.copies)
-            self._samplers[sampler] = self._kind(other).sampler
-        self.training.team = self._teams[algorithm]
-        self.training.sampler = self._samplers[sampler]
+            self._samplers[sampler] = Training(other).learner.sampler
+        collector, learner = self.training.collector, self.training.learner
+        collector.actor = learner.team = self._teams[algorithm]
+        learner.sampler = self._samplers[sampler]
         return self.training
 
     def clock(self, counters: Counters | None) -> PhaseClock:
@@ -69,10 +69,16 @@ def fill(training: Training, rows: int) -> None:
         return
     act = random_act(training.env.spec, 0)
     while len(training.ring) < rows - rows % training.env.copies:
-        actions = act(training.observation)
-        step = training.env.step(actions)
-        training.ring.add(actions, step)
-        training.observation = step.observation
+        play_step(training, act)
+
+
+def play_step(training: Training, act: Act) -> None:
+    """Add one step of all copies to the ring, which nobody counts."""
+    collector = training.collector
+    actions = act(collector.observation)
+    step = collector.env.step(actions)
+    collector.rows.add(actions, step)
+    collector.observation = step.observation
 
 
 def fill_lists(replays: Replays, rows: int) -> None:

@@ -1,169 +1,179 @@
-"""A profile's rows as tables for people: few columns, units in the heads, shares in per cent."""
+"""A profile's rows as tables for people: few columns, shares in per cent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.memory import human_bytes
-from shoal.profiling.misses import EVENTS
-from shoal.profiling.profile import PAPER_GROWTH
+from shoal.profiling.misses import EVENTS, Event
+from shoal.profiling.profile import PAPER_GROWTH, Profile
+from shoal.profiling.rows import GrowthRow, MemoryRow, MissesRow, SavingRow, TimeRow
+from shoal.results import Column, Table, Value
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
-Row = Mapping[str, Any]
-Table = tuple[str, list[dict[str, Any]]]
-"""A title, and rows of named cells."""
+Cells = dict[Column, Value]
+RING = Column("ring")
+CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; increase --seconds."
 
 
-CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; more --seconds mend it."
-
-
-def tables(found: Mapping[str, Any]) -> list[Table]:
+def tables(found: Profile) -> list[Table]:
     """All tables that a profile has something for."""
+    misses = (
+        "Cache model: misses in thousands of the mini-batches of one update of all trainers; "
+        f"behind × the growth from half the agents (papers: ×{PAPER_GROWTH} from 3 to 6)"
+    )
     made = [
-        ("Time of a round: 100 samples and one update of all trainers", time_table(found["rows"])),
-        ("Shares inside update all trainers, %", update_table(found["rows"])),
-        ("Times as long when the agents double", growth_table(found["growth"])),
-        ("Saved by neighbour sampling, % (without the environment)", neighbor_table(found["neighbor"])),
-        (
-            "Cache model: misses in thousands of the mini-batches of one update of all trainers; "
-            f"behind × the growth from half the agents (papers: ×{PAPER_GROWTH} from 3 to 6)",
-            misses_table(found["misses"]),
-        ),
-        ("Counters per round, in thousands", counter_table(found["rows"])),
-        ("Memory", memory_table(found["memory"])),
+        time_table(found.rows),
+        update_table(found.rows),
+        growth_table(found.growth),
+        neighbor_table(found.neighbor),
+        misses_table(found.misses, misses),
+        counter_table(found.rows),
+        memory_table(found.memory),
     ]
-    return [without_constants(title, rows) for title, rows in made if rows]
+    return [table for table in made if table.rows]
 
 
-def remarks(found: Mapping[str, Any]) -> list[str]:
+def remarks(found: Profile) -> list[str]:
     """What has to be known about the figures."""
-    busiest = max((row["others"] or 0.0 for row in found["rows"]), default=0.0)
+    busiest = max((row["others"] or 0.0 for row in found.rows), default=0.0)
     beside = f"Other programs used up to {100 * busiest:.0f} % of the processors meanwhile: times may be too long."
     return [
-        found["machine"],
-        *([found["counters"]] if found["counters"] else []),
+        found.machine,
+        *([found.counters] if found.counters else []),
         *([beside] if busiest > 0.05 else []),
-        *([CUT_SHORT] if any(row["cut_short"] for row in found["rows"]) else []),
-        *found["failed"],
+        *([CUT_SHORT] if any(row["cut_short"] for row in found.rows) else []),
+        *found.failed,
     ]
 
 
-def without_constants(title: str, rows: list[dict[str, Any]]) -> Table:
-    """Columns that say the same in every row are said once, in the title."""
-    names = [name for name in ("env", "algorithm", "implementation", "sampler") if name in rows[0]]
-    constant = [name for name in names if len({row[name] for row in rows}) == 1]
+def without_constants(title: str, rows: Sequence[Cells]) -> Table:
+    """A table in which columns that say the same in every row are said once, in the title."""
+    names = [Column(name) for name in ("env", "algorithm", "implementation", "sampler")]
+    constant = [name for name in names if rows and name in rows[0] and len({row[name] for row in rows}) == 1]
     left = [{name: value for name, value in row.items() if name not in constant} for row in rows]
-    return f"{title} ({', '.join(rows[0][name] for name in constant)})" if constant else title, left
+    return Table.of(f"{title} ({', '.join(str(rows[0][name]) for name in constant)})" if constant else title, left)
 
 
-def _cell(row: Row) -> dict[str, Any]:
+def _about(row: Mapping[str, Any]) -> Cells:
     """What a row is about; a star behind the agents where a measurement was cut short."""
-    names = ("env", "algorithm", "implementation", "sampler", "agents")
-    about = {name: row[name] for name in names if name in row}
-    return about | {"agents": f"{about['agents']} *"} if row.get("cut_short") else about
+    names = ("env", "algorithm", "implementation", "sampler")
+    agents = f"{row['agents']} *" if row.get("cut_short") else row["agents"]
+    return {Column(name): row[name] for name in names if name in row} | {Column("agents"): agents}
 
 
-def time_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def time_table(rows: Sequence[TimeRow]) -> Table:
     """Medians with quartiles, and the share of update all trainers with and without the environment."""
-    return [
+    cells: list[Cells] = [
         {
-            **_cell(row),
-            "ring": f"{row['ring']:,}",
-            "round, ms": f"{row['round_ms']:,.1f}",
-            "quartiles": f"{row['round_ms_low']:,.1f}–{row['round_ms_high']:,.1f}",
-            "update, ms": f"{row['update_ms']:,.1f}",
-            "update, %": f"{100 * row['update_share']:.1f}",
-            "with env, %": f"{100 * row['update_share_with_environment']:.1f}",
-            "acting, ms": f"{row['phases_ms']['action selection']:,.1f}",
-            "env, ms": f"{row['phases_ms']['environment']:,.1f}",
-            "rounds": row["rounds"],
+            **_about(row),
+            RING: row["ring"],
+            Column("round", "ms", ",.1f"): row["round_ms"],
+            Column("quartiles"): f"{row['round_ms_low']:,.1f}–{row['round_ms_high']:,.1f}",
+            Column("update", "ms", ",.1f"): row["update_ms"],
+            Column("update", "%", ".1f"): 100 * row["update_share"],
+            Column("with env", "%", ".1f"): 100 * row["update_share_with_environment"],
+            Column("acting", "ms", ",.1f"): row["phases_ms"]["action selection"],
+            Column("env", "ms", ",.1f"): row["phases_ms"]["environment"],
+            Column("rounds"): row["rounds"],
         }
         for row in rows
     ]
+    return without_constants("Time of a round: 100 samples and one update of all trainers", cells)
 
 
-def update_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def update_table(rows: Sequence[TimeRow]) -> Table:
     """Shares of the update; target Q's three parts beside it."""
-    made = []
+    cells: list[Cells] = []
     for row in rows:
-        shares = {name: f"{100 * row['shares_of_update'][name]:.1f}" for name in UPDATE_ALL_TRAINERS}
+        shares = {Column(name, format=".1f"): 100 * row["shares_of_update"][name] for name in UPDATE_ALL_TRAINERS}
         parts = {
             name.partition(": ")[2]: f"{100 * passed / row['update_ms']:.1f}"
             for name, passed in row["parts_ms"].items()
         }
         order = ("next action", "target Q next", "target Q")
-        made.append(
-            {
-                **_cell(row),
-                **shares,
-                "= next action + target Q next + target Q": " + ".join(parts.get(name, "–") for name in order),
-            }
-        )
-    return made
+        together = Column("= next action + target Q next + target Q")
+        cells.append({**_about(row), **shares, together: " + ".join(parts.get(name, "–") for name in order)})
+    return without_constants("Shares inside update all trainers, %", cells)
 
 
-def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def growth_table(rows: Sequence[GrowthRow]) -> Table:
     """Ratios."""
-    return [_cell(row) | {name: f"{v:.2f}" for name, v in row.items() if isinstance(v, float)} for row in rows]
+    cells: list[Cells] = [
+        _about(row) | {Column(name, format=".2f"): v for name, v in row.items() if isinstance(v, float)} for row in rows
+    ]
+    return without_constants("Times as long when the agents double", cells)
 
 
-def neighbor_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def neighbor_table(rows: Sequence[SavingRow]) -> Table:
     """Reductions in per cent."""
-    return [
+    cells: list[Cells] = [
         {
-            **_cell(row),
-            "uniform sampling, ms": f"{row['uniform_sampling_ms']:,.2f}",
-            "neighbour sampling, ms": f"{row['sampling_ms']:,.2f}",
-            "saved of the phase": f"{100 * row['sampling_reduction']:.1f}",
-            "saved of the total": f"{100 * row['total_reduction']:.1f}",
-            "by sampling alone": f"{100 * row['total_reduction_by_sampling']:.1f}",
+            **_about(row),
+            Column("uniform sampling", "ms", ",.2f"): row["uniform_sampling_ms"],
+            Column("neighbour sampling", "ms", ",.2f"): row["sampling_ms"],
+            Column("saved of the phase", format=".1f"): 100 * row["sampling_reduction"],
+            Column("saved of the total", format=".1f"): 100 * row["total_reduction"],
+            Column("by sampling alone", format=".1f"): 100 * row["total_reduction_by_sampling"],
         }
         for row in rows
     ]
+    return without_constants("Saved by neighbour sampling, % (without the environment)", cells)
 
 
-def misses_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def misses_table(
+    rows: Sequence[MissesRow], title: str = "Cache model: misses in thousands of one update's mini-batches"
+) -> Table:
     """Thousands of misses, with their growth where half as many agents were measured too."""
-    return [
+    cells: list[Cells] = [
         {
-            **_cell(row),
-            "ring": f"{row['ring']:,}",
-            "mini-batches": row["minibatches"],
-            "read and written": human_bytes(int(row["bytes"])),
+            **_about(row),
+            RING: row["ring"],
+            Column("mini-batches"): row["minibatches"],
+            Column("read and written"): human_bytes(int(row["bytes"])),
             **{
-                event.upper() if event[0] == "l" else event: f"{row[event] / 1e3:,.1f} {times(row, event)}".rstrip()
+                Column(event.upper() if event[0] == "l" else event): (
+                    f"{row[event] / 1e3:,.1f} {times(row, event)}".rstrip()
+                )
                 for event in EVENTS
             },
         }
         for row in rows
     ]
+    return without_constants(title, cells)
 
 
-def times(row: Row, event: str) -> str:
+def times(row: MissesRow, event: Event) -> str:
     """How many times the misses of half the agents, where that is known."""
     ratio = row["growth"] and row["growth"][event]
     return f"×{ratio:.2f}" if ratio else ""
 
 
-def counter_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def counter_table(rows: Sequence[TimeRow]) -> Table:
     """What the processor counted, where it does."""
-    return [
-        {**_cell(row), "phase": phase, **{name: f"{count / 1e3:,.0f}" for name, count in counts.items()}}
+    cells: list[Cells] = [
+        {
+            **_about(row),
+            Column("phase"): phase,
+            **{Column(name, format=",.0f"): count / 1e3 for name, count in counts.items()},
+        }
         for row in rows
         for phase, counts in row["counts"].items()
     ]
+    return without_constants("Counters per round, in thousands", cells)
 
 
-def memory_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def memory_table(rows: Sequence[MemoryRow]) -> Table:
     """Bytes in readable units."""
-    return [
+    cells: list[Cells] = [
         {
-            **_cell(row),
-            "ring": f"{row['ring']:,}",
-            "replay": human_bytes(row["replay"]),
-            "networks": human_bytes(row["networks"]),
-            "update's peak": human_bytes(row["update_peak"]),
-            "policies asked": row["policy_calls"],
-            "of other agents": row["policy_reads"],
+            **_about(row),
+            RING: row["ring"],
+            Column("replay"): human_bytes(row["replay"]),
+            Column("networks"): human_bytes(row["networks"]),
+            Column("update's peak"): human_bytes(row["update_peak"]),
+            Column("policies asked"): row["policy_calls"],
+            Column("of other agents"): row["policy_reads"],
         }
         for row in rows
     ]
+    return without_constants("Memory", cells)

@@ -23,7 +23,7 @@ from shoal.inference.engine import Draws
 from shoal.inference.form import PRECISIONS, Form, Precision
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
-from shoal.inference.policy import Head, Policy
+from shoal.inference.policy import Exploration, Head, Policy
 from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session
 from shoal.inference.seal import sealed
@@ -60,7 +60,10 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
     one_hot = spec.observation_size if spec.whole_numbers else 0
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
-    return Policy(tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot)
+    exploration = Exploration(team.config.exploration_noise, actors.hard)
+    return Policy(
+        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
+    )
 
 
 def raw_states(policy: Policy, states: Array) -> Array:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
+from shoal.inference.grid import value_range
 from shoal.networks import StackedMLP
-from shoal.quantization.affine import Scheme, simulate, stored_bytes, value_range
+from shoal.quantization.affine import Scheme, simulate, stored_bytes
 from shoal.quantization.attach import attach, detach_all
 from shoal.quantization.layers import Layer, check_weights, find_layers
 

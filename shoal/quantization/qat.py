@@ -1,23 +1,23 @@
 """Quantization-aware training: the forward pass sees quantized numbers, the gradient passes as if it did not.
 
-Weights are quantized symmetrically, one scale an output of each network; the layers' inputs asymmetrically, one range a
-network. Ranges of inputs are observed from the start, in every pass that the network learns from: running averages of
-the mini-batches' minima and maxima. Quantization is switched on after `delay` of the training; until a range was seen
-its input passes as it is. Target networks share their online network's ranges.
+Weights are quantized symmetrically, one scale per output of each network; the layers' inputs asymmetrically, one range
+per network. Ranges of inputs are observed from the start, in every pass that the network learns from: running averages
+of the mini-batches' minima and maxima. Quantization is switched on after `delay` of the training; until a range was
+seen its input passes as it is. Target networks share their online network's ranges.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from shoal.errors import UserError, check_range
-from shoal.inference.layers import Grid, Quantized
+from shoal.inference.grid import Grid, value_range
+from shoal.inference.layers import Quantized
 from shoal.networks import StackedMLP
-from shoal.quantization.affine import Scheme, scale_of, symmetric_scale, value_range
 from shoal.quantization.attach import attach, attached
 from shoal.quantization.layers import Layer, find_layers
 
@@ -26,28 +26,30 @@ MOMENTUM = 0.01
 LEAST_BITS, MOST_BITS = 2, 8
 
 
-def rounded(x: Tensor, scale: Tensor, zero: Tensor | float, lowest: int, highest: int) -> Tensor:
-    """Numbers as they come back from their codes: scale * (code - zero)."""
-    steps = torch.div(x, scale).round_()
-    if isinstance(zero, Tensor):
-        steps.add_(zero).clamp_(lowest, highest).sub_(zero)
+def rounded(x: Tensor, grid: Grid) -> Tensor:
+    """`Grid.round` with one temporary array."""
+    steps, zero = torch.div(x, grid.scale).round_(), grid.zero_point
+    if grid.kind == "symmetric":
+        steps.clamp_(grid.lowest, grid.highest)
+    elif zero.dim() == 0:
+        steps.clamp_(grid.lowest - int(zero), grid.highest - int(zero))
     else:
-        steps.clamp_(lowest - zero, highest - zero)
-    return steps.mul_(scale)
+        steps.add_(zero).clamp_(grid.lowest, grid.highest).sub_(zero)
+    return steps.mul_(grid.scale)
 
 
 class _StraightThrough(Function):
     """`rounded`; the gradient passes unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *grid: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
         """As if nothing had to be learned."""
-        return rounded(x, *grid)
+        return rounded(x, grid)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The identity."""
-        return gradient, None, None, None, None
+        return gradient, None
 
 
 class FakeLayer:
@@ -56,9 +58,7 @@ class FakeLayer:
     def __init__(self, layer: Layer, bits: int, on: Tensor, only: int | None = None) -> None:
         """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_BITS, MOST_BITS)
-        self.weights, self.inputs = Scheme(bits, per_channel=True), Scheme(bits, symmetric=False)
-        self.channels, self.networks, self.on = layer.channels, layer.input_axes, on
-        self.summed = [axis for axis in range(layer.weight.dim()) if axis not in layer.channels]
+        self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
         count = layer.weight.shape[0] if self.networks else 1
         like = layer.weight.detach()
         self.only = only
@@ -71,7 +71,7 @@ class FakeLayer:
         self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
-        self._grid: tuple[Tensor, Tensor] = self.low, self.low
+        self._grid: Grid | None = None
         self._grid_of: tuple[int, int, int] | None = None
         self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights, by what they are of
 
@@ -81,8 +81,7 @@ class FakeLayer:
             self._observe(x.detach())
         if not self.on or not self.seen:
             return x
-        scale, zero = self.grid()
-        return self._quantized(x, scale, zero if self.networks else float(zero), self.inputs)
+        return self._quantized(x, self.grid())
 
     def weight(self, weight: Tensor) -> Tensor:
         """The layer's weights, quantized once that is on."""
@@ -91,7 +90,7 @@ class FakeLayer:
         kept = {} if self._kept is None or torch.is_grad_enabled() else self._kept
         of = weight.data_ptr(), weight._version
         if of not in kept:
-            kept[of] = self._quantized(weight, self.weight_scale(weight), 0.0, self.weights)
+            kept[of] = self._quantized(weight, self.weight_grid(weight))
         return kept[of]
 
     gradient = None
@@ -101,28 +100,23 @@ class FakeLayer:
         """Quantize weights once, for all passes that nothing is learned from, until this is called again."""
         self._kept = {} if yes else None
 
-    def grid(self) -> tuple[Tensor, Tensor]:
-        """Scale and code of zero of the input, one of each a network: (C, 1, 1), or one number."""
+    def grid(self) -> Grid:
+        """The grid of the input, with one scale per network: (C, 1, 1), or one number."""
         of = id(self.low), self.low._version, self.high._version  # counts what was written into them
-        if of != self._grid_of:
+        if self._grid is None or of != self._grid_of:
             shape = self.low.shape if self.networks else ()
-            scale, zero = scale_of(self.low.view(shape), self.high.view(shape), self.inputs)
-            self._grid, self._grid_of = (torch.where(scale > 0, scale, 1.0), zero), of
+            self._grid, self._grid_of = Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits), of
         return self._grid
 
-    def weight_scale(self, weight: Tensor) -> Tensor:
-        """One scale an output of each network; 1 for weights that are all zero."""
-        most = weight.detach().abs().amax(self.summed, keepdim=True)
-        scale = symmetric_scale(most, self.weights)
-        return torch.where(scale > 0, scale, 1.0)
+    def weight_grid(self, weight: Tensor) -> Grid:
+        """The grid of the weights, with one scale per output of each network."""
+        return Grid.of_numbers(weight.detach(), self.bits, "symmetric", self.channels)
 
     def frozen(self, weight: Tensor) -> Quantized:
         """What the layer's numbers are rounded to now, for an engine."""
-        scale, zero = (value.flatten().cpu().numpy() for value in self.grid())
-        grid = Grid(scale.astype(np.float32), zero.astype(np.int32), self.inputs.bits)
-        rows = weight.shape[0] if 0 in self.channels and len(self.channels) > 1 else 1
-        weights = self.weight_scale(weight).reshape(rows, -1).cpu().numpy().astype(np.float32)
-        return Quantized(self.weights.bits, weights, grid if self.seen else None)
+        convolution, agents = weight.dim() == 4, weight.shape[0] if self.networks else 1
+        weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (agents, 1, -1))
+        return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1)) if self.seen else None)
 
     def set_range(self, low: float, high: float) -> None:
         """Take this range for what was observed so far."""
@@ -130,10 +124,10 @@ class FakeLayer:
         self.high.fill_(high)
         self.seen.fill_(1)
 
-    def _quantized(self, x: Tensor, scale: Tensor, zero: Tensor | float, scheme: Scheme) -> Tensor:
+    def _quantized(self, x: Tensor, grid: Grid) -> Tensor:
         """Quantized where the network is one that is."""
         round_to = _StraightThrough.apply if torch.is_grad_enabled() else rounded
-        narrow: Tensor = round_to(x, scale, zero, scheme.lowest, scheme.highest)
+        narrow: Tensor = round_to(x, grid)
         return narrow if self.chosen is None else torch.where(self.chosen, narrow, x)
 
     def _observe(self, x: Tensor) -> None:
@@ -143,6 +137,12 @@ class FakeLayer:
         self.low.lerp_(low, share)
         self.high.lerp_(high, share)
         self.seen += 1
+
+
+def _in_numpy(grid: Grid, shape: tuple[int, ...]) -> Grid:
+    """The grid as an engine has it."""
+    scale, zero = (part.cpu().numpy().reshape(shape) for part in (grid.scale.float(), grid.zero_point))
+    return replace(grid, scale=scale, zero_point=zero)
 
 
 class Qat:

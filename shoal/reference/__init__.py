@@ -12,10 +12,10 @@ from shoal.lazy import lazy
 if TYPE_CHECKING:
     from shoal.reference.replay import AgentReplay, ListSampler, Replays
     from shoal.reference.team import ReferenceTeam
-    from shoal.reference.training import ReferenceTraining
+    from shoal.reference.training import build_parts
     from shoal.reference.world import MpeWorld
 
-__all__ = ["AgentReplay", "ListSampler", "MpeWorld", "ReferenceTeam", "ReferenceTraining", "Replays"]
+__all__ = ["AgentReplay", "ListSampler", "MpeWorld", "ReferenceTeam", "Replays", "build_parts"]
 
 __getattr__ = lazy(
     "shoal.reference",
@@ -24,7 +24,7 @@ __getattr__ = lazy(
         "ListSampler": "shoal.reference.replay",
         "MpeWorld": "shoal.reference.world",
         "ReferenceTeam": "shoal.reference.team",
-        "ReferenceTraining": "shoal.reference.training",
         "Replays": "shoal.reference.replay",
+        "build_parts": "shoal.reference.training",
     },
 )

@@ -181,7 +181,8 @@ class Replays:
         check_range("capacity", capacity, 1)
         self.spec, self.capacity = spec, capacity
         self.agents = [AgentReplay(capacity) for _ in range(spec.agents)]
-        self.added = 0
+        self.added = np.zeros(1, np.int64)
+        """(1,) transitions that every agent was given so far, in the one copy that there is."""
         self._open: list[Array] = []  # what each agent sees now: the first half of its next transition
         most = capacity if limit is None else min(capacity, limit)
         check_fits(
@@ -196,9 +197,9 @@ class Replays:
         return len(self.agents[0])
 
     @property
-    def oldest(self) -> int:
-        """The oldest live transition, counted from the start of the run; transition t is in slot t mod capacity."""
-        return max(0, self.added - self.capacity)
+    def oldest(self) -> NDArray[np.int64]:
+        """(1,) the oldest live transition, counted from the start of the run; t is in slot t mod capacity."""
+        return np.maximum(0, self.added - self.capacity)
 
     @property
     def row_bytes(self) -> int:
@@ -241,7 +242,7 @@ class Replays:
 
     def state(self) -> dict[str, NDArray]:
         """All but the transitions."""
-        return {"window": np.array([self.oldest, self.added]), "open": self._padded(self._open)}
+        return {"window": np.concatenate([self.oldest, self.added]), "open": self._padded(self._open)}
 
     def load_state(self, state: Mapping[str, NDArray]) -> None:
         """Take over a saved state; the segments follow, oldest first."""
@@ -253,16 +254,16 @@ class Replays:
                 f"The saved replay holds {counted(added - oldest, 'transition')}, which does not fit a capacity of "
                 f"{self.capacity:,}: it is of another run."
             )
-        self.added = oldest  # the segments bring the rest
+        self.added[:] = oldest  # the segments bring the rest
         self._open = self._by_agent(state["open"])
         nothing = np.zeros(0, np.float32)
         for buffer in self.agents:  # only a full list has an oldest transition other than 0
             buffer.storage = [(nothing, nothing, 0.0, nothing, 0.0)] * (self.capacity if oldest else 0)
             buffer.next_slot = oldest % self.capacity
 
-    def segment(self, first: int, last: int) -> dict[str, NDArray]:
+    def segment(self, first: ArrayLike, last: ArrayLike) -> dict[str, NDArray]:
         """Transitions first <= t < last of all agents, (T, N, ...), padded as the engine pads."""
-        numbers = range(first, last)
+        numbers = range(np.asarray(first).item(), np.asarray(last).item())
         rows = [[buffer.storage[t % self.capacity] for buffer in self.agents] for t in numbers]  # T lists of N tuples
         return {
             "observation": np.array([self._padded([row[0] for row in agents]) for agents in rows]),
@@ -272,18 +273,19 @@ class Replays:
             "done": np.array([[row[4] for row in agents] for agents in rows], np.float32),
         }
 
-    def load_segment(self, first: int, last: int, arrays: Mapping[str, NDArray]) -> None:
+    def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Mapping[str, NDArray]) -> None:
         """Take over what `segment` gave, from the first transition that is still missing."""
-        if first > self.added:
-            raise UserError(f"The segment from {first} to {last} does not fit: the replay lacks {self.added} on.")
-        for t in range(self.added, last):
-            seen, next_seen = (self._by_agent(arrays[name][t - first]) for name in ("observation", "next_observation"))
+        begin, end, added = np.asarray(first).item(), np.asarray(last).item(), int(self.added[0])
+        if begin > added:
+            raise UserError(f"The segment from {begin} to {end} does not fit: the replay lacks {added} on.")
+        for t in range(added, end):
+            seen, next_seen = (self._by_agent(arrays[name][t - begin]) for name in ("observation", "next_observation"))
             for i, buffer in enumerate(self.agents):
                 if buffer.storage:  # the next observation of the transition before, unless an episode began
                     before = buffer.storage[buffer.next_slot - 1][3]
                     seen[i] = before if np.array_equal(before, seen[i]) else seen[i]
-                action = arrays["action"][t - first, i, : self.spec.action_sizes[i]].copy()
-                reward, done = float(arrays["reward"][t - first, i]), float(arrays["done"][t - first, i])
+                action = arrays["action"][t - begin, i, : self.spec.action_sizes[i]].copy()
+                reward, done = float(arrays["reward"][t - begin, i]), float(arrays["done"][t - begin, i])
                 buffer.add(seen[i], action, reward, next_seen[i], done)
             self.added += 1
 

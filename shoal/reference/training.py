@@ -1,4 +1,4 @@
-"""A run of the reference: the engine's loop over the reference's world, team and replay."""
+"""The reference's builder: its world, team and lists, for the loop that the engine has, too."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ from shoal.reference.replay import ListSampler, Replays
 from shoal.reference.team import ReferenceTeam
 from shoal.reference.world import make_world
 from shoal.training.config import TrainConfig
-from shoal.training.loop import Training
-from shoal.training.setup import check_update_memory
+from shoal.training.parts import Parts
+from shoal.training.setup import check_update_memory, most_samples
 
 ONLY = {
     "storage": "float32",
@@ -22,27 +22,24 @@ ONLY = {
 """Settings that the reference has in one way only."""
 
 
-class ReferenceTraining(Training):
-    """A run in memory, as the papers measured it: one mpe2 world, a mini-batch an agent, one agent after the other."""
+def compile_loops(config: TrainConfig) -> None:
+    """Nothing: the reference is plain Python."""
 
-    @staticmethod
-    def compile(config: TrainConfig) -> None:
-        """Nothing: it is plain Python."""
 
-    def build(self, device: torch.device) -> None:
-        """The reference's world, team, lists and sampler."""
-        self.config = config = fitted(self.config)
-        self.env = make_world(config)
-        spec = self.env.spec
-        reserved = check_update_memory(dataclasses.replace(config, minibatch="shared"), spec)  # one at a time
-        self.team = ReferenceTeam(spec, config, config.seed, device)
-        self.sampler = ListSampler(config.sampler, config.neighbors)
-        self.ring = Replays(spec, config.capacity, self.most_samples, reserved)
-        if self.sampler.needs > config.capacity:
-            raise UserError(
-                f"--sampler {config.sampler} needs {counted(self.sampler.needs, 'transition')}, "
-                f"but --capacity {config.capacity} holds fewer."
-            )
+def build_parts(config: TrainConfig, device: torch.device) -> Parts:
+    """As the papers measured it: one mpe2 world, a mini-batch per agent, one agent after the other."""
+    config = fitted(config)
+    env = make_world(config)
+    reserved = check_update_memory(dataclasses.replace(config, minibatch="shared"), env.spec)  # one at a time
+    team = ReferenceTeam(env.spec, config, config.seed, device)
+    sampler = ListSampler(config.sampler, config.neighbors)
+    ring = Replays(env.spec, config.capacity, most_samples(config, env.spec), reserved)
+    if sampler.needs > config.capacity:
+        raise UserError(
+            f"--sampler {config.sampler} needs {counted(sampler.needs, 'transition')}, "
+            f"but --capacity {config.capacity} holds fewer."
+        )
+    return Parts(config, env, team, ring, sampler)
 
 
 def fitted(config: TrainConfig) -> TrainConfig:

@@ -2,8 +2,8 @@
 
 Rows are as described in `layout.py`; how they follow each other is described in `ring.py`.
 
-Shape letters: E copies, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch, N agents,
-O observation, A action, J joint.
+Shape letters: E copies, L some of them, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch,
+N agents, O observation, A action, J joint.
 """
 
 from typing import NamedTuple
@@ -105,19 +105,23 @@ def write_observation(store: Store, row: int, source: Floats, first: int) -> Non
 
 
 @njit(cache=True)
-def write_first(store: Store, observation: Floats) -> None:
-    """Store the first observation of a run (E, N, O) in row 0 of every copy."""
+def write_first(store: Store, head: Ints, copies: Ints, observation: Floats) -> None:
+    """Store the first observations (L, N, O) of these copies (L,) in their row 0."""
     flat = observation.ravel()
-    for e in range(observation.shape[0]):
-        write_observation(store, e * store.rows, flat, e * store.size)
+    for i in range(copies.size):
+        head[copies[i]] = 0
+        write_observation(store, copies[i] * store.rows, flat, i * store.size)
 
 
 @njit(cache=True)
-def fits(store: Store, head: Ints, oldest: int, added: int, ended: Bools) -> bool:
-    """Whether one more transition per copy leaves every row of the live ones alone; `oldest` counts after it."""
-    for e in range(head.size):
-        tail = head[e] if oldest == added else store.start[e, oldest % store.start.shape[1]]
-        if head[e] + 1 + ended[e] - tail >= store.rows:
+def fits(store: Store, head: Ints, oldest: Ints, added: Ints, copies: Ints, ended: Bools) -> bool:
+    """Whether one more transition in each of these copies leaves every row of the live ones alone."""
+    capacity = store.start.shape[1]
+    for i in range(copies.size):
+        e = copies[i]
+        first = max(oldest[e], added[e] + 1 - capacity)  # once it is in
+        tail = head[e] if first == added[e] else store.start[e, first % capacity]
+        if head[e] + 1 + ended[i] - tail >= store.rows:
             return False
     return True
 
@@ -126,37 +130,41 @@ def fits(store: Store, head: Ints, oldest: int, added: int, ended: Bools) -> boo
 def write_step(
     store: Store,
     head: Ints,  # (E,)  the row that holds the newest observation, counted from the start of the run
-    oldest: int,
-    added: int,
-    actions: Floats,  # (E, N, A)
-    observation: Floats,  # (E, N, O)
-    final_observation: Floats,  # (E, N, O)
-    reward: Floats,  # (E, N)
-    terminated: Bools,  # (E, N)
-    alive: Bools,  # (E, N)
-    ended: Bools,  # (E,)
+    oldest: Ints,  # (E,)
+    added: Ints,  # (E,)
+    copies: Ints,  # (L,)  those that made a step
+    actions: Floats,  # (L, N, A)
+    observation: Floats,  # (L, N, O)
+    final_observation: Floats,  # (L, N, O)
+    reward: Floats,  # (L, N)
+    terminated: Bools,  # (L, N)
+    alive: Bools,  # (L, N)
+    ended: Bools,  # (L,)
 ) -> bool:
-    """Store transition `added` of every copy and move the heads on; False, and nothing done, where there is no room."""
-    if not fits(store, head, oldest, added, ended):
+    """Store one more transition of each of these copies; False, and nothing done, where there is no room."""
+    if not fits(store, head, oldest, added, copies, ended):
         return False
-    floats, rows, agents = store.floats, store.rows, store.agents
+    floats, rows, agents, capacity = store.floats, store.rows, store.agents, store.start.shape[1]
     played, rewards, flags = columns(store)
     choices, first, final = actions.ravel(), observation.ravel(), final_observation.ravel()
-    for e in range(head.size):
+    for i in range(copies.size):
+        e = copies[i]
         row = e * rows + head[e] % rows
-        store.start[e, added % store.start.shape[1]] = head[e]
+        store.start[e, added[e] % capacity] = head[e]
         for k in range(store.actions):
-            floats[row, played + k] = choices[e * store.actions + k]
+            floats[row, played + k] = choices[i * store.actions + k]
         for n in range(agents):
-            floats[row, rewards + n] = reward[e, n]
-            floats[row, flags + n] = ALIVE * alive[e, n] + TERMINATED * terminated[e, n]
+            floats[row, rewards + n] = reward[i, n]
+            floats[row, flags + n] = ALIVE * alive[i, n] + TERMINATED * terminated[i, n]
         head[e] += 1
         row = e * rows + head[e] % rows
-        write_observation(store, row, final, e * store.size)
-        if ended[e]:  # that row starts no transition: the next episode begins in the one after it
+        write_observation(store, row, final, i * store.size)
+        if ended[i]:  # that row starts no transition: the next episode begins in the one after it
             floats[row, played:] = 0
             head[e] += 1
-            write_observation(store, e * rows + head[e] % rows, first, e * store.size)
+            write_observation(store, e * rows + head[e] % rows, first, i * store.size)
+        added[e] += 1
+        oldest[e] = max(oldest[e], added[e] - capacity)
     return True
 
 

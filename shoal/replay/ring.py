@@ -1,7 +1,8 @@
 """The replay ring: what all agents of E copies saw and did, observations kept once, oldest forgotten first.
 
-The copies move in lock-step, so transition number t (0, 1, 2, ... from the start of the run) exists in all copies or
-in none; the live ones are oldest <= t < added. Every copy writes its own sub-ring of R rows:
+Each copy counts its own transitions t (0, 1, 2, ... from the start of the run); its live ones are oldest <= t < added.
+Copies that one process steps together have equal counts (`add`); chunks of some copies may also come at their own pace
+(`add_chunk`). Every copy writes its own sub-ring of R rows:
 
     row      4          5          6 (dead)     7          8 (open)
     holds    obs, act   obs, act   last obs     obs, act   obs
@@ -12,11 +13,12 @@ episode's last observation and starts no transition: it is dead. `start` says in
 drawing one takes no search and no rejection, and t + 1 follows t in time whatever rows lie between them. Row numbers
 count from the start of the run; row number n lies in row n mod R.
 
-Shape letters: E copies, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch, N agents,
-O observation, A action, J joint.
+Shape letters: E copies, L some of them, R rows a copy, W words a row, C transitions a copy, M mini-batches, B batch,
+T time, N agents, O observation, A action, J joint.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -67,12 +69,13 @@ class Ring:
         if limit is not None:
             check_range("limit", limit, 1)
             self.capacity_per_copy = min(self.capacity_per_copy, -(-limit // copies))
-        self.added = 0
-        """Transitions added to each copy so far."""
-        self.oldest = 0
-        """The oldest live transition."""
-        self._loaded = 0  # live transitions below this number are in their rows; less than `added` only while loading
-        self._begun = False
+        self.added = np.zeros(copies, np.int64)
+        """(E,) transitions added to each copy so far."""
+        self.oldest = np.zeros(copies, np.int64)
+        """(E,) the oldest live transition of each copy."""
+        self._all = np.arange(copies)
+        self._begun = False  # all copies have
+        self._loading: _Loading | None = None
         self._batch: Batch | None = None
         self._check_memory(reserved)
         self._allocate()
@@ -93,7 +96,7 @@ class Ring:
         """Reserve the rows; pages of memory are taken only when they are written."""
         rows, layout = rows_needed(self.spec, self.capacity_per_copy), self.layout
         self._words = np.zeros((self.copies, rows, layout.words), np.uint32)  # (E, R, W)
-        self._head = np.zeros(self.copies, np.int64)  # (E,)  the open row
+        self._head = np.full(self.copies, -1)  # (E,)  the open row; -1 in a copy that has not begun
         words = self._words.reshape(-1, layout.words)
         self._store = Store(
             floats=words.view(np.float32),
@@ -128,54 +131,81 @@ class Ring:
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
-        return (self.added - self.oldest) * self.copies
+        return int((self.added - self.oldest).sum())
 
     # ---- adding ------------------------------------------------------------------------------------------------------
 
-    def begin(self, observation: ArrayLike) -> None:
-        """Take the first observation of the run (E, N, O)."""
-        if self.added:
+    def begin(self, observation: ArrayLike, copies: ArrayLike | None = None) -> None:
+        """Take the first observation of a run (E, N, O), or (L, N, O) of some copies (L,)."""
+        chosen = self._all if copies is None else self._chosen(copies)
+        if self.added[chosen].any():
             raise UserError("The ring has begun already: begin() takes the first observation of a run only.")
-        first = self._checked("observation", observation, np.float32, self._shape(self.spec.observation_size))
-        self._check_storable(first)
-        gather.write_first(self._store, first)
-        self._begun = True
+        shape = (chosen.size, self.spec.agents, self.spec.observation_size)
+        first = self._checked("observation", observation, np.float32, shape)
+        self._check_storable(first, chosen)
+        gather.write_first(self._store, self._head, chosen, first)
+        self._begun = bool(self._head.min() >= 0)
 
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
-        if not self._begun:
+        self._check_ready(self._all)
+        self._write(self._all, *self._checked_step(actions, step, self._all, ()))
+
+    def add_chunk(self, copies: ArrayLike, actions: ArrayLike, steps: Step) -> None:
+        """Add T transitions to each of some copies (L,), which go at their own pace.
+
+        Args:
+            copies: Which copies, each at most once; row l of everything else is that of copies[l].
+            actions: (T, L, N, A) as played.
+            steps: What came of them: each array of a step with a leading axis T.
+        """
+        chosen = self._chosen(copies)
+        self._check_ready(chosen)
+        time = np.shape(actions)[:1]
+        for moment in zip(*self._checked_step(actions, steps, chosen, time), strict=True):
+            self._write(chosen, *moment)
+
+    def _write(self, copies: NDArray[np.int64], *arrays: NDArray) -> None:
+        """Add one transition to each of these copies."""
+        if not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
+            raise RuntimeError(
+                f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
+            )
+
+    def _chosen(self, copies: ArrayLike) -> NDArray[np.int64]:
+        """Copies by number, if they are in the ring and each is named once."""
+        chosen = np.ascontiguousarray(copies, np.int64)
+        if chosen.ndim != 1 or np.unique(chosen).size != chosen.size or np.any((chosen < 0) | (chosen >= self.copies)):
+            raise UserError(
+                f"copies is {chosen.tolist()}, but must be a list of numbers from 0 to {self.copies - 1}, each once."
+            )
+        return chosen
+
+    def _check_ready(self, copies: NDArray[np.int64]) -> None:
+        """Refuse a step in a copy that has no first observation."""
+        if not self._begun and np.any(self._head[copies] < 0):
             raise UserError("The ring has no first observation yet: call begin() with it before add().")
         self._check_whole()
-        checked, agents = self._checked, self._shape()
-        seen = self._shape(self.spec.observation_size)
+
+    def _checked_step(
+        self, actions: ArrayLike, step: Step, copies: NDArray[np.int64], time: tuple[int, ...]
+    ) -> tuple[NDArray, ...]:
+        """What `write_step` takes of a step of these copies, or of a chunk with a leading time axis."""
+        checked, agents = self._checked, (*time, copies.size, self.spec.agents)
+        seen = (*agents, self.spec.observation_size)
         observation = checked("step.observation", step.observation, np.float32, seen)
         final_observation = checked("step.final_observation", step.final_observation, np.float32, seen)
-        self._check_storable(observation)
-        self._check_storable(final_observation)
-        oldest = max(self.oldest, self.added + 1 - self.capacity_per_copy)
-        if not gather.write_step(
-            self._store,
-            self._head,
-            oldest,
-            self.added,
-            checked("actions", actions, np.float32, self._shape(self.spec.action_size)),
+        self._check_storable(observation, copies)
+        self._check_storable(final_observation, copies)
+        return (
+            checked("actions", actions, np.float32, (*agents, self.spec.action_size)),
             observation,
             final_observation,
             checked("step.reward", step.reward, np.float32, agents),
             checked("step.terminated", step.terminated, np.bool_, agents),
             checked("step.alive", step.alive, np.bool_, agents),
-            checked("step.ended", step.ended, np.bool_, (self.copies,)),
-        ):
-            raise RuntimeError(
-                f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
-            )
-        self.oldest = oldest
-        self.added += 1
-        self._loaded = self.added
-
-    def _shape(self, *size: int) -> tuple[int, ...]:
-        """(E, N) and what follows."""
-        return (self.copies, self.spec.agents, *size)
+            checked("step.ended", step.ended, np.bool_, agents[:-1]),
+        )
 
     def _checked(self, what: str, value: ArrayLike, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray:
         """The value as the contiguous array the loops expect."""
@@ -184,16 +214,17 @@ class Ring:
             raise UserError(f"{what} has shape {array.shape}, but the ring of {self.spec.name} takes {shape}.")
         return array
 
-    def _check_storable(self, observation: NDArray[np.float32]) -> None:
-        """Refuse what 16 bits would turn into infinity."""
+    def _check_storable(self, observation: NDArray[np.float32], copies: NDArray[np.int64]) -> None:
+        """Refuse what 16 bits would turn into infinity; the observations are those of these copies."""
         if self.layout.kind == 0:
             return
         position = first_beyond(observation, BOUNDS[self.layout.kind])
         if position >= 0:
-            copy, agent, _ = np.unravel_index(position, observation.shape)
+            *_, place, agent, _ = np.unravel_index(position, observation.shape)
+            value = observation.flat[position]
             raise UserError(
-                f"An observation of {self.spec.agent_names[agent]} in copy {copy} is {observation.flat[position]:g}, "
-                f"which {self.layout.storage} cannot hold; choose storage float32."
+                f"An observation of {self.spec.agent_names[agent]} in copy {copies[place]} is {value:g}, which "
+                f"{self.layout.storage} cannot hold; choose storage float32."
             )
 
     # ---- sampling ----------------------------------------------------------------------------------------------------
@@ -215,7 +246,7 @@ class Ring:
         check_range("minibatches", minibatches, 1)
         if not can_sample(self, sampler):
             raise UserError(
-                f"Every copy in the ring holds {counted(self.added - self.oldest, 'transition')}, "
+                f"No copy in the ring holds more than {counted(int((self.added - self.oldest).max()), 'transition')}, "
                 f"but {sampler} needs at least {sampler.needs} to draw from."
             )
         return self._gathered(*sampler.draw(self, minibatches, batch, rng), n_step, discount)
@@ -234,9 +265,11 @@ class Ring:
             )
         if chosen.min() < 0 or chosen.max() >= self.copies:
             raise UserError(f"A copy to gather is not in the ring: they must be from 0 to {self.copies - 1}.")
-        if numbers.min() < self.oldest or numbers.max() >= self.added:
+        if np.any(missing := (numbers < self.oldest[chosen]) | (numbers >= self.added[chosen])):
+            copy = chosen[missing][0]
             raise UserError(
-                f"A transition to gather is not in the ring: the live ones are {self.oldest} to {self.added - 1}."
+                f"A transition to gather is not in the ring: of copy {copy} the live ones are {self.oldest[copy]} to "
+                f"{self.added[copy] - 1}."
             )
         return self._gathered(chosen, numbers, n_step, discount)
 
@@ -251,8 +284,7 @@ class Ring:
         )
         flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
         if n_step > 1:
-            added = np.full(self.copies, self.added)
-            gather.gather_returns(self._store, added, n_step, float(discount), self._at, self._after, flat)
+            gather.gather_returns(self._store, self.added, n_step, float(discount), self._at, self._after, flat)
             return batch
         fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
         fill(self._store, self._at, self._after, flat)
@@ -284,13 +316,17 @@ class Ring:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray]:
-        """All but the rows of transitions, which `segment` gives: small arrays for a checkpoint."""
+        """All but the rows of transitions, which `segment` gives: small arrays for a checkpoint.
+
+        `window` is (2,), the oldest and the next transition, or (2, E) where the copies differ.
+        """
         self._check_whole()
-        if not self._begun:
+        if self._head.max() < 0:
             raise RuntimeError("a ring that has not begun has no state to save")
+        window = np.stack([self.oldest, self.added])
         return {
             "layout": self.layout.numbers(),
-            "window": np.array([self.oldest, self.added]),
+            "window": window[:, 0] if np.all(window == window[:, :1]) else window,
             "tail": self._starts(self.oldest),
             "head": self._head.copy(),
             "open": self._words[self._open(self._head)],
@@ -306,36 +342,48 @@ class Ring:
             raise UserError(
                 f"The saved ring is for {describe(layout)}, but this one for {describe(self.layout.numbers())}."
             )
-        oldest, added = (int(number) for number in _taken(state, "window", np.int64, (2,)))
+        window = _taken(state, "window", np.int64, (2,), (2, self.copies))
         tail = _taken(state, "tail", np.int64, (self.copies,))
         head = _taken(state, "head", np.int64, (self.copies,))
         opened = _taken(state, "open", np.uint32, (self.copies, self.layout.observation_words))
+        oldest, added = np.broadcast_to(window.reshape(2, -1), (2, self.copies))
         live, rows = added - oldest, head - tail
-        if not (0 <= oldest <= added and np.all(tail >= 0) and np.all(rows >= live) and np.all(rows <= 2 * live)):
+        begun = (tail >= 0) | ((tail == -1) & (head == -1))
+        if not np.all((oldest >= 0) & (live >= 0) & begun & (rows >= live) & (rows <= 2 * live)):
             raise UserError("The saved ring's numbers contradict each other: it is damaged.")
-        if live > self.capacity_per_copy or np.any(rows >= self._store.rows):
+        if np.any(live > self.capacity_per_copy) or np.any(rows >= self._store.rows):
             raise UserError(
-                f"The saved ring holds {counted(live * self.copies, 'transition')}, but this one has room for "
+                f"The saved ring holds {counted(int(live.sum()), 'transition')}, but this one has room for "
                 f"{self.capacity:,}: raise its capacity or its limit."
             )
-        self.oldest, self.added, self._loaded = oldest, added, oldest
-        self._loaded_rows = tail.copy()  # (E,)  the row number where transition `_loaded` starts
-        self._head[:] = head
+        self.oldest[:], self.added[:], self._head[:] = oldest, added, head
         self._words[self._open(head)] = opened
-        self._begun = True
+        self._begun = bool(head.min() >= 0)
+        self._loading = _Loading(oldest.copy(), tail.copy()) if live.any() else None
 
-    def segment(self, first: int, last: int) -> dict[str, NDArray]:
-        """Transitions first <= t < last of all copies: their rows with the dead ones between, and where they start.
+    def segment(self, first: ArrayLike, last: ArrayLike) -> dict[str, NDArray]:
+        """Transitions first <= t < last: their rows with the dead ones between, and where they start.
 
         Segments that follow each other share nothing and leave nothing out: a row belongs to the transition that
         starts in it, a dead row to the one that ended there.
+
+        Args:
+            first: One number for all copies, or one per copy.
+            last: Likewise; where it equals `first`, the segment holds nothing of that copy.
+
+        Returns:
+            `rows` of all copies one after the other, `counts` (E,) of them, and `start`: the row numbers, (E, T), or
+            flat where the copies' lengths differ.
         """
         self._check_whole()
-        if not self.oldest <= first < last <= self.added:
+        low, high = self._per_copy(first), self._per_copy(last)
+        lengths = high - low
+        if np.any((low < self.oldest) | (lengths < 0) | (high > self.added)) or not lengths.any():
             raise UserError(
-                f"A segment from {first} to {last} is not in the ring, which holds {self.oldest} to {self.added}."
+                f"A segment from {one_or_each(low)} to {one_or_each(high)} is not in the ring, which holds "
+                f"{one_or_each(self.oldest)} to {one_or_each(self.added)}."
             )
-        begin, end = self._starts(first), self._starts(last)
+        begin, end = self._starts(low), self._starts(high)
         counts = end - begin
         rows = np.empty((counts.sum(), self.layout.words), np.uint32)
         position = 0
@@ -344,46 +392,65 @@ class Ring:
                 size = part.stop - part.start
                 rows[position : position + size] = self._words[e, part]
                 position += size
-        start = self._store.start[:, np.arange(first, last) % self.capacity_per_copy]
-        return {"rows": rows, "counts": counts, "start": start}
+        offsets = np.cumsum(lengths) - lengths
+        numbers = np.arange(lengths.sum()) + np.repeat(low - offsets, lengths)
+        start = self._store.start[np.repeat(self._all, lengths), numbers % self.capacity_per_copy]
+        return {"rows": rows, "counts": counts, "start": start.reshape(self._start_shape(lengths))}
 
-    def load_segment(self, first: int, last: int, arrays: Mapping[str, NDArray]) -> None:
+    def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Mapping[str, NDArray]) -> None:
         """Take over what `segment` gave; transitions that are no longer live or are here already are skipped."""
+        low, high = self._per_copy(first), self._per_copy(last)
+        lengths = high - low
         counts = _taken(arrays, "counts", np.int64, (self.copies,))
-        start = _taken(arrays, "start", np.int64, (self.copies, last - first))
+        start = _taken(arrays, "start", np.int64, self._start_shape(lengths)).reshape(-1)
         rows = _taken(arrays, "rows", np.uint32, (int(counts.sum()), self.layout.words))
-        if last <= self._loaded:
-            return
-        if first > self._loaded or last > self.added:
+        loaded = self._loading or _Loading(self.added, self._head)
+        new = (lengths > 0) & (high > loaded.transitions)
+        if np.any(new & (low > loaded.transitions)) or np.any(high > self.added):
             raise UserError(
-                f"The segment from {first} to {last} does not fit: the ring lacks {self._loaded} to {self.added}."
+                f"The segment from {one_or_each(low)} to {one_or_each(high)} does not fit: the ring lacks "
+                f"{one_or_each(loaded.transitions)} to {one_or_each(self.added)}."
             )
-        skipped = self._loaded - first
-        end = start[:, 0] + counts
-        steps = np.diff(start, axis=1, append=end[:, None])
-        follows = np.all(start[:, skipped] == self._loaded_rows) and np.all((steps == 1) | (steps == 2))
-        if not follows or (last == self.added and np.any(end != self._head)):
-            raise UserError(f"The segment from {first} to {last} belongs to another run or is damaged.")
-        position = 0
-        for e in range(self.copies):
-            source = position + start[e, skipped] - start[e, 0]
-            for part in self._parts(start[e, skipped], end[e]):
+        offsets, positions = np.cumsum(lengths) - lengths, np.cumsum(counts) - counts
+        starts = {e: start[offsets[e] : offsets[e] + lengths[e]] for e in np.flatnonzero(new)}
+        for e, own in starts.items():
+            end = own[0] + counts[e]
+            steps = np.diff(own, append=end)
+            follows = own[loaded.transitions[e] - low[e]] == loaded.rows[e] and np.all((steps == 1) | (steps == 2))
+            if not follows or (high[e] == self.added[e] and end != self._head[e]):
+                raise UserError(
+                    f"The segment from {one_or_each(low)} to {one_or_each(high)} belongs to another run or is damaged."
+                )
+        for e, own in starts.items():
+            skipped, end = loaded.transitions[e] - low[e], own[0] + counts[e]
+            source = positions[e] + own[skipped] - own[0]
+            for part in self._parts(own[skipped], end):
                 size = part.stop - part.start
                 self._words[e, part] = rows[source : source + size]
                 source += size
-            position += counts[e]
-        self._store.start[:, np.arange(self._loaded, last) % self.capacity_per_copy] = start[:, skipped:]
-        self._loaded, self._loaded_rows = last, end
+            numbers = np.arange(loaded.transitions[e], high[e])
+            self._store.start[e, numbers % self.capacity_per_copy] = own[skipped:]
+            loaded.transitions[e], loaded.rows[e] = high[e], end
+        if np.array_equal(loaded.transitions, self.added):
+            self._loading = None
 
-    def _starts(self, transition: int) -> NDArray[np.int64]:
-        """(E,) row numbers where a live transition, or the one to come, starts."""
-        if transition == self.added:
-            return self._head.copy()
-        return self._store.start[:, transition % self.capacity_per_copy].copy()
+    def _per_copy(self, numbers: ArrayLike) -> NDArray[np.int64]:
+        """(E,) of one number for all copies, or of one per copy."""
+        return np.broadcast_to(np.asarray(numbers, np.int64), (self.copies,))
+
+    def _start_shape(self, lengths: NDArray[np.int64]) -> tuple[int, ...]:
+        """The shape in which a segment with these lengths keeps where transitions start."""
+        equal = np.all(lengths == lengths[0])
+        return (self.copies, int(lengths[0])) if equal else (int(lengths.sum()),)
+
+    def _starts(self, transitions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(E,) row numbers where a live transition of each copy, or the one to come, starts."""
+        start = self._store.start[self._all, transitions % self.capacity_per_copy]
+        return np.where(transitions == self.added, self._head, start)
 
     def _open(self, head: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], slice]:
         """Index of the open rows' observations."""
-        return np.arange(self.copies), head % self._store.rows, slice(self.layout.observation_words)
+        return self._all, head % self._store.rows, slice(self.layout.observation_words)
 
     def _parts(self, first: int, last: int) -> list[slice]:
         """Rows of a copy where row numbers first to last lie: one slice, or two around the end of the sub-ring."""
@@ -392,17 +459,34 @@ class Ring:
 
     def _check_whole(self) -> None:
         """Refuse to work while segments are missing after `load_state`."""
-        if self._loaded < self.added:
-            raise UserError(f"The ring is not whole yet: load the segments of {self._loaded} to {self.added} first.")
+        if self._loading is not None:
+            raise UserError(
+                f"The ring is not whole yet: load the segments of {one_or_each(self._loading.transitions)} to "
+                f"{one_or_each(self.added)} first."
+            )
 
 
-def _taken(arrays: Mapping[str, NDArray], name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray:
+class _Loading(NamedTuple):
+    """How far a ring is loaded that has its state, but not yet all of its segments."""
+
+    transitions: NDArray[np.int64]  # (E,)  live ones below this number are in their rows
+    rows: NDArray[np.int64]  # (E,)  the row number where that transition starts
+
+
+def one_or_each(numbers: NDArray[np.int64]) -> int | list[int]:
+    """The number that all copies have in common, or all of their numbers (E,)."""
+    each = np.atleast_1d(numbers).tolist()
+    return each[0] if each.count(each[0]) == len(each) else each
+
+
+def _taken(arrays: Mapping[str, NDArray], name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> NDArray:
     """The saved array of this name, if it is what it must be."""
     array = arrays.get(name)
     if array is None:
         raise UserError(f"The saved ring has no array '{name}': it is damaged.")
-    if array.dtype != dtype or array.shape != shape:
+    if array.dtype != dtype or array.shape not in shapes:
         raise UserError(
-            f"The saved ring's array '{name}' is {array.dtype} {array.shape}, but must be {np.dtype(dtype)} {shape}."
+            f"The saved ring's array '{name}' is {array.dtype} {array.shape}, but must be {np.dtype(dtype)} "
+            f"{shapes[0]}."
         )
     return array

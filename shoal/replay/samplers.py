@@ -1,7 +1,10 @@
 """Which transitions make a mini-batch: drawn evenly, or the neighbours in time of drawn ones.
 
 Samplers are values; they see only how much history there is, never the data. `t` counts the transitions of a copy
-from the start of the run; the live ones are oldest <= t < added, the same for all E copies.
+from the start of the run; the live ones are oldest <= t < added. Copies may hold unequal numbers of them: all live
+transitions of all copies are numbered through, copy by copy, and numbers are what is drawn.
+
+Shape letters: E copies, M mini-batches, B batch.
 """
 
 from dataclasses import dataclass
@@ -22,18 +25,13 @@ class History(Protocol):
     """What a sampler needs to know of a ring."""
 
     @property
-    def copies(self) -> int:
-        """E."""
+    def oldest(self) -> Indices:
+        """(E,) the oldest live transition of each copy."""
         ...
 
     @property
-    def oldest(self) -> int:
-        """The oldest live transition of every copy."""
-        ...
-
-    @property
-    def added(self) -> int:
-        """One more than the newest transition of every copy."""
+    def added(self) -> Indices:
+        """(E,) one more than the newest transition of each copy."""
         ...
 
 
@@ -42,7 +40,7 @@ class Sampler(Protocol):
 
     @property
     def needs(self) -> int:
-        """Live transitions a copy must hold before anything can be drawn."""
+        """Live transitions that at least one copy must hold before anything can be drawn."""
         ...
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
@@ -61,20 +59,44 @@ class Uniform:
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
-        live = history.added - history.oldest
         words = rng.bit_generator.random_raw(minibatches * batch).reshape(minibatches, batch)
-        return split(words, history.copies, live, history.oldest)
+        return split(words, history.oldest, history.added - history.oldest)
 
 
 @njit(cache=True)
-def split(words: NDArray[np.uint64], copies: int, live: int, oldest: int) -> tuple[Indices, Indices]:
+def split(words: NDArray[np.uint64], oldest: Indices, live: Indices) -> tuple[Indices, Indices]:
     """Copies and transition numbers of random 64-bit words; a quarter of the time of a generator's bounded integers.
 
     Word w draws number floor(w · count / 2^64) of all copies' live transitions, of which there are fewer than 2^32.
     """
-    half, low, count = np.uint64(32), np.uint64(2**32 - 1), np.uint64(copies * live)
+    ends, _, each = numbering(live)
+    half, low, count = np.uint64(32), np.uint64(2**32 - 1), np.uint64(ends[-1])
     drawn = (((words >> half) * count + (((words & low) * count) >> half)) >> half).astype(np.int64)
-    return drawn // live, oldest + drawn % live
+    copies, transitions = np.empty_like(drawn), np.empty_like(drawn)
+    for m in range(drawn.shape[0]):
+        for b in range(drawn.shape[1]):
+            copies[m, b], age = place(drawn[m, b], ends, each)
+            transitions[m, b] = oldest[copies[m, b]] + age
+    return copies, transitions
+
+
+@njit(cache=True)
+def numbering(live: Indices) -> tuple[Indices, int, int]:
+    """(E,) where each copy's numbers end, the most that a copy holds, and what every copy holds, 0 if that differs."""
+    ends, most, least, total = np.empty_like(live), live[0], live[0], 0
+    for e in range(live.size):
+        total += live[e]
+        ends[e], most, least = total, max(most, live[e]), min(least, live[e])
+    return ends, most, most if most == least else 0
+
+
+@njit(cache=True)
+def place(number: int, ends: Indices, each: int) -> tuple[int, int]:
+    """The copy of a live transition, given by its number, and its age there; no search where all hold as many."""
+    if each:
+        return number // each, number % each
+    copy = np.searchsorted(ends, number, side="right")
+    return copy, number - (ends[copy - 1] if copy else 0)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -101,18 +123,21 @@ class Neighbor:
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
-        live = history.added - history.oldest
-        widest = min(2 * self.neighbors, live - 1) + self.include_center
+        oldest, live = history.oldest, history.added - history.oldest
+        ends, most, each = numbering(live)
+        widest = min(2 * self.neighbors, most - 1) + self.include_center
         copies = np.empty((minibatches, batch), np.int64)
         transitions = np.empty((minibatches, batch), np.int64)
         for m in range(minibatches):
             filled = 0
             while filled < batch:  # again only where neighbourhoods were clipped
-                centers = rng.integers(history.copies * live, size=-((filled - batch) // widest))
+                centers = rng.integers(ends[-1], size=-((filled - batch) // widest))
                 filled = _append_neighborhoods(
                     centers,
-                    history.oldest,
+                    oldest,
                     live,
+                    ends,
+                    each,
                     self.neighbors,
                     self.include_center,
                     copies[m],
@@ -124,17 +149,17 @@ class Neighbor:
 
 @njit(cache=True)
 def _append_neighborhoods(  # type: ignore[no-untyped-def]
-    centers, oldest, live, neighbors, include_center, copies, transitions, filled
+    centers, oldest, live, ends, each, neighbors, include_center, copies, transitions, filled
 ):  # fmt: skip
-    """Write the neighbourhoods of the centres (copy · live + age) from position `filled` on; return where they end."""
+    """Write the neighbourhoods of these live transitions from position `filled` on; return where they end."""
     for center in centers:
-        copy, age = center // live, center % live
-        for near in range(max(0, age - neighbors), min(live, age + neighbors + 1)):
+        copy, age = place(center, ends, each)
+        for near in range(max(0, age - neighbors), min(live[copy], age + neighbors + 1)):
             if filled == copies.size:
                 return filled
             if near != age or include_center:
                 copies[filled] = copy
-                transitions[filled] = oldest + near
+                transitions[filled] = oldest[copy] + near
                 filled += 1
     return filled
 
@@ -147,4 +172,4 @@ def make_sampler(name: str, neighbors: int = 3, include_center: bool = False) ->
 
 def can_sample(history: History, sampler: Sampler) -> bool:
     """Whether the ring holds enough for this sampler."""
-    return history.added - history.oldest >= sampler.needs
+    return bool((history.added - history.oldest).max() >= sampler.needs)

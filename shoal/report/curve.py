@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
 from shoal.files import write_whole
+from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.training.returns import smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
-
-# Colours that colour-blind people can tell apart (six of Okabe and Ito's first); a single run has the first.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8F98", "#332288", "#999933")
-INK, FAINT_INK = "#212529", "#68707A"
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -112,15 +110,6 @@ def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, Real) else math.nan
-
-
-def smooth(values: Values) -> Values:
-    """Each value averaged with a fortieth of all values on either side; at the ends, with those there are."""
-    reach = len(values) // 40
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    first, end = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
-    return (sums[end] - sums[first]) / (end - first)
 
 
 def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:

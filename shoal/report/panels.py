@@ -1,62 +1,204 @@
-"""Studies that compare precisions: panels of lines or points over bits or precisions."""
+"""Draws any figure of a result: panels of lines, bars, stacks, histograms and spans, with one legend for all."""
 
 import io
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from shoal.files import write_whole
-from shoal.report.curve import COLOURS, FAINT_INK, INK
+from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
+from shoal.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 WIDEST_TICKS = 40
 """Letters that fit side by side under a panel."""
+MOST_MARKERS = 40
+"""Values of a line beyond which it has no markers."""
+LEAST_SHARE = 7.0
+"""Per cent of the tallest stack from which a part has its number in it."""
+PAPERS = "papers"
 
 
-def draw_panels(title: str, panels: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """A panel each: `title`, `y`, `ticks`, perhaps a `level`, and `series` of a label with `values`, perhaps `halves`.
+def draw_figures(result: Result, folder: Path, ending: str = "") -> list[Path]:
+    """Write all figures of a result as PNG files; the `ending` comes behind their names."""
+    return [draw_figure(figure, folder / f"{figure.name}{ending}.png") for figure in result.figures]
 
-    Values and the halves of their intervals stand over the ticks; None leaves a gap. `points`: ticks have no order, so
-    no lines join them.
-    """
-    from matplotlib.figure import Figure
 
-    columns = 2 if len(panels) == 4 else min(3, max(1, len(panels)))
-    rows = max(1, math.ceil(len(panels) / columns))
-    figure = Figure(figsize=(max(6.4, 4.2 * columns), 3.2 * rows + 0.4), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+def draw_figure(figure: Figure, path: Path) -> Path:
+    """Write one figure as a PNG file."""
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
+
+    panels = figure.panels
+    columns = 4 if len(panels) > 4 and len(panels) % 4 == 0 else 2 if len(panels) == 4 else min(3, max(1, len(panels)))
+    lines = max(1, math.ceil(len(panels) / columns))
+    most = max([0, *(len(panel.ticks) for panel in panels)])
+    if len(panels) < 2:
+        size = (9.0, 5.2) if figure.key else (max(7.5, 0.6 * most), 4.4)  # room for every name
+    else:
+        size = columns * max(3.4 if columns == 4 else 4.2, 0.45 * most), 2.9 * lines + 1
+    canvas = Canvas(figsize=size, layout="constrained")
+    grid = canvas.subplots(lines, columns, sharey=figure.same_scale, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
+    colours = _colours(panels)
     for axes, panel in zip(grid.flat, panels, strict=False):
-        count = len(panel["series"])
-        for number, series in enumerate(panel["series"]):
-            aside = 0.08 * (number - (count - 1) / 2)  # so that intervals do not hide each other
-            places = [place + aside for place in range(len(panel["ticks"]))]
-            values = [math.nan if value is None else value for value in series["values"]]
-            halves = [half or 0.0 for half in series.get("halves") or [0.0] * len(values)]
-            colour = COLOURS[number % len(COLOURS)]
-            line = "none" if panel.get("points") else "-"
-            axes.errorbar(
-                places, values, halves, marker="o", linestyle=line, color=colour, markersize=4, linewidth=1.3,
-                elinewidth=1, capsize=2, label=series["label"],
-            )  # fmt: skip
-        if panel.get("level") is not None:
-            axes.axhline(panel["level"], color=FAINT_INK, linewidth=1, linestyle=(0, (5, 3)))
-        axes.set_xticks(range(len(panel["ticks"])), panel["ticks"])
-        if sum(map(len, panel["ticks"])) > WIDEST_TICKS:
-            axes.tick_params("x", rotation=25)
-        if panel.get("log"):
-            axes.set_yscale("log")
-        axes.set_title(panel["title"], loc="left", fontsize=9, color=INK)
-        axes.set_ylabel(panel["y"], fontsize=8, color=FAINT_INK)
-        axes.set_xlabel(panel.get("x", ""), fontsize=8, color=FAINT_INK)
-        axes.grid(color="#E8EBF0", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
-        if count > 1:
-            axes.legend(fontsize=7, frameon=False)
-    figure.suptitle(title, fontsize=11, color=INK)
+        _draw_panel(axes, panel, colours)
+    if figure.same_scale:
+        for axes in grid[:, 1:].flat:
+            axes.set_ylabel("")
+    _legend(canvas, list(dict.fromkeys(series.label for panel in panels for series in panel.series)))
+    if figure.key:
+        nothing = [Line2D([], [], linestyle="none") for _ in figure.key]
+        canvas.legend(
+            nothing, figure.key, loc="outside right upper", fontsize=8, frameon=False, handlelength=0, handletextpad=0
+        )
+    canvas.suptitle(figure.title, fontsize=11, color=INK)
     content = io.BytesIO()
-    figure.savefig(content, dpi=130, format="png")
+    canvas.savefig(content, dpi=130, format="png")
     return write_whole(path, content.getvalue())
+
+
+def _colours(panels: list[Panel]) -> dict[str, str]:
+    """A colour for every label: its own, or the next one that the figure has not used."""
+    every = [series for panel in panels for series in panel.series]
+    found = {series.label: series.colour for series in every if series.colour}
+    left = iter([colour for colour in COLOURS if colour not in found.values()] * len(every))
+    for series in every:
+        if series.label not in found:
+            found[series.label] = next(left, INK)
+    return found
+
+
+def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
+    bars = [series for series in panel.series if series.kind == "bars"]
+    lines = [series for series in panel.series if series.kind == "line"]
+    stacks = [series for series in panel.series if series.kind == "stack"]
+    if panel.level is not None:
+        axes.axhline(panel.level, color=FAINT_INK, linewidth=1, linestyle=(0, (5, 3)), label=panel.level_label or None)
+        if panel.level_half:
+            low, high = panel.level - panel.level_half, panel.level + panel.level_half
+            axes.axhspan(low, high, color=FAINT_INK, alpha=0.12, linewidth=0)
+    for number, series in enumerate(bars):
+        _draw_bars(axes, series, colours[series.label], number, len(bars))
+    _draw_stacks(axes, stacks, colours, panel.above)
+    for number, series in enumerate(lines):
+        aside = 0.0 if series.at else 0.08 * (number - (len(lines) - 1) / 2)  # so that intervals do not hide each other
+        _draw_line(axes, series, colours[series.label], aside, joined=not panel.points)
+    for series in panel.series:
+        if series.kind == "steps":
+            axes.stairs(_filled(series.values), series.at, fill=True, color=colours[series.label], label=series.label)
+            axes.set_yticks([])
+        if series.kind == "spans":
+            _draw_spans(axes, series)
+    if panel.rings:
+        axes.plot([], [], "o", color=FAINT_INK, markerfacecolor="white", markersize=5, label=panel.rings)
+    _finish(axes, panel)
+
+
+def _draw_bars(axes: "Axes", series: Series, colour: str, number: int, count: int) -> None:
+    """Bars beside those of other series; a black line across a bar is the papers' number."""
+    width = 0.8 / count
+    places = [place + (number - (count - 1) / 2) * width for place in range(len(series.values))]
+    axes.bar(places, _filled(series.values), width, color=colour, label=series.label)
+    for place, paper in zip(places, series.paper, strict=False):
+        if paper is not None:
+            axes.plot(
+                [place - 0.45 * width, place + 0.45 * width], [paper, paper], color=INK, linewidth=2, label=PAPERS
+            )
+
+
+def _draw_stacks(axes: "Axes", stacks: list[Series], colours: dict[str, str], above: list[str]) -> None:
+    """One bar per tick, with the numbers of its larger parts."""
+    if not stacks:
+        return
+    bottoms = [0.0] * len(stacks[0].values)
+    tallest = max(sum(value or 0.0 for value in parts) for parts in zip(*(one.values for one in stacks), strict=True))
+    for series in stacks:
+        values = _filled(series.values)
+        axes.bar(range(len(values)), values, 0.8, bottoms, color=colours[series.label], label=series.label)
+        for place, (value, bottom) in enumerate(zip(values, bottoms, strict=True)):
+            if 100 * value >= LEAST_SHARE * tallest:
+                middle = bottom + value / 2
+                axes.text(place, middle, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white")
+        bottoms = [bottom + value for bottom, value in zip(bottoms, values, strict=True)]
+    for place, (text, top) in enumerate(zip(above, bottoms, strict=False)):
+        axes.annotate(text, (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK)
+    axes.set_ylim(0, (1.12 if above else 1.0) * tallest)
+
+
+def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: bool) -> None:
+    """Values with their intervals or their band, rings where they are hollow."""
+    places = series.at or [place + aside for place in range(len(series.values))]
+    if series.low and series.high:
+        axes.fill_between(places, _gaps(series.low), _gaps(series.high), color=colour, alpha=0.15, linewidth=0)
+    hollow = series.hollow or [False] * len(series.values)
+    halves = series.halves or [None] * len(series.values)
+    points = list(zip(places, _gaps(series.values), _filled(halves), hollow, strict=True))
+    marker = "o" if len(points) <= MOST_MARKERS else ""
+    label: str | None = series.label
+    for ring, line, face in ((False, "-" if joined else "none", colour), (True, "none", "white")):
+        own = [point for point in points if point[3] == ring]
+        if own:
+            x, y, half, _ = zip(*own, strict=True)
+            axes.errorbar(
+                x, y, half if any(half) else None, marker=marker, linestyle=line, color=colour, markerfacecolor=face,
+                markersize=5, linewidth=1.4, elinewidth=1, capsize=2, label=label,
+            )  # fmt: skip
+            label = None
+
+
+def _draw_spans(axes: "Axes", series: Series) -> None:
+    """Thin upright lines, with texts above and below in turn so that neighbours do not hide each other."""
+    from matplotlib.patheffects import withStroke
+
+    for number, (x, low, high) in enumerate(zip(series.at, _gaps(series.low), _gaps(series.values), strict=True)):
+        axes.plot([x, x], [low, high], color=FAINT_INK, linewidth=0.8, zorder=1)
+        end, offset = (low, (0, -14)) if number % 2 else (high, (0, 7))
+        text = axes.annotate(series.texts[number], (x, end), offset, textcoords="offset points", ha="center", color=INK)
+        text.set(fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])  # over other marks
+
+
+def _finish(axes: "Axes", panel: Panel) -> None:
+    if panel.ticks:
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+        axes.set_xlim(-0.5, len(panel.ticks) - 0.5)
+        if sum(map(len, panel.ticks)) > WIDEST_TICKS:
+            axes.tick_params("x", rotation=25)
+    else:
+        axes.xaxis.set_major_formatter("{x:,.5g}")
+        axes.margins(x=0.05, y=0.08)
+    if panel.log:
+        axes.set_yscale("log")
+    axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
+    axes.set_xlabel(panel.x, fontsize=9, color=FAINT_INK)
+    axes.set_ylabel(panel.y, fontsize=9, color=FAINT_INK)
+    bars = any(series.kind in ("bars", "stack") for series in panel.series)
+    axes.grid(axis="y" if bars else "both", color="#E8EBF0", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def _legend(canvas: "Canvas", order: list[str]) -> None:
+    """What the colours and marks mean, once below all panels; nothing where there is nothing to tell apart."""
+    found: dict[str, Artist] = {}
+    for axes in canvas.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    labels = [*(label for label in order if label in found), *(label for label in found if label not in order)]
+    if len(labels) > 1:
+        handles, columns = [found[label] for label in labels], min(5, len(labels))
+        canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+
+
+def _gaps(values: Numbers) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _filled(values: Numbers) -> list[float]:
+    return [0.0 if value is None else value for value in values]

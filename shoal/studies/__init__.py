@@ -6,7 +6,8 @@ from types import ModuleType
 from typing import Any
 
 from shoal.errors import UserError, check_choice
-from shoal.studies.study import Advance, Options, Study
+from shoal.results import Result
+from shoal.studies.study import Advance, Options
 
 STUDIES = {
     "breakdown": "Figure 2: training time by phase, as the agents grow in number",
@@ -22,19 +23,19 @@ STUDIES = {
 OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
 """Studies that keep finished cells and have a budget."""
 
-__all__ = ["OF_CELLS", "Options", "STUDIES", "Study", "run_study", "study_length", "study_of"]
+__all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
 
 
-def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Study:
+def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Result:
     """Measure one figure; the quick form ends within two minutes."""
     return study_of(name, _module(name).measured(quick, advance, *_told(name, options)))
 
 
-def study_of(name: str, found: Mapping[str, Any]) -> Study:
+def study_of(name: str, found: Mapping[str, Any]) -> Result:
     """The figure made of what was measured before: a profile's or a study's data."""
     module = _module(name)
     try:
-        study: Study = module.study(found)
+        study: Result = module.study(found)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise UserError(f"The study {name} cannot be made of these data: {error!r} is missing or wrong.") from None
     return study

@@ -3,9 +3,12 @@
 from typing import Any
 
 from shoal.errors import counted
-from shoal.profiling.tables import time_table, without_constants
+from shoal.profiling.figures import shares_figure
+from shoal.profiling.profile import Profile
+from shoal.profiling.tables import time_table
+from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance, Study
+from shoal.studies.study import Advance
 
 PAPER = {3: 35.0, 48: 85.0}  # per cent of the time without the environment
 
@@ -20,10 +23,11 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     return sweeps.run(sweeps.full(quick), advance)
 
 
-def study(found: dict[str, Any]) -> Study:
+def study(data: dict[str, Any]) -> Result:
     """The share of update all trainers over the number of agents."""
+    found = Profile(**data)
     findings = [f"Papers: update all trainers is about {PAPER[3]:.0f} % at 3 agents and {PAPER[48]:.0f} % at 48."]
-    for name, rows in sweeps.panels(found["rows"]).items():
+    for name, rows in sweeps.panels(found.rows).items():
         first, last = rows[0], rows[-1]
         verb = "rises" if last["update_share"] > first["update_share"] else "does not rise"
         findings.append(
@@ -31,12 +35,5 @@ def study(found: dict[str, Any]) -> Study:
             f"{100 * last['update_share']:.0f} % at {last['agents']}: the share {verb}."
         )
     findings.append(sweeps.circumstances(found))
-    tables = [("Time of a round: 100 samples and one update of all trainers", time_table(found["rows"]))]
-    return Study(
-        "breakdown",
-        "Training time by phase (Figure 2)",
-        [without_constants(*table) for table in tables],
-        findings,
-        "shares",
-        found,
-    )
+    figures = [shares_figure(found.rows, "breakdown")]
+    return Result("breakdown", "Training time by phase (Figure 2)", [time_table(found.rows)], findings, figures, data)

@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -21,8 +22,9 @@ from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
 from shoal.inference.form import Precision
 from shoal.policies.run import load_run
+from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, Study
+from shoal.studies.study import Advance, Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.disk import sha256
 from shoal.training.play import Act
@@ -154,7 +156,65 @@ def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
         return None
 
 
-def study(found: dict[str, Any]) -> Study:
+class TrainedRow(TypedDict):
+    """One training: how often its policy reaches the goal in each precision."""
+
+    policy: str
+    seed: int
+    episodes: int
+    files: dict[str, dict[str, Any]]
+    float32_success: float
+    float32_agreement: float
+    int8_success: float
+    int8_agreement: float
+
+
+class DeviceRow(TypedDict):
+    """One exported file on the device."""
+
+    policy: str
+    precision: Precision
+    bytes: int
+    free: dict[str, float]
+    least_mb: float | None
+    limited: dict[str, float] | None
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[TrainedRow]
+    device: list[DeviceRow]
+    failed: list[str]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means over seeds of a policy, and what the device told of it in each precision."""
+
+    policy: str
+    seeds: int
+    agreement: float
+    success: dict[Precision, float]
+    """Per cent."""
+    device: dict[Precision, DeviceRow]
+
+    @property
+    def paper(self) -> dict[str, float]:
+        """The paper's numbers of the same policy."""
+        return PAPER[self.policy]
+
+    @property
+    def layers(self) -> str:
+        """Sizes of the hidden layers."""
+        return "-".join(map(str, POLICIES[self.policy]))
+
+    def latency(self, precision: Precision) -> float | None:
+        """Milliseconds of a step."""
+        return self.device[precision]["free"]["latency_ms"] if precision in self.device else None
+
+
+def study(found: Found) -> Result:
     """Success, latency and memory of the three policies beside the paper's."""
     rows = [summary(name, found) for name in POLICIES if any(row["policy"] == name for row in found["rows"])]
     findings = [
@@ -164,99 +224,90 @@ def study(found: dict[str, Any]) -> Study:
         "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit is on the "
         "process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime have before the file is read.",
     ]
-    success_table = [
-        {
-            "policy": row["policy"],
-            "layers": "-".join(map(str, POLICIES[row["policy"]])),
-            "seeds": row["seeds"],
-            "fp32 success %": row["float32_success"],
-            "int8 success %": row["int8_success"],
-            "paper fp32 %": PAPER[row["policy"]]["float32_success"],
-            "paper int8 %": PAPER[row["policy"]]["int8_success"],
-            "equal actions": f"{row['agreement']:.1%}",
-        }
-        for row in rows
+    on_device = [device_row(row, precision) for row in rows for precision in row.device]
+    tables = [
+        Table.of("Goals reached", list(map(success_row, rows))),
+        Table.of("On the device, one state at a time", on_device),
     ]
-    device_table = [device_row(row, precision) for row in rows for precision in PRECISIONS if row.get(precision)]
-    tables = [("Goals reached", success_table), ("On the device, one state at a time", device_table)]
-    ticks = [f"{row['policy']}: {'-'.join(map(str, POLICIES[row['policy']]))}" for row in rows]
-    panels = [
-        {
-            "title": "Goals reached",
-            "y": "%",
-            "ticks": ticks,
-            "series": [
-                {"label": f"{whose}{precision}", "values": [values(row)[f"{precision}_success"] for row in rows]}
-                for whose, values in (("", lambda row: row), ("paper, ", lambda row: PAPER[row["policy"]]))
-                for precision in PRECISIONS
-            ],
-        },
-        {
-            "title": "Time of a step",
-            "y": "milliseconds",
-            "ticks": ticks,
-            "log": True,
-            "series": [
-                {"label": precision, "values": [_latency(row, precision) for row in rows]} for precision in PRECISIONS
-            ]
-            + [
-                {"label": f"paper, {precision}", "values": [PAPER[row["policy"]][f"{precision}_ms"] for row in rows]}
-                for precision in PRECISIONS
-            ],
-        },
-    ]
-    return Study(
-        "edge", "Policies on a small device (Table 2, Figure 3)", [table for table in tables if table[1]],
-        [*findings, *found["failed"]], "panels", {**found, "panels": panels},
+    return panel_result(
+        "edge", "Policies on a small device (Table 2, Figure 3)", [table for table in tables if table.rows],
+        [*findings, *found["failed"]], panels(rows), found,
     )  # fmt: skip
 
 
-def summary(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Means over seeds of a policy, and what the device told of it in each precision."""
-    own = [row for row in found["rows"] if row["policy"] == name]
-    mean = {f"{p}_success": 100 * float(np.mean([row[f"{p}_success"] for row in own])) for p in PRECISIONS}
-    device = {row["precision"]: row for row in found["device"] if row["policy"] == name}
-    agreement = float(np.mean([row["int8_agreement"] for row in own]))
-    return {"policy": name, "seeds": len(own), "agreement": agreement, **mean, **device}
-
-
-def sentences(row: dict[str, Any]) -> list[str]:
-    """What a policy's precisions come to."""
-    name = row["policy"]
-    lost = row["float32_success"] - row["int8_success"]
-    theirs = PAPER[name]["float32_success"] - PAPER[name]["int8_success"]
-    said = [
-        f"Policy {name}: {row['float32_success']:.1f} % in float32, {row['int8_success']:.1f} % in int8: "
-        f"{lost:+.1f} points lost (paper: {theirs:.0f})."
+def panels(rows: list[Summary]) -> list[Panel]:
+    """Goals reached and time of a step, ours and the paper's."""
+    ticks = [f"{row.policy}: {row.layers}" for row in rows]
+    reached = [Series(precision, [row.success[precision] for row in rows]) for precision in PRECISIONS]
+    reached += [
+        Series(f"paper, {precision}", [row.paper[f"{precision}_success"] for row in rows]) for precision in PRECISIONS
     ]
-    if row.get("float32") and row.get("int8"):
-        ratio = row["float32"]["free"]["latency_ms"] / row["int8"]["free"]["latency_ms"]
-        spaces = [row[precision]["least_mb"] for precision in PRECISIONS]
+    took = [Series(precision, [row.latency(precision) for row in rows]) for precision in PRECISIONS]
+    took += [Series(f"paper, {precision}", [row.paper[f"{precision}_ms"] for row in rows]) for precision in PRECISIONS]
+    return [
+        Panel("Goals reached", "%", reached, ticks=ticks),
+        Panel("Time of a step", "milliseconds", took, ticks=ticks, log=True),
+    ]
+
+
+def summary(name: str, found: Found) -> Summary:
+    """One policy over all seeds."""
+    own = [row for row in found["rows"] if row["policy"] == name]
+    success: dict[Precision, float] = {
+        "float32": 100 * float(np.mean([row["float32_success"] for row in own])),
+        "int8": 100 * float(np.mean([row["int8_success"] for row in own])),
+    }
+    told = {row["precision"]: row for row in found["device"] if row["policy"] == name}
+    device = {precision: told[precision] for precision in PRECISIONS if precision in told}
+    return Summary(name, len(own), float(np.mean([row["int8_agreement"] for row in own])), success, device)
+
+
+def sentences(row: Summary) -> list[str]:
+    """What a policy's precisions come to."""
+    full, small = row.success["float32"], row.success["int8"]
+    theirs = row.paper["float32_success"] - row.paper["int8_success"]
+    said = [
+        f"Policy {row.policy}: {full:.1f} % in float32, {small:.1f} % in int8: "
+        f"{full - small:+.1f} points lost (paper: {theirs:.0f})."
+    ]
+    slow, fast = row.latency("float32"), row.latency("int8")
+    if slow and fast:
+        spaces = [row.device[precision]["least_mb"] for precision in PRECISIONS]
         most = [f"{space} MB" if space else f"more than {SPACES[-1]} MB" for space in spaces]
         said.append(
-            f"Policy {name}: int8 is {ratio:.2f} times as fast as float32 (paper: {PAPER[name]['speed-up']:g}); "
+            f"Policy {row.policy}: int8 is {slow / fast:.2f} times as fast as float32 (paper: "
+            f"{row.paper['speed-up']:g}); "
             f"float32 runs within {most[0]} more than the bare runtime, int8 within {most[1]}."
         )
     return said
 
 
-def device_row(row: dict[str, Any], precision: str) -> dict[str, Any]:
-    """A row of the device's table."""
-    own = row[precision]
+def success_row(row: Summary) -> dict[Column, Value]:
+    """A row of the table of goals."""
     return {
-        "policy": row["policy"],
-        "precision": precision,
-        "ms": own["free"]["latency_ms"],
-        "p99 ms": own["free"]["p99_ms"],
-        "paper ms": PAPER[row["policy"]][f"{precision}_ms"],
-        "process MB": own["free"]["memory_mb"],
-        "since the file was read MB": own["free"]["policy_mb"],
-        "file MB": own["bytes"] / 2**20,
-        "least limit MB": own["least_mb"],
-        "ms within it": own["limited"]["latency_ms"] if own["limited"] else None,
+        Column("policy"): row.policy,
+        Column("layers"): row.layers,
+        Column("seeds"): row.seeds,
+        Column("fp32 success %"): row.success["float32"],
+        Column("int8 success %"): row.success["int8"],
+        Column("paper fp32 %"): row.paper["float32_success"],
+        Column("paper int8 %"): row.paper["int8_success"],
+        Column("equal actions", format=".1%"): row.agreement,
     }
 
 
-def _latency(row: dict[str, Any], precision: str) -> float | None:
-    own = row.get(precision)
-    return own["free"]["latency_ms"] if own else None
+def device_row(row: Summary, precision: Precision) -> dict[Column, Value]:
+    """A row of the device's table."""
+    own = row.device[precision]
+    return {
+        Column("policy"): row.policy,
+        Column("precision"): precision,
+        Column("ms"): own["free"]["latency_ms"],
+        Column("p99 ms"): own["free"]["p99_ms"],
+        Column("paper ms"): row.paper[f"{precision}_ms"],
+        Column("process MB"): own["free"]["memory_mb"],
+        Column("since the file was read MB"): own["free"]["policy_mb"],
+        Column("file MB"): own["bytes"] / 2**20,
+        Column("least limit MB"): own["least_mb"],
+        Column("ms within it"): own["limited"]["latency_ms"] if own["limited"] else None,
+    }

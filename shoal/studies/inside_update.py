@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from shoal.profiling.tables import update_table, without_constants
+from shoal.profiling.figures import inside_update_figure
+from shoal.profiling.profile import Profile
+from shoal.profiling.tables import update_table
+from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance, Study
+from shoal.studies.study import Advance
 
 PAPER: dict[str, dict[str, float]] = {
     "first text, mean over workloads": {"mini-batch sampling": 61, "target Q": 21, "Q loss": 10, "P loss": 8},
@@ -22,13 +25,14 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     return sweeps.run(sweeps.full(quick), advance)
 
 
-def study(found: dict[str, Any]) -> Study:
+def study(data: dict[str, Any]) -> Result:
     """The shares of the update's phases."""
+    found = Profile(**data)
     findings = [
         f"Papers, {which}: " + ", ".join(f"{name} {share:g} %" for name, share in shares.items()) + "."
         for which, shares in PAPER.items()
     ]
-    for name, rows in sweeps.panels(found["rows"]).items():
+    for name, rows in sweeps.panels(found.rows).items():
         names = ("mini-batch sampling", "target Q", "Q loss", "P loss")
         mean = {phase: 100 * sum(row["shares_of_update"][phase] for row in rows) / len(rows) for phase in names}
         largest = max(mean, key=lambda phase: mean[phase])
@@ -38,12 +42,5 @@ def study(found: dict[str, Any]) -> Study:
             + f": {largest} is the largest."
         )
     findings.append(sweeps.circumstances(found))
-    tables = [("Shares inside update all trainers, %", update_table(found["rows"]))]
-    return Study(
-        "inside-update",
-        "Inside update all trainers (Figure 4)",
-        [without_constants(*table) for table in tables],
-        findings,
-        "inside-update",
-        found,
-    )
+    tables, figures = [update_table(found.rows)], [inside_update_figure(found.rows)]
+    return Result("inside-update", "Inside update all trainers (Figure 4)", tables, findings, figures, data)

@@ -9,15 +9,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from shoal.errors import counted
 from shoal.processors import usable_processors
-from shoal.studies.study import Advance, Study
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.studies.study import Advance
 from shoal.training.config import TrainConfig
-from shoal.training.returns import confidence95
+from shoal.training.returns import confidence95, smooth
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "uniform": {},
@@ -43,7 +44,46 @@ class Case:
     episodes: int
 
 
-Curves = dict[tuple[Case, str, int], list[dict[str, float]]]
+class Point(TypedDict):
+    """A point of a learning curve."""
+
+    episode: float
+    return_mean: float
+
+
+class CurveRow(TypedDict):
+    """The learning curve of one run."""
+
+    world: str
+    agents: int
+    variant: str
+    seed: int
+    curve: list[Point]
+
+
+class VariantRow(TypedDict):
+    """A way of sampling against uniform sampling."""
+
+    world: str
+    agents: int
+    variant: str
+    seeds: int
+    episodes: int
+    return_mean: float
+    returns: list[float]
+    difference: float
+    difference_ci95: float | None
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[VariantRow]
+    curves: list[CurveRow]
+    failed: list[str]
+
+
+Curves = dict[tuple[Case, str, int], list[Point]]
 """The learning curve of each case, variant and seed."""
 
 
@@ -62,7 +102,7 @@ def length(quick: bool) -> float:
     return float(sum(case.agents * case.episodes * case.seeds * len(case.variants) for case in cases(quick)))
 
 
-def measured(quick: bool, advance: Advance) -> dict[str, Any]:
+def measured(quick: bool, advance: Advance) -> Found:
     """Train every variant of every case with every seed, as many at a time as there are processors.
 
     Interrupted, it keeps the runs that are finished.
@@ -91,7 +131,7 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
                 raise
             why = "Interrupted" if isinstance(stop, KeyboardInterrupt) else "A run was ended by the system"
             failed.append(f"{why}: {len(curves)} of {len(todo)} runs are finished.")
-    points = [
+    points: list[CurveRow] = [
         {"world": one[0].world, "agents": one[0].agents, "variant": one[1], "seed": one[2], "curve": curves[one]}
         for one in todo
         if one in curves
@@ -100,14 +140,41 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     return {"rows": rows, "curves": points, "failed": failed}
 
 
-def study(found: dict[str, Any]) -> Study:
+def study(found: Found) -> Result:
     """Each way of sampling against the uniform one."""
     rows = found["rows"]
     claim = "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents."
     findings = [claim, *map(sentence, rows), *found.get("failed", [])]
     title = "Rewards with and without neighbour sampling (Figure 6)"
-    table = [("Training return per agent, last 1,000 episodes, mean over seeds", [table_row(row) for row in rows])]
-    return Study("neighbor-reward", title, table if rows else [], findings, "rewards", found)
+    table = Table.of("Training return per agent, last 1,000 episodes, mean over seeds", list(map(table_row, rows)))
+    drawn = "Training return per agent: mean over seeds, band from the worst to the best seed"
+    figures = [Figure("neighbor-reward", drawn, panels(found["curves"]))]
+    return Result("neighbor-reward", title, [table] if rows else [], findings, figures, {**found})
+
+
+def panels(curves: list[CurveRow]) -> list[Panel]:
+    """A panel for every world and number of agents."""
+    groups: dict[tuple[str, int], dict[str, list[CurveRow]]] = {}
+    for one in curves:
+        groups.setdefault((one["world"], one["agents"]), {}).setdefault(one["variant"], []).append(one)
+    return [
+        Panel(
+            f"{world}, {counted(agents, 'agent')}",
+            "return per agent",
+            [band(variant, [one["curve"] for one in own]) for variant, own in variants.items()],
+            "episode",
+        )
+        for (world, agents), variants in groups.items()
+    ]
+
+
+def band(variant: str, curves: list[list[Point]]) -> Series:
+    """The mean over seeds, and from the worst to the best seed."""
+    shortest = min(map(len, curves))
+    returns = np.array([smooth(np.array([point["return_mean"] for point in curve[:shortest]])) for curve in curves])
+    low, mean, high = returns.min(0), returns.mean(0), returns.max(0)  # (seeds, points) to (points,)
+    episodes = [point["episode"] for point in curves[0][:shortest]]
+    return Series(variant, mean.tolist(), at=episodes, low=low.tolist(), high=high.tolist())
 
 
 def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
@@ -117,7 +184,7 @@ def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
     return {**WORLDS[case.world], **VARIANTS[variant], **common, **quiet}
 
 
-def train_one(settings: dict[str, Any], folder: str) -> list[dict[str, float]]:
+def train_one(settings: dict[str, Any], folder: str) -> list[Point]:
     """Train in a process of its own; returns the learning curve."""
     from shoal.training.loop import train
 
@@ -127,7 +194,7 @@ def train_one(settings: dict[str, Any], folder: str) -> list[dict[str, float]]:
     return [{"episode": line["episode"], "return_mean": line["return_mean"]} for line in lines]
 
 
-def last_return(curve: list[dict[str, float]]) -> float:
+def last_return(curve: list[Point]) -> float:
     """The mean return of the last 1,000 episodes, or of the last half of a shorter run."""
     end = curve[-1]["episode"]
     start = max(end - 1_000, end / 2)
@@ -135,7 +202,7 @@ def last_return(curve: list[dict[str, float]]) -> float:
     return sum(late) / len(late)
 
 
-def compare(case: Case, curves: Curves) -> Iterable[dict[str, Any]]:
+def compare(case: Case, curves: Curves) -> Iterable[VariantRow]:
     """A row for each variant: its return, and its difference from uniform sampling with a 95 % interval over seeds.
 
     Only seeds with which both were trained count.
@@ -160,7 +227,7 @@ def compare(case: Case, curves: Curves) -> Iterable[dict[str, Any]]:
         }
 
 
-def sentence(row: dict[str, Any]) -> str:
+def sentence(row: VariantRow) -> str:
     """Whether a variant differs from uniform sampling."""
     where = f"{row['world']}, {counted(row['agents'], 'agent')}, {row['variant']}: {row['return_mean']:.2f}"
     if row["variant"] == "uniform":
@@ -180,14 +247,15 @@ def margin(ci: float | None) -> str:
     return "" if ci is None or not math.isfinite(ci) else f" ± {ci:.2f}"
 
 
-def table_row(row: dict[str, Any]) -> dict[str, Any]:
-    """The row in words."""
+def table_row(row: VariantRow) -> dict[Column, Value]:
+    """The row as a person reads it."""
+    uniform = row["variant"] == "uniform"
     return {
-        "world": row["world"],
-        "agents": row["agents"],
-        "sampling": row["variant"],
-        "seeds": row["seeds"],
-        "return per agent": f"{row['return_mean']:.2f}",
-        "difference from uniform": "" if row["variant"] == "uniform" else f"{row['difference']:+.2f}",
-        "95 %": "" if row["variant"] == "uniform" else margin(row["difference_ci95"]).strip(),
+        Column("world"): row["world"],
+        Column("agents"): row["agents"],
+        Column("sampling"): row["variant"],
+        Column("seeds"): row["seeds"],
+        Column("return per agent", format=".2f"): row["return_mean"],
+        Column("difference from uniform", format="+.2f"): None if uniform else row["difference"],
+        Column("95 %"): "" if uniform else margin(row["difference_ci95"]).strip(),
     }

@@ -3,10 +3,12 @@
 from typing import Any
 
 from shoal.errors import counted
-from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Sweep
-from shoal.profiling.tables import misses_table, neighbor_table, without_constants
+from shoal.profiling.figures import neighbor_figure
+from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile, Sweep
+from shoal.profiling.tables import misses_table, neighbor_table
+from shoal.results import Result
 from shoal.studies import sweeps
-from shoal.studies.study import Advance, Study
+from shoal.studies.study import Advance
 
 
 def _sweep(quick: bool) -> Sweep:
@@ -26,13 +28,16 @@ def measured(quick: bool, advance: Advance) -> dict[str, Any]:
     return sweeps.run(_sweep(quick), advance)
 
 
-def study(found: dict[str, Any]) -> Study:
+def study(data: dict[str, Any]) -> Result:
     """Neighbour sampling against uniform sampling in both implementations."""
+    found = Profile(**data)
     findings = [
         f"Papers: the sampling phase is {PAPER_REDUCTION[3]} % (3 agents) to {PAPER_REDUCTION[12]} % (12) shorter, "
         f"training as a whole {PAPER_TOTAL_REDUCTION[12]} % (12)."
     ]
-    for row in found["neighbor"]:
+    if not found.neighbor:
+        findings.append("Neighbour sampling was not measured beside uniform sampling.")
+    for row in found.neighbor:
         agents = row["agents"]
         goal = PAPER_REDUCTION.get(agents)
         reached = "" if goal is None else f" (papers: {goal} %)"
@@ -42,15 +47,6 @@ def study(found: dict[str, Any]) -> Study:
             f"whole by {100 * row['total_reduction_by_sampling']:.1f} %."
         )
     findings.append(sweeps.circumstances(found))
-    tables = [
-        ("Saved by neighbour sampling, % (without the environment)", neighbor_table(found["neighbor"])),
-        ("Cache model: misses in thousands of one update's mini-batches", misses_table(found["misses"])),
-    ]
-    return Study(
-        "neighbor-time",
-        "Time saved by neighbour sampling (Figure 5)",
-        [without_constants(*table) for table in tables],
-        findings,
-        "neighbor",
-        found,
-    )
+    tables = [table for table in (neighbor_table(found.neighbor), misses_table(found.misses)) if table.rows]
+    figures = [neighbor_figure(found.neighbor, "neighbor-time")]
+    return Result("neighbor-time", "Time saved by neighbour sampling (Figure 5)", tables, findings, figures, data)

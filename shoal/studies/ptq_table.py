@@ -6,17 +6,18 @@ formula, one scale a layer, and once with one scale an output, clamped, as integ
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from shoal.errors import UserError, counted
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.widths import Sweep, Width, sweep
+from shoal.policies.widths import Row, Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import read_zip
+from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies import baselines, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, Study
+from shoal.studies.study import Advance, Options, panel_result
 from shoal.training import disk
 
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
@@ -117,7 +118,26 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def study(found: dict[str, Any]) -> Study:
+class ModelRow(TypedDict):
+    """A model in every precision."""
+
+    cell: str
+    algorithm: str
+    env: str
+    steps: int | None
+    episodes: int
+    precisions: list[dict[str, Any]]
+    """A `Row` each, in plain values."""
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[ModelRow]
+    failed: list[str]
+
+
+def study(found: Found) -> Result:
     """Every model in every precision beside the paper's."""
     rows = found["rows"]
     theirs = paper_errors()
@@ -127,36 +147,29 @@ def study(found: dict[str, Any]) -> Study:
     ]
     errors = {
         precision: {
-            row["cell"]: abs(error) for row in rows if (error := own(row, precision)["relative_error"]) is not None
+            row["cell"]: abs(error) for row in rows if (error := own(row, precision).relative_error) is not None
         }
         for precision in (FP16, INT8, CHANNELS)
     }
     for precision, values in errors.items():
         if values:
             findings.append(sentence(precision, values))
-    table = [table_row(row) for row in rows]
+    table = Table.of("Return of an episode: ours, and the paper's beside it", [table_row(row) for row in rows])
     panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
-    title = "Post-training quantization (Table 1)"
-    return Study(
-        "ptq-table", title, [("Return of an episode: ours, and the paper's beside it", table)],
-        [*findings, *found["failed"]], "panels", {**found, "panels": panels},
-    )  # fmt: skip
+    return panel_result(
+        "ptq-table", "Post-training quantization (Table 1)", [table], [*findings, *found["failed"]], panels, found
+    )
 
 
-def panel_of(algorithm: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The errors of an algorithm's models for the picture."""
+def panel_of(algorithm: str, rows: list[ModelRow]) -> Panel:
+    """The errors of an algorithm's models."""
     own_rows = [row for row in rows if row["algorithm"] == algorithm]
-    return {
-        "title": f"{algorithm.upper()}: change of the return against float32 (dashed: 5 %)",
-        "y": "|relative error|, %",
-        "ticks": [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows],
-        "level": 5.0,
-        "points": True,
-        "series": [
-            {"label": name, "values": [_percent(own(row, name)["relative_error"]) for row in own_rows]}
-            for name in (FP16, INT8, CHANNELS)
-        ],
-    }
+    series = [
+        Series(name, [_percent(own(row, name).relative_error) for row in own_rows]) for name in (FP16, INT8, CHANNELS)
+    ]
+    ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows]
+    title = f"{algorithm.upper()}: change of the return against float32 (dashed: 5 %)"
+    return Panel(title, "|relative error|, %", series, ticks=ticks, level=5.0, points=True)
 
 
 def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:
@@ -165,9 +178,9 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 
-def own(row: dict[str, Any], precision: str) -> dict[str, Any]:
+def own(row: ModelRow, precision: str) -> Row:
     """The line of a precision."""
-    return next(line for line in row["precisions"] if line["precision"] == precision)
+    return next(Row(**line) for line in row["precisions"] if line["precision"] == precision)
 
 
 def sentence(precision: str, errors: dict[str, float]) -> str:
@@ -194,20 +207,20 @@ def paper_errors() -> dict[str, list[float]]:
     }
 
 
-def table_row(row: dict[str, Any]) -> dict[str, Any]:
+def table_row(row: ModelRow) -> dict[Column, Value]:
     """A row as a person reads it."""
     theirs = paper_of(row["env"], row["algorithm"])
     full, channels = own(row, "float32"), own(row, CHANNELS)
     return {
-        "algorithm": row["algorithm"].upper(),
-        "environment": row["env"],
-        "fp32": full["return_mean"],
-        FP16: own(row, FP16)["return_mean"],
-        INT8: own(row, INT8)["return_mean"],
-        CHANNELS: channels["return_mean"],
-        "± (95 %)": full["return_ci95"],
-        "equal actions": f"{channels['equal_actions']:.1%}",
-        "paper fp32 / fp16 / int8": " / ".join(f"{value:g}" for value in theirs) if theirs else "–",
+        Column("algorithm"): row["algorithm"].upper(),
+        Column("environment"): row["env"],
+        Column("fp32"): full.return_mean,
+        Column(FP16): own(row, FP16).return_mean,
+        Column(INT8): own(row, INT8).return_mean,
+        Column(CHANNELS): channels.return_mean,
+        Column("± (95 %)"): full.return_ci95,
+        Column("equal actions", format=".1%"): channels.equal_actions,
+        Column("paper fp32 / fp16 / int8"): " / ".join(f"{value:g}" for value in theirs) if theirs else "–",
     }
 
 

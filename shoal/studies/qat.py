@@ -8,7 +8,7 @@ scale an output, the layers' inputs with a zero point.
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
 from shoal.policies.widths import Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
+from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, Study
+from shoal.studies.study import Advance, Options, panel_result
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
 
@@ -126,24 +127,40 @@ def _team(settings: dict[str, Any], run: str) -> TorchPolicy:
     return load_run(Path(run), {}, False, lambda sentence: None)
 
 
-def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
+ReturnRow = TypedDict(
+    "ReturnRow", {"algorithm": str, "task": str, "seed": int, "how": str, "bits": int, "return": float}
+)
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[ReturnRow]
+    failed: list[str]
+
+
+def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
     team, bits = "agents" in settings, settings["bits"]
     task = f"{settings['learning']['env']}, {settings['agents']} agents" if team else settings["env"]
-    common = {"algorithm": settings["algorithm"], "task": task, "seed": settings["seed"]}
+
+    def row(how: str, bits: int, found: float) -> ReturnRow:
+        about = settings["algorithm"], settings["seed"]
+        return {"algorithm": about[0], "task": task, "seed": about[1], "how": how, "bits": bits, "return": found}
+
     if bits is not None:
         found = sweep(policy, Sweep((), episodes=settings["episodes"]))
         trained = next((row for row in found.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
-        yield {**common, "how": _how(settings), "bits": bits, "return": trained.return_mean}
+        yield row(_how(settings), bits, trained.return_mean)
         return
     widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
     for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
         found = sweep(policy, Sweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
         if agents is None:
-            yield {**common, "how": "float32", "bits": 32, "return": found.rows[0].return_mean}
-        for row in found.rows[1:]:
-            yield {**common, "how": how, "bits": row.bits, "return": row.return_mean}
+            yield row("float32", 32, found.rows[0].return_mean)
+        for narrow in found.rows[1:]:
+            yield row(how, narrow.bits, narrow.return_mean)
 
 
 def _how(settings: dict[str, Any]) -> str:
@@ -152,7 +169,7 @@ def _how(settings: dict[str, Any]) -> str:
     return "QAT" if settings.get("critics", True) else "QAT, actors"
 
 
-def study(found: dict[str, Any]) -> Study:
+def study(found: Found) -> Result:
     """Means over seeds: both kinds of quantization over bits beside full precision."""
     groups = grouped(found["rows"])
     findings = [
@@ -162,35 +179,40 @@ def study(found: dict[str, Any]) -> Study:
     findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
     findings += losses(groups)
     findings += against(groups)
-    table, panels = [], []
-    for name, group in groups.items():
-        widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
-        hows = [how for how in HOWS if any(kind == how for kind, _ in group)]
-        full = group.get(("float32", 32))
-        for how in hows:
-            means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
-            seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
-            table.append({"model": name, "how": how, "seeds": seeds, "float32": _mean(full), **means})
-        panels.append(
-            {
-                "title": name,
-                "y": "return of an episode",
-                "x": "bits",
-                "ticks": list(map(str, widths)),
-                "level": _mean(full),
-                "series": [
-                    {
-                        "label": how,
-                        "values": [_mean(group.get((how, bits))) for bits in widths],
-                        "halves": [_half(group.get((how, bits))) for bits in widths],
-                    }
-                    for how in hows
-                ],
-            }
-        )
+    cells = [row for name, group in groups.items() for row in table_rows(name, group)]
+    tables = [Table.of("Return of an episode over bits, mean over seeds", cells)] if cells else []
+    panels = [panel_of(name, group) for name, group in groups.items()]
     title = "Quantization-aware training against post-training quantization (Figure 4)"
-    tables = [("Return of an episode over bits, mean over seeds", table)] if table else []
-    return Study("qat", title, tables, [*findings, *found["failed"]], "panels", {**found, "panels": panels})
+    return panel_result("qat", title, tables, [*findings, *found["failed"]], panels, found)
+
+
+def table_rows(name: str, group: "Group") -> Iterable[dict[str, Value]]:
+    """A row for each kind of quantization."""
+    for how in kinds(group):
+        means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
+        seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
+        full = _mean(group.get(("float32", 32)))
+        yield {"model": name, "how": how, "seeds": seeds, "float32": full, **means}
+
+
+def panel_of(name: str, group: "Group") -> Panel:
+    """Both kinds of quantization over bits; the dashed line is full precision."""
+    widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
+    series = [
+        Series(
+            how,
+            [_mean(group.get((how, bits))) for bits in widths],
+            halves=[_half(group.get((how, bits))) for bits in widths],
+        )
+        for how in kinds(group)
+    ]
+    full = _mean(group.get(("float32", 32)))
+    return Panel(name, "return of an episode", series, "bits", list(map(str, widths)), level=full)
+
+
+def kinds(group: "Group") -> list[str]:
+    """The kinds of quantization that were measured."""
+    return [how for how in HOWS if any(kind == how for kind, _ in group)]
 
 
 HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
@@ -199,7 +221,7 @@ Group = dict[tuple[str, int], list[float]]
 """Returns of all seeds by kind and bits."""
 
 
-def grouped(rows: list[dict[str, Any]]) -> dict[str, Group]:
+def grouped(rows: list[ReturnRow]) -> dict[str, Group]:
     """The returns of each algorithm and task."""
     groups: dict[str, Group] = {}
     for row in rows:

@@ -1,13 +1,13 @@
-"""What a study is told, and what it comes to."""
+"""What a study is told, and the result of one with a single figure."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+
+from shoal.results import Figure, Panel, Result, Table
 
 Advance = Callable[[float, str], None]
 """Told how much more is done, of the whole length, and what is being done."""
-Picture = Literal["shares", "growth", "inside-update", "neighbor", "rewards", "panels"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Options:
     """Let its own library load it and run the code that is in it."""
 
 
-@dataclass(frozen=True)
-class Study:
-    """Tables for people, sentences on what holds, and the data a picture is drawn from."""
-
-    name: str
-    title: str
-    tables: list[tuple[str, list[dict[str, Any]]]]
-    findings: list[str]
-    """Plain sentences: the papers' number, ours, and whether the claim holds."""
-    picture: Picture
-    data: dict[str, Any] = field(default_factory=dict)
+def panel_result(
+    name: str,
+    title: str,
+    tables: list[Table],
+    findings: list[str],
+    panels: list[Panel],
+    found: Mapping[str, object],
+) -> Result:
+    """A study whose one figure is these panels; its data hold them, too."""
+    data = {**found, "panels": [asdict(panel) for panel in panels]}
+    return Result(name, title, tables, findings, [Figure(name, title, panels)], data)

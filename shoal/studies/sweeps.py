@@ -1,10 +1,12 @@
 """The sweeps behind the figures of time: all the papers' cells, or as many as fit into two minutes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import UserError, counted
+from shoal.profiling.figures import Row, uniform_only
 from shoal.profiling.machine import machine_geometry
-from shoal.profiling.profile import Sweep, profile
+from shoal.profiling.profile import Profile, Sweep, profile
 from shoal.studies.study import Advance
 
 PAPER_AGENTS = (3, 6, 12, 24, 48)
@@ -22,25 +24,24 @@ def full(quick: bool, misses: bool = False) -> Sweep:
 
 
 def run(sweep: Sweep, advance: Advance) -> dict[str, Any]:
-    """The profile of these cells."""
+    """The profile of these cells, in plain values."""
     found = profile(sweep, machine_geometry(), advance)
     if not found.rows:
         raise UserError(f"Nothing could be measured: {' '.join(found.failed)}")
     return found.to_dict()
 
 
-def panels(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def panels(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of uniform sampling, if any, by implementation, algorithm and world, each in the order of agents."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    uniform = [row for row in rows if row["sampler"] == "uniform"] or rows
-    for row in sorted(uniform, key=lambda row: int(str(row["agents"]).split()[0])):  # 3, or "3 to 6"
+    found: dict[str, list[Row]] = {}
+    for row in sorted(uniform_only(rows), key=lambda row: int(str(row["agents"]).split()[0])):  # 3, or "3 to 6"
         found.setdefault(f"{row['implementation']}, {row['algorithm']}, {row['env']}", []).append(row)
     return found
 
 
-def circumstances(found: dict[str, Any]) -> str:
+def circumstances(found: Profile) -> str:
     """How large the rings were, what was cut short or not measured, and whether the machine was busy."""
-    rows = found["rows"]
+    rows = found.rows
     sizes: dict[int, list[int]] = {}
     for row in rows:
         sizes.setdefault(row["agents"], []).append(row["ring"])
@@ -53,4 +54,4 @@ def circumstances(found: dict[str, Any]) -> str:
         said.append(f"{cut} of {len(rows)} cells were cut short (*).")
     if (busiest := max(row["others"] or 0.0 for row in rows)) > 0.05:
         said.append(f"Other programs used up to {100 * busiest:.0f} % of the processors: times may be too long.")
-    return " ".join([*said, *found["failed"]])
+    return " ".join([*said, *found.failed])

@@ -4,14 +4,15 @@ The models are those of `ptq-table`, trained once for both; the formula is the p
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from shoal.errors import UserError
-from shoal.policies.widths import Sweep, Width, sweep
+from shoal.policies.widths import Row, Sweep, Width, sweep
 from shoal.quantization.affine import Scheme
+from shoal.results import Panel, Result, Series, Table
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cell, Cells, total_seconds
-from shoal.studies.study import Advance, Options, Study
+from shoal.studies.study import Advance, Options, panel_result
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
 NEAR = 0.95
@@ -54,7 +55,24 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
 
 
-def study(found: dict[str, Any]) -> Study:
+class ModelRow(TypedDict):
+    """A model with its weights in every width."""
+
+    cell: str
+    algorithm: str
+    env: str
+    lines: list[dict[str, Any]]
+    """A `Row` each, in plain values."""
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[ModelRow]
+    failed: list[str]
+
+
+def study(found: Found) -> Result:
     """The return of every model over the bits of its weights."""
     rows = found["rows"]
     findings = [
@@ -65,51 +83,48 @@ def study(found: dict[str, Any]) -> Study:
     findings.append(
         f"{sweet} of {len(rows)} models have a width whose return is above the full one's by more than both intervals."
     )
-    table = [
-        {"model": row["cell"]} | {line["precision"].removesuffix(" bits"): line["return_mean"] for line in row["lines"]}
+    cells = [
+        {"model": row["cell"], **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row)}}
         for row in rows
     ]
-    panels = [
-        {
-            "title": row["cell"],
-            "y": "return of an episode",
-            "x": "bits",
-            "ticks": [str(line["bits"]) for line in row["lines"]],
-            "level": row["lines"][0]["return_mean"],
-            "series": [
-                {
-                    "label": "weights",
-                    "values": [line["return_mean"] for line in row["lines"]],
-                    "halves": [line["return_ci95"] for line in row["lines"]],
-                }
-            ],
-        }
-        for row in rows
-    ]
-    tables = [("Return of an episode over bits of the weights", table)]
-    return Study(
-        "weight-bits", "Weights alone in few bits (Figure 2)", tables,
-        [*findings, *found["failed"]], "panels", {**found, "panels": panels},
+    table = Table.of("Return of an episode over bits of the weights", cells)
+    return panel_result(
+        "weight-bits", "Weights alone in few bits (Figure 2)", [table], [*findings, *found["failed"]],
+        list(map(panel_of, rows)), found,
     )  # fmt: skip
 
 
-def sentence(row: dict[str, Any]) -> str:
+def lines_of(row: ModelRow) -> list[Row]:
+    """Full precision first."""
+    return [Row(**line) for line in row["lines"]]
+
+
+def panel_of(row: ModelRow) -> Panel:
+    """The return of a model over bits."""
+    lines = lines_of(row)
+    series = Series("weights", [line.return_mean for line in lines], halves=[line.return_ci95 for line in lines])
+    ticks = [str(line.bits) for line in lines]
+    return Panel(row["cell"], "return of an episode", [series], "bits", ticks, level=lines[0].return_mean)
+
+
+def sentence(row: ModelRow) -> str:
     """The fewest bits that come near the full return, without a gap above them."""
-    full, fewest = row["lines"][0]["return_mean"], "float32"
-    for line in row["lines"][1:]:
-        if line["return_mean"] < full - (1 - NEAR) * abs(full):
+    lines, fewest = lines_of(row), "float32"
+    full = lines[0].return_mean
+    for line in lines[1:]:
+        if line.return_mean < full - (1 - NEAR) * abs(full):
             break
-        fewest = line["precision"]
+        fewest = line.precision
     spots = sweet_spots(row)
     above = f"; above it at {', '.join(spots)}" if spots else ""
     return f"{row['cell']}: {full:.1f} in float32, within 5 % down to {fewest}{above}."
 
 
-def sweet_spots(row: dict[str, Any]) -> list[str]:
+def sweet_spots(row: ModelRow) -> list[str]:
     """Widths whose return is above the full one's by more than both intervals together."""
-    full = row["lines"][0]
+    full, *narrow = lines_of(row)
     return [
-        line["precision"]
-        for line in row["lines"][1:]
-        if line["return_mean"] - full["return_mean"] > (line["return_ci95"] or 0) + (full["return_ci95"] or 0)
+        line.precision
+        for line in narrow
+        if line.return_mean - full.return_mean > (line.return_ci95 or 0) + (full.return_ci95 or 0)
     ]

@@ -6,7 +6,7 @@
         meta.json                  the caller's facts, and the segments that this checkpoint needs
         manifest.json              size and SHA-256 of every other file of the folder
       replay/
-        000000000000-000000025000.safetensors      a segment: transitions [first, last) of the ring
+        000000000000-000000025000.safetensors      a segment: transitions [first, last) of every copy in the ring
       .00002400.new/               being written
       .00001600.old/               being replaced by a later checkpoint of the same episode
 
@@ -14,6 +14,8 @@ A checkpoint is written under its `.new` name, synced and renamed; only then is 
 belongs to a checkpoint only through the checksum in that checkpoint's `meta.json`; it is never changed while one
 names it, and later checkpoints share it. So a writer may die at any instant: what it leaves is the last whole
 checkpoint, besides things that no checkpoint names and that the next save removes.
+Where copies go at their own pace, first and last differ from copy to copy: the name of such a segment has their sums
+over all copies and the beginning of its checksum, and `meta.json` has the numbers.
 Files and folders with other names than these are not ours and are left alone.
 """
 
@@ -29,9 +31,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import safetensors.numpy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UserError
+from shoal.replay.ring import one_or_each
 from shoal.training import disk
 
 Arrays = dict[str, NDArray[Any]]
@@ -43,20 +46,20 @@ SEGMENT_BYTES = 64 * 2**20
 _META, _MANIFEST, _REPLAY, _SUFFIX = "meta.json", "manifest.json", "replay", ".safetensors"
 _EPISODE = "(?P<episode>(?:[1-9][0-9]*)?[0-9]{8})"
 _FINAL, _OLD, _NEW = re.compile(_EPISODE), re.compile(rf"\.{_EPISODE}\.old"), re.compile(rf"\.{_EPISODE}\.new")
-_SEGMENT = re.compile(r"[0-9]{12,}-[0-9]{12,}\.safetensors")
+_SEGMENT = re.compile(r"[0-9]{12,}-[0-9]{12,}(-[0-9a-f]{16})?\.safetensors")
 
 
 class RingStore(Protocol):
-    """What a checkpoint asks of the replay ring. All copies step together: each has a transition of every number."""
+    """What a checkpoint asks of the replay ring, whose copies count their transitions each for itself."""
 
     @property
-    def added(self) -> int:
-        """How many transitions were ever added to each copy."""
+    def added(self) -> NDArray[np.int64]:
+        """(E,) how many transitions were ever added to each copy."""
         ...
 
     @property
-    def oldest(self) -> int:
-        """The number of the oldest transition that is still there."""
+    def oldest(self) -> NDArray[np.int64]:
+        """(E,) the number of the oldest transition of each copy that is still there."""
         ...
 
     @property
@@ -69,11 +72,11 @@ class RingStore(Protocol):
         """E."""
         ...
 
-    def segment(self, first: int, last: int) -> Arrays:
-        """The transitions [first, last) as arrays."""
+    def segment(self, first: ArrayLike, last: ArrayLike) -> Arrays:
+        """The transitions [first, last) as arrays; both are one number for all copies, or one per copy."""
         ...
 
-    def load_segment(self, first: int, last: int, arrays: Arrays) -> None:
+    def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Arrays) -> None:
         """Put back what `segment(first, last)` gave; numbers before `oldest` may be among them."""
         ...
 
@@ -90,8 +93,9 @@ class Segment(NamedTuple):
     """A file of transitions [first, last), as a checkpoint names it."""
 
     name: str
-    first: int
-    last: int
+    first: int | list[int]
+    """Of all copies, or of each."""
+    last: int | list[int]
     size: int
     sha256: str
 
@@ -216,25 +220,33 @@ class Checkpoints:
     def _store(self, ring: RingStore, fresh: list[Path]) -> tuple[Segment, ...]:
         """The segments that cover the ring; the paths of those that had to be written are added to `fresh`.
 
-        If one that the checkpoint before names has gone, all from there on are written anew: the ring has them.
+        If one that the checkpoint before names has gone, all from there on are written anew: the ring has them. All
+        are, too, where more than half of what they hold is no longer live: a slow copy would keep on disk for ever
+        what faster ones have long forgotten.
         """
         folder = self.folder / _REPLAY
         disk.make_folder(folder)
         before = next((kept.segments for kept in reversed(self._kept) if kept.segments), ())
-        if before and before[-1].last > ring.added:
-            raise ValueError(f"the ring ends at {ring.added}, before the last segment that it continues: {before[-1]}")
-        live = (segment for segment in before if segment.last > ring.oldest)
+        oldest, added = np.asarray(ring.oldest), np.asarray(ring.added)
+        if before and np.any(before[-1].last > added):
+            raise ValueError(f"the ring ends at {added}, before the last segment that it continues: {before[-1]}")
+        live = (segment for segment in before if np.any(segment.last > np.maximum(segment.first, oldest)))
         segments = list(takewhile(lambda segment: disk.file_size(folder / segment.name) == segment.size, live))
-        start = segments[-1].last if segments else ring.oldest
+        held = sum(np.mean(np.subtract(segment.last, segment.first)) for segment in segments)  # per copy
+        if held > 2 * np.mean(added - oldest):
+            segments = []
+        start = np.maximum(segments[-1].last, oldest) if segments else oldest
         length = max(1, SEGMENT_BYTES // (ring.row_bytes * ring.copies))
-        for first in range(start, ring.added, length):
-            last = min(first + length, ring.added)
-            data = _pack(ring.segment(first, last))
-            segment = Segment(f"{first:012d}-{last:012d}{_SUFFIX}", first, last, len(data), disk.sha256(data))
-            fresh.append(folder / segment.name)
-            disk.delete(fresh[-1])  # of a writer that was killed, or of a checkpoint found damaged
-            disk.write(fresh[-1], data)
+        while np.any(start < added):
+            end = np.minimum(start + length, added)
+            segment, data = _packed_segment(ring, start, end)
+            path = folder / segment.name
+            if segment not in before or disk.file_size(path) != segment.size:
+                fresh.append(path)
+                disk.delete(path)  # of a writer that was killed, or of a checkpoint found damaged
+                disk.write(path, data)
             segments.append(segment)
+            start = end
         if fresh:
             disk.sync(folder)
         return tuple(segments)
@@ -355,6 +367,17 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
             "anew, or use the version that it was trained with."
         )
     return {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
+
+
+def _packed_segment(ring: RingStore, start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[Segment, bytes]:
+    """The transitions [start, end) of a ring as a segment, and the bytes of its file."""
+    first, last = one_or_each(start), one_or_each(end)
+    data = _pack(ring.segment(first, last))
+    sha256 = disk.sha256(data)
+    name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
+    if isinstance(first, int) and isinstance(last, int):
+        name = f"{first:012d}-{last:012d}"
+    return Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256), data
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:

@@ -15,25 +15,25 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """Which world, how many agents, how many copies."""
+    """The world: which one, how many agents and copies."""
 
     env: str = "cooperative-navigation"
     """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID or
     dm:DOMAIN/TASK (dm:humanoid/stand)."""
     agents: int | None = None
-    """Trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
+    """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
-    """Copies of the world that are stepped together."""
+    """Number of copies of the world that are stepped together."""
     rules: Literal["mpe2", "openai"] = "mpe2"
-    """Rule set of the particle worlds: order of integration, rewards, directions of actions."""
+    """Rules of the particle worlds: order of integration, rewards, directions of actions."""
     episode_length: int | None = None
-    """Steps of an episode; None: 25, or the environment's own limit."""
+    """Steps per episode; None: 25, or the environment's own limit."""
     stagger: bool = True
-    """Start the copies at different steps of their episode, so that they do not end together."""
+    """Start the copies at different steps of their first episode, so that they do not all end together."""
     landmarks: int | None = None
-    """cooperative-navigation: landmarks; None: as many as agents."""
+    """cooperative-navigation: number of landmarks; None: as many as agents."""
     prey: Literal["scripted", "facmac", "learned", "random"] = "scripted"
-    """predator-prey: who moves the prey."""
+    """predator-prey: policy of the prey."""
     prey_count: int | None = None
     """predator-prey: number of prey; None: a third of the predators, at least 1."""
     obstacles: int | None = None
@@ -41,66 +41,68 @@ class WorldConfig:
     prey_scale: float | None = None
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
     env_options: str = ""
-    """PettingZoo and Gymnasium: the constructor's arguments as a JSON object."""
+    """PettingZoo and Gymnasium: constructor arguments as a JSON object."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long, on what, and what is written where."""
+    """Length of a run, hardware and output."""
 
     episodes: int = 60_000
-    """Episodes to train for, counted over all copies."""
+    """Episodes to train for, over all copies."""
     seed: int = 0
-    """Decides everything that is random."""
+    """Random seed."""
     implementation: Literal["engine", "reference"] = "engine"
-    """Shoal's engine, or the baseline that the papers characterise, written plainly and slow."""
+    """Shoal's engine, or the papers' baseline, which is slow."""
     device: str = "cpu"
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
-    """Processor threads; None: by the size of the work, at most what the process may use."""
+    """CPU threads; None: by the size of an update, at most what the process may use."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
-    """Episodes for each line of metrics.jsonl, at most 100."""
+    """Episodes per line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
-    """Episodes for each checkpoint; 0: only when the run ends or is interrupted."""
+    """Episodes between checkpoints; 0: only when the run ends or is interrupted."""
     evaluate_episodes: int = 200
-    """Episodes that the trained and the random team play at the end; 0: none."""
+    """Evaluation episodes of the trained and of a random team at the end; 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """With how many bits the networks compute."""
+    """Precision of the networks' arithmetic."""
 
     qat_bits: int | None = None
     """Quantization-aware training: bits of the networks' weights and activations, 2 to 8; None: off."""
     quant_delay: float = 0.5
-    """Quantization-aware training: share of the episodes after which numbers are quantized; ranges are observed
-    from the start."""
+    """Quantization-aware training: fraction of the episodes after which quantization starts; ranges are observed
+    from the beginning."""
     qat_critics: bool = True
-    """Quantization-aware training: critics as well, as the paper has it; nobody plays them, and --no-qat-critics
-    mostly gives better returns."""
+    """Quantization-aware training: quantize the critics as well, as in the paper; they are not deployed, and
+    --no-qat-critics mostly gives better returns."""
     qat_agent: int | None = None
     """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
     mac: str | None = None
-    """Emulate this MAC unit in every product of the updates, bit by bit, e.g. E5M2:5+E6M5; None: float32."""
+    """MAC unit to emulate bit by bit in every product of the updates, e.g. E5M2:5+E6M5; None: float32."""
 
 
 @dataclass(frozen=True)
 class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
-    """Train a team of agents."""
+    """All settings of a training run."""
 
     def checked(self) -> "TrainConfig":
-        """The same settings in their declared types, the algorithm's own in place of None; a `UserError` for the first
-        that cannot be."""
+        """The same settings in their declared types, with the algorithm's own in place of None.
+
+        Raises a `UserError` for the first invalid one.
+        """
         config = as_declared(self).resolved()
         config.check()
         return config
 
     def check(self) -> None:
-        """Raise a `UserError` for the first setting that cannot be; the world checks its own."""
+        """Raise a `UserError` for the first invalid setting; the world checks its own."""
         super().check()
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
@@ -113,7 +115,7 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
-                raise UserError("--qat-bits is the engine's only; the reference implementation is full precision.")
+                raise UserError("--qat-bits needs --implementation engine; the reference has full precision only.")
         if self.mac is not None:
             self._check_mac(self.mac)
         check_range("--quant-delay", self.quant_delay, 0, 1)
@@ -125,9 +127,7 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
         if self.implementation == "reference":
             self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
-            raise UserError(
-                f"--sampler {self.sampler} is the reference implementation's only; the engine has neighbor."
-            )
+            raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
 
     def _check_reference(self) -> None:
         """Refuse what only the engine has."""
@@ -147,7 +147,7 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
 
         parse_mac(mac)
         if self.implementation == "reference":
-            raise UserError("--mac is the engine's only; the reference implementation is full precision.")
+            raise UserError("--mac needs --implementation engine; the reference has full precision only.")
         if self.qat_bits is not None:
             raise UserError("--mac and --qat-bits cannot be used together.")
         if self.device != "cpu":
@@ -161,14 +161,14 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
         try:
             options = json.loads(self.env_options)
         except json.JSONDecodeError as error:
-            raise UserError(f"--env-options is not JSON ({error}); right would be e.g. '{{\"N\": 4}}'.") from None
+            raise UserError(f"--env-options is not JSON ({error}); use e.g. '{{\"N\": 4}}'.") from None
         if not isinstance(options, dict):
             raise UserError("--env-options must be a JSON object, e.g. '{\"N\": 4}'.")
         return options
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides a run, as JSON holds it: not its folder, which may be moved, nor the machine's threads."""
+        """The settings that determine a run's results, as JSON values: all but its folder and its threads."""
         held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         del held["out"], held["threads"]
         return held
@@ -179,14 +179,14 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """The configuration of a run folder; that it is the one the run was trained with is for `check_settings`."""
+    """The configuration of a run folder; `check_settings` compares it with the checkpoint's."""
     path = folder / CONFIG
     fields = read_fields(folder)
     fields.pop(disk.SEAL, None)
     known = {field.name for field in dataclasses.fields(TrainConfig)}
     if unknown := fields.keys() - known:
         raise UserError(
-            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged or of another version of Shoal"
+            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged or from another version of Shoal"
             f"{_also_in(folder)}."
         )
     try:
@@ -196,7 +196,7 @@ def read_config(folder: Path) -> TrainConfig:
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
-    """What config.json holds, whatever it is."""
+    """The contents of config.json, unchecked."""
     path = folder / CONFIG
     try:
         if folder.is_file():
@@ -218,6 +218,6 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
 
 def _also_in(folder: Path) -> str:
-    """Where else the settings of a run are, for whoever has to mend its config.json."""
+    """Where else the settings of a run are, for repairing its config.json."""
     held = sorted(folder.glob("checkpoints/[0-9]*/meta.json"))
     return f"; the run's settings are also in '{held[-1]}'" if held else ""

@@ -10,7 +10,7 @@ from shoal.algorithms.team import Team
 from shoal.errors import check_range
 from shoal.training.checkpoint import newest
 from shoal.training.config import TrainConfig, read_config
-from shoal.training.parts import Learner
+from shoal.training.parts import LearningTeam
 from shoal.training.play import Act, Evaluation, build_env, options_named, play, random_act
 from shoal.training.precision import make_precision
 from shoal.training.run_folder import CHECKPOINTS
@@ -33,13 +33,13 @@ PLAYERS = ("deterministic", "noisy", "random")
 """Who plays in an evaluation: the trained team with its most likely actions, with training noise, a random team."""
 
 
-def team_act(team: Learner, explore: bool) -> Act:
+def team_act(team: LearningTeam, explore: bool) -> Act:
     """The team's policies, noisy as in training or the most likely actions."""
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
 def evaluate_team(
-    team: Learner, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
+    team: LearningTeam, config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
     """Deterministic, noisy and random play in the same number of episodes; each from the same starts.
 

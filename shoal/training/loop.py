@@ -1,97 +1,43 @@
-"""The training loop: act, step, insert, and update all agents as often as is owed.
+"""The training loop: a collector steps the world, a learner updates all agents as often as is owed.
 
 `train` runs a configuration to its end, or until it is asked to stop; the state between any two updates can be saved
-and continued to the same bits (same machine, same number of threads).
+and resumed with bit-identical results (same machine, same number of threads).
 """
 
 import dataclasses
 import importlib
 import signal
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from shoal.algorithms import make_team
-from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, counted
+from shoal.errors import Diverged, UserError
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
-from shoal.replay import Ring, Sampler, can_sample, make_sampler
-from shoal.seeding import stream
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
+from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
-from shoal.training.evaluation import PLAYERS, build_env, evaluate_team
+from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.interrupt import Interrupt
-from shoal.training.parts import Learner, Replay
-from shoal.training.precision import make_precision
+from shoal.training.learner import Learner
+from shoal.training.observer import Observer, Silent
+from shoal.training.parts import Implementation, LearningTeam, Replay
 from shoal.training.result import TrainResult, result_fields, result_json
-from shoal.training.returns import Episode, ReturnTracker
+from shoal.training.returns import Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
-from shoal.training.setup import (
-    check_update_memory,
-    compile_loops,
-    make_device,
-    stored_config,
-    told_if_long,
-    use_threads,
-)
+from shoal.training.setup import make_device, most_samples, stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
-IMPLEMENTATIONS = {"engine": "shoal.training.loop:Training", "reference": "shoal.reference.training:ReferenceTraining"}
+IMPLEMENTATIONS = {"engine": "shoal.training.engine", "reference": "shoal.reference.training"}
+"""Modules that build the parts of a run; named and not imported, because the loop knows nothing of what uses it."""
 LAST_EPISODES = 1_000  # the result's return is the mean over this many last episodes
-
-
-class Observer(Protocol):
-    """Who watches a run: the progress display, or nobody."""
-
-    def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-        """The run starts, or goes on, at this episode."""
-
-    def tell(self, sentence: str) -> None:
-        """Something the user should know."""
-
-    def note(self, sentence: str) -> None:
-        """Why it takes as long as it does."""
-
-    def advance(self, training: "Training") -> None:
-        """Called after every step of all copies and after every update; cheap unless there is something to show."""
-
-    def evaluate(self, episodes: int) -> Callable[[int], None]:
-        """Training is over and this many episodes are played; what is returned is told how many more are done."""
-
-    def end(self) -> None:
-        """Nothing more will come."""
-
-
-class Silent:
-    """An observer that shows nothing."""
-
-    def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-        """Nothing to show."""
-
-    def tell(self, sentence: str) -> None:
-        """Nobody to tell."""
-
-    def note(self, sentence: str) -> None:
-        """Nobody waits."""
-
-    def advance(self, training: "Training") -> None:
-        """Nothing to show."""
-
-    def evaluate(self, episodes: int) -> Callable[[int], None]:
-        """Nothing to show."""
-        return lambda count: None
-
-    def end(self) -> None:
-        """Nothing to close."""
 
 
 def train(
@@ -142,14 +88,13 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     if config.threads is not None:
         check_threads(config.threads)
     with told_if_long(observer.note, "Compiling the loops for this machine; from the next run on they are there."):
-        implementation(config.implementation).compile(config)
-    return implementation(config.implementation)(config)
+        implementation(config.implementation).compile_loops(config)
+    return Training(config)
 
 
-def implementation(name: str) -> "type[Training]":
-    """The kind of training of this name; named and not imported, because the loop knows nothing of what uses it."""
-    module, _, kind = IMPLEMENTATIONS[name].partition(":")
-    return cast("type[Training]", getattr(importlib.import_module(module), kind))
+def implementation(name: str) -> Implementation:
+    """The builder of this name."""
+    return cast(Implementation, importlib.import_module(IMPLEMENTATIONS[name]))
 
 
 def carry_out(
@@ -170,9 +115,10 @@ def carry_out(
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
         training.log_mark = log.mark
         observer.begin(config, folder.path, training.episodes)
-        if training.most_samples is not None and training.most_samples < config.warmup:
+        most = most_samples(config, training.env.spec)
+        if most is not None and most < config.warmup:
             observer.tell(
-                f"Nothing will be learned: the run ends after about {training.most_samples:,} samples, "
+                f"Nothing will be learned: the run ends after about {most:,} samples, "
                 f"before the warm-up of {config.warmup:,}; set --warmup or --episodes."
             )
         try:
@@ -199,65 +145,65 @@ def carry_out(
 
 
 class Training:
-    """A run in memory: the world's copies, the team, the ring and all counters."""
-
-    env: VectorEnv
-    team: Learner
-    ring: Replay
-    sampler: Sampler
-    precision: Precision = FULL
+    """A run in memory: a collector and a learner over the same ring, a clock, and what was logged and saved."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config = config = config.resolved()
+        config = config.resolved()
         keep_freed_memory()
-        self.build(make_device(config.device))
-        use_threads(self.config, self.env.spec)
-        self.rng = stream(config.seed, "sampling")
+        parts = implementation(config.implementation).build_parts(config, make_device(config.device))
+        self.config = parts.config
+        use_threads(self.config, parts.env.spec)
+        self.learner = Learner(parts)
+        self.collector = Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
-        self.observation = self.env.reset()  # (E, N, O)
-        self.ring.begin(self.observation)
-        self.returns = ReturnTracker(self.env)
-        self.episodes = self.samples = self.updates = 0
         self.logged = self.saved = 0  # the episode of the last line of the log, of the last checkpoint
         self.log_mark = LogMark()
         self.fresh: list[Episode] = []  # ended since the last line of the log
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
-        self.losses: dict[str, torch.Tensor] = {}  # sums since the last line of the log
-        self.loss_count = 0
-
-    @staticmethod
-    def compile(config: TrainConfig) -> None:
-        """Have everything compiled that such a run calls."""
-        compile_loops(config)
-
-    def build(self, device: torch.device) -> None:
-        """The engine's world, team, ring and sampler."""
-        config = self.config
-        self.env = build_env(config, config.copies, config.seed, config.stagger)
-        spec = self.env.spec
-        reserved = check_update_memory(config, spec)
-        self.sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
-        self.ring = Ring(spec, config.copies, config.capacity, config.storage, self.most_samples, reserved)
-        if self.sampler.needs > self.ring.capacity_per_copy:
-            raise UserError(
-                f"--sampler {config.sampler} needs {counted(self.sampler.needs, 'transition')} per copy, but "
-                f"--capacity {config.capacity} holds {self.ring.capacity_per_copy} for each of "
-                f"{counted(config.copies, 'copy', 'copies')}."
-            )
-        team = make_team(spec, config, config.seed, device)
-        self.precision = make_precision(team, config)
-        self.team = team
 
     @property
-    def most_samples(self) -> int | None:
-        """More samples than these the run cannot produce; None: nobody knows."""
-        length = self.env.spec.episode_length  # nobody plays longer
-        return None if length is None else (self.config.episodes + 2 * self.config.copies) * length
+    def env(self) -> VectorEnv:
+        """The world's copies."""
+        return self.collector.env
+
+    @property
+    def team(self) -> LearningTeam:
+        """Who acts and learns."""
+        return self.learner.team
+
+    @property
+    def ring(self) -> Replay:
+        """What was collected."""
+        return self.learner.ring
+
+    @property
+    def episodes(self) -> int:
+        """Whole episodes so far."""
+        return self.collector.episodes
+
+    @property
+    def samples(self) -> int:
+        """Steps of single copies so far."""
+        return self.collector.samples
+
+    @property
+    def updates(self) -> int:
+        """Updates of all agents so far."""
+        return self.learner.updates
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     def run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         """Train until the episodes are done or a signal came; either way the last state is saved."""
+        try:
+            self._run(folder, log, observer, interrupt)
+        except Diverged as how:  # the checkpoint before it stays
+            raise UserError(
+                f"{how} at episode {self.episodes}: training has diverged; a smaller --learning-rate than "
+                f"{self.config.learning_rate} may help."
+            ) from None
+
+    def _run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         self.clock.start()
         every = self.config.checkpoint_every
         contention = Contention()
@@ -284,40 +230,20 @@ class Training:
         self.save(folder, log, with_ring=not finished)
 
     def owes_update(self) -> bool:
-        """One update is owed for every `update_every` samples, counted from the first; none before the warm-up."""
-        owed = self.samples // self.config.update_every
-        return self.samples >= self.config.warmup and self.updates < owed and can_sample(self.ring, self.sampler)
+        """Whether the learner is behind the collector."""
+        return self.learner.owes_update(self.samples)
 
     def step(self) -> None:
         """One step of all copies."""
-        self.clock("action selection")
-        actions = self.team.act(self.observation)
-        if not np.isfinite(actions.sum()):
-            raise self.diverged("policy's actions are not numbers")
-        self.clock("environment")
-        step = self.env.step(self.team.to_world(actions))
-        self.clock("replay insertion")
-        if not self.env.spec.fixed_length:
-            actions = actions * step.alive[..., None]  # who has left plays zeros
-        self.ring.add(actions, step)
-        self.clock("other")
-        ended = self.returns.add(step)
+        ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
-        self.episodes += len(ended)
-        self.precision.progress(self.episodes / self.config.episodes)
-        self.samples += self.config.copies
-        self.team.progress(self.samples)
-        self.observation = step.observation
+        self.learner.team.progress(self.samples)
+        self.learner.precision.progress(self.episodes / self.config.episodes)
 
     def update(self) -> None:
         """Update all agents once."""
-        losses = self.team.update(self.ring, self.sampler, self.rng, self.clock)
-        self.clock("other")
-        self.updates += 1
-        self.loss_count += 1
-        for name, loss in losses.items():
-            self.losses[name] = self.losses[name] + loss if name in self.losses else loss
+        self.learner.update(self.clock)
 
     # ---- what is written -------------------------------------------------------------------------------------------
 
@@ -332,26 +258,13 @@ class Training:
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
-        line |= {f"loss/{name}": float(total.mean()) / self.loss_count for name, total in self.losses.items()}
-        line |= self.precision.figures()
+        line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
+        line |= self.learner.precision.figures()
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
-        self.check_finite(line)
         log.add(line)
         self.log_mark = log.mark
-        self.fresh, self.losses, self.loss_count = [], {}, 0
-
-    def check_finite(self, line: dict[str, Any]) -> None:
-        """A loss that is not a number ends the run with a sentence; the checkpoint before it stays."""
-        for name, value in line.items():
-            if name.startswith("loss/") and value is not None and not np.isfinite(value):
-                raise self.diverged(f"{name.removeprefix('loss/')} loss is {value}")
-
-    def diverged(self, how: str) -> UserError:
-        """The sentence that ends a run whose numbers went wrong."""
-        return UserError(
-            f"The {how} at episode {self.episodes}: "
-            f"training has diverged; a smaller --learning-rate than {self.config.learning_rate} may help."
-        )
+        self.fresh = []
+        self.learner.forget_losses()
 
     def result(self, path: Path, signal: int | None = None) -> TrainResult:
         """The run's figures so far."""
@@ -382,8 +295,7 @@ class Training:
 
     def save(self, folder: RunFolder, log: MetricsLog, with_ring: bool = True) -> None:
         """A checkpoint; a finished run needs its ring no more."""
-        if self.losses:
-            self.check_finite({f"loss/{name}": float(total.mean()) for name, total in self.losses.items()})
+        self.learner.mean_losses()  # what is poisoned is not saved
         log.sync()  # the checkpoint says how long the log is
         parts, meta = snapshot(self)
         folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)

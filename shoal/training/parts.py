@@ -1,34 +1,31 @@
-"""What the loop asks of the team that learns and of the replay it learns from, whichever implementation they are of."""
+"""The parts of a run, whichever implementation they are of: what the loop asks of each, and who builds them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.envs.base import Step
+from shoal.algorithms.precision import FULL, Precision
+from shoal.envs.base import VectorEnv
+from shoal.replay import Sampler
 from shoal.training.checkpoint import RingStore
+from shoal.training.collector import Rows
+from shoal.training.config import TrainConfig
 
 
-class Replay(RingStore, Protocol):
+class Replay(Rows, RingStore, Protocol):
     """Takes every step of every copy; a checkpoint can save it."""
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
         ...
 
-    def begin(self, observation: ArrayLike) -> None:
-        """Take the first observation of the run (E, N, O)."""
-        ...
 
-    def add(self, actions: ArrayLike, step: Step) -> None:
-        """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
-        ...
-
-
-class Learner(Protocol):
+class LearningTeam(Protocol):
     """A team of agents; its state is handed out and taken back in the stacked form of `shoal.algorithms`."""
 
     device: torch.device
@@ -77,4 +74,29 @@ class Learner(Protocol):
 
     def load_random_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `random_state` returned."""
+        ...
+
+
+@dataclass
+class Parts:
+    """What an implementation makes of a configuration: ready, but nothing has been played yet."""
+
+    config: TrainConfig
+    """With what the implementation fixes."""
+    env: VectorEnv
+    team: LearningTeam
+    ring: Replay
+    sampler: Sampler
+    precision: Precision = FULL
+
+
+class Implementation(Protocol):
+    """A module that builds the parts of a run."""
+
+    def compile_loops(self, config: TrainConfig) -> None:
+        """Have everything compiled that such a run calls."""
+        ...
+
+    def build_parts(self, config: TrainConfig, device: torch.device) -> Parts:
+        """World, team, ring and sampler; whatever is wrong with the settings is found here."""
         ...

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from shoal.errors import counted, printable
 from shoal.training.config import TrainConfig
-from shoal.training.loop import Silent, Training
+from shoal.training.loop import Training
+from shoal.training.observer import Silent
 
 LINE_EVERY = 10.0  # seconds between lines where there is no terminal
 REFRESH = 0.2  # seconds between looks at the numbers

@@ -65,3 +65,12 @@ def confidence95(values: NDArray[np.floating]) -> float:
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
     t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     return few.get(v, t) * float(np.std(values, ddof=1)) / math.sqrt(n)
+
+
+def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each value averaged with a fortieth of all values on either side; at the ends, with those there are."""
+    reach = len(values) // 40
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first, end = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
+    return (sums[end] - sums[first]) / (end - first)

@@ -141,6 +141,12 @@ def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
     return needed
 
 
+def most_samples(config: TrainConfig, spec: EnvSpec) -> int | None:
+    """More samples than these the run cannot produce; None: nobody knows."""
+    length = spec.episode_length  # nobody plays longer
+    return None if length is None else (config.episodes + 2 * config.copies) * length
+
+
 @contextlib.contextmanager
 def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.0) -> Iterator[None]:
     """Tell the person why they wait, if what is done inside the block takes long."""

@@ -7,39 +7,31 @@ import numpy as np
 import torch
 
 from shoal.errors import UserError, counted
-from shoal.training.checkpoint import Checkpoint
+from shoal.training.checkpoint import Arrays, Checkpoint
 from shoal.training.returns import Episode
 from shoal.training.run_folder import LogMark
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
 
-Parts = dict[str, dict[str, np.ndarray]]
 
-
-def snapshot(training: "Training") -> tuple[Parts, dict[str, Any]]:
-    """Arrays by part, and counters; the ring is saved beside them."""
+def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
+    """Arrays by file, and counters; the ring is saved beside them."""
+    collected, samples = training.collector.state()
+    learned, updates = training.learner.state()
+    own = {"fresh": episodes_array(training.fresh), "last": episodes_array(training.last)}
     parts = {
         "weights": as_arrays(training.team.weights()),
         "optimizer": as_arrays(training.team.optimizer_state()),
         "random": as_arrays(training.team.random_state()),
         "environment": training.env.state(),
-        "training": {
-            "observation": training.observation,
-            "fresh": episodes_array(training.fresh),
-            "last": episodes_array(training.last),
-            **{f"returns.{name}": array for name, array in training.returns.state().items()},
-            **{f"losses.{name}": array for name, array in as_arrays(training.losses).items()},
-        },
+        "training": collected | own | learned,
     }
     meta = {
-        "episodes": training.episodes,
-        "samples": training.samples,
-        "updates": training.updates,
+        **samples,
+        **updates,
         "logged": training.logged,
         "log": training.log_mark,
-        "loss_count": training.loss_count,
-        "sampling": training.rng.bit_generator.state,
         "seconds": training.clock.seconds,
         "threads": torch.get_num_threads(),
         "settings": training.config.settings,
@@ -62,16 +54,12 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
             f"to {training.config.episodes:,}."
         )
     own = parts["training"]
-    training.observation = own["observation"]
+    training.collector.load_state(own, meta)
+    training.learner.load_state(own, meta)
     training.fresh = array_episodes(own["fresh"])
     training.last.extend(array_episodes(own["last"]))
-    training.returns.load_state(with_prefix(own, "returns."))
-    training.losses = as_tensors(with_prefix(own, "losses."), training.team.device)
-    training.episodes, training.samples, training.updates = meta["episodes"], meta["samples"], meta["updates"]
-    training.team.progress(training.samples)
+    training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
-    training.loss_count = meta["loss_count"]
-    training.rng.bit_generator.state = meta["sampling"]
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # of large networks it is as much as the team itself, and the run has just begun
 
@@ -84,11 +72,6 @@ def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None) -> dict[str, torch.Tensor]:
     """Arrays as tensors of their own memory."""
     return {name: torch.from_numpy(np.array(array)).to(device or "cpu") for name, array in arrays.items()}
-
-
-def with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The entries whose name starts with the prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:

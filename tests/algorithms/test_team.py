@@ -73,7 +73,7 @@ def test_minibatches_are_drawn_as_configured(minibatch, shape):
 
 @pytest.mark.parametrize(("name", "kind"), [("uniform", Uniform), ("neighbor", Neighbor)])
 def test_a_run_uses_the_sampler_it_was_given(name, kind):
-    assert isinstance(Training(TrainConfig(sampler=name, neighbors=2, episodes=50)).sampler, kind)
+    assert isinstance(Training(TrainConfig(sampler=name, neighbors=2, episodes=50)).learner.sampler, kind)
 
 
 @pytest.mark.parametrize(("discrete", "target"), [(True, 0.5 * np.log(3)), (False, -2.0)])

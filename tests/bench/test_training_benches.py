@@ -44,5 +44,5 @@ def test_stages_of_qat():
     observing, quantized = (qat.team(2, 1_100, stage) for stage in qat.DELAYS)
     for training in (observing, quantized):
         training.update()
-    assert not observing.precision.qat.on and quantized.precision.qat.on
-    assert all(layer.seen for layer in observing.precision.qat.layers.values())
+    assert not observing.learner.precision.qat.on and quantized.learner.precision.qat.on
+    assert all(layer.seen for layer in observing.learner.precision.qat.layers.values())

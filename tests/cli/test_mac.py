@@ -116,7 +116,7 @@ def test_a_unit_without_figures_and_a_result_that_is_infinite(shoal):
     assert infinite["error"] is None and infinite["overflowed"] > 0
     code, out, err = shoal(*words, "--picture", "p.png")
     assert code == 2 and out == "" and "nothing to draw" in err
-    assert "Cost is known by format" in shoal(*words)[1]
+    assert "Cost depends on formats only" in shoal(*words)[1]
 
 
 def test_without_units_those_of_the_slides(shoal, monkeypatch):
@@ -151,7 +151,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac describe E5M2 --cfg five", "--cfg 'five' is not a whole number"),
         ("mac describe Q8.8 --cfg 5", "encodings of floating-point operands"),
         ("mac describe E5M2:4 --cfg 5", "give the plain E5M2"),
-        ("mac describe E5M2:5+E6M5 --cfg 5", "leave --cfg out"),
+        ("mac describe E5M2:5+E6M5 --cfg 5", "omit --cfg"),
         ("mac describe E5M2:55+E6M5", "The cfg of 'E5M2:55+E6M5' is '55'"),
         ("mac describe E5M2:5+", "'' is not a format"),
         ("mac area E5M2:55+E6M5", "The cfg of 'E5M2:55+E6M5' is '55'"),
@@ -186,8 +186,11 @@ def test_nonsense(shoal, tmp_path, words, sentence):
 def test_bench_quantize(shoal, monkeypatch):
     monkeypatch.setattr(quantize.run, "__defaults__", (("nearest-even", "stochastic"), 0.01, 2**12))
     code, out, _ = shoal("bench", "quantize", "--json")
-    rows = strict(out)["rows"]
-    assert code == 0 and len(rows) == 12
+    found = strict(out)
+    rows = found["rows"]
+    assert code == 0 and len(rows) == 12 and all(row["bench"] == "quantize" for row in rows)
+    assert found["provenance"]["command"] == "shoal bench quantize --json"
+    assert [row["per element, ns"] for row in found["tables"][0][1]] == [row["ns_per_element"] for row in rows]
     assert {(row["rounding"], row["out"], row["goal"]) for row in rows} == {
         (rounding, out, goal) for rounding, goal in quantize.GOALS.items() for out in ("given", "new")
     }

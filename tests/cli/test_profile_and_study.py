@@ -6,6 +6,8 @@ import pytest
 
 from shoal.cli import main
 from shoal.commands.profile import ended
+from shoal.report.panels import draw_figures
+from shoal.results import Result
 
 
 def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
@@ -14,11 +16,23 @@ def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "profile" / "profile.json").read_text())
     assert {row["sampler"] for row in found["rows"]} == {"uniform", "neighbor"}
+    assert {"machine", "counters", "rows", "growth", "neighbor", "misses", "memory", "failed"} < set(found)
+    profiled = Result.from_json(found)
+    assert profiled.provenance.command.startswith("shoal profile --agents 2") and profiled.tables
+    assert [path.name for path in draw_figures(profiled, tmp_path)] == [
+        "shares.png",
+        "inside-update.png",
+        "neighbor.png",
+    ]
     for name in ("breakdown", "inside-update", "neighbor-time"):
         data = ["--data", str(tmp_path / "profile" / "profile.json"), "--out", str(tmp_path / "studies")]
         assert main(["study", name, *data]) == 0
         assert (tmp_path / "studies" / f"{name}.png").stat().st_size > 0
         assert "Papers" in capsys.readouterr().out
+        held = json.loads((tmp_path / "studies" / f"{name}.json").read_text())
+        assert {"name", "title", "tables", "findings", "picture", "data"} < set(held)
+        study = Result.from_json(held)
+        assert study.data == profiled.data and study.provenance == profiled.provenance  # of what was measured
 
 
 def test_an_interrupted_one_is_told_by_its_exit_code():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from shoal import processes
 from shoal.cli import main
-from shoal.console import print_rows
+from shoal.console import print_table
+from shoal.results import Table
 from tests.cli.helpers import QUIET, SHORT, lines, one_sentence, strict
 
 
@@ -45,7 +46,8 @@ def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr("shoal.console._out", sys.stdout)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    print_rows("", [{"team": "a", "return per agent": "-123456.5", "interval": "-123456.7 to -123456.3"}])
+    row = {"team": "a", "return per agent": "-123456.5", "interval": "-123456.7 to -123456.3"}
+    print_table(Table.of("", [row]))
     digits = re.sub(r"\x1b\[[0-9;]*m|[^0-9]", "", capsys.readouterr().out)
     assert sorted(digits) == sorted("123456512345671234563")
 

@@ -1,4 +1,7 @@
-"""The parser's complaints in plain words."""
+"""The parser's complaints in plain words, and phrases that must not come back."""
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +16,12 @@ from tests.cli.helpers import one_sentence
         ("train --tau x", "--tau 'x' is not a number"),
         ("train --agents 2.5", "--agents '2.5' is not a whole number or None"),
         ("train --target-entropy x", "--target-entropy 'x' is not a number or None"),
-        ("train --hidden 8,8", "--hidden '8,8' is not a row of whole numbers such as 64 64"),
+        ("train --hidden 8,8", "--hidden '8,8' is not a list of whole numbers such as 64 64"),
         ("train --rules chess", "--rules 'chess' is not one of 'mpe2', 'openai'"),
         ("train --tau", "--tau needs a value"),
         ("train --jsno", "Unrecognized options: --jsno; perhaps you meant --json"),
         ("train --agnets 3 --foo", "Unrecognized options: --agnets, 3, --foo; perhaps you meant --agents"),
-        ("evaluate", "POLICY is missing (Run folder, zip of Stable-Baselines3"),
+        ("evaluate", "POLICY is missing (Run folder, Stable-Baselines3 zip"),
         ("bench ENV", "'ENV' is not one of 'env', "),
     ],
 )
@@ -26,7 +29,7 @@ def test_the_parsers_complaints_in_plain_words(shoal, monkeypatch, columns, word
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = shoal(*words.split())
     assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
-    assert err.endswith(f" (shoal {words.split()[0]} --help tells more).\n")
+    assert err.endswith(f" (shoal {words.split()[0]} --help lists all options).\n")
 
 
 def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):
@@ -42,3 +45,25 @@ def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):
 def test_seeds_out_of_range(shoal, finished_run, command, seed):
     code, _, err = shoal(command, finished_run, "--seed", seed)
     assert code == 2 and f"--seed is {seed}, but must be from 0 to" in one_sentence(err)
+
+
+ROOT = Path(__file__).parents[2]
+FORMER = re.compile(
+    r"to the same bits|\b(scale|file|range|network|mini-batch) an? (agent|output|layer|tensor|state|row)\b|\bstranger"
+    r"|commas between|\bsomebody('s| else)|from the next run on|'s to mend|\bmend it\b|decides everything",
+    re.IGNORECASE,
+)
+UNREAD = {  # to be read with the work that is under way there
+    "shoal/commands/mac.py", "shoal/inference", "shoal/numerics", "shoal/quantization", "shoal/reference",
+    "shoal/studies", "shoal/training/loop.py", "docs/numerics.md",
+}  # fmt: skip
+
+
+def test_former_phrases_do_not_come_back():
+    """Phrases that a native reader stopped at; the field's terms have replaced them."""
+    found = []
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("shoal/**/*.py")]):
+        name = path.relative_to(ROOT).as_posix()
+        if not any(name == unread or name.startswith(f"{unread}/") for unread in UNREAD):
+            found += [f"{name}: {match[0]}" for match in FORMER.finditer(re.sub(r"\s+", " ", path.read_text()))]
+    assert not found

@@ -227,7 +227,7 @@ def fails(make, name, words, **keywords):
         ("pettingzoo.sisl.pursuit_v5", {}, "'pursuer_0' of pettingzoo:pettingzoo.sisl.pursuit_v5 has the observation"),
         ("json", {}, "the module json has no function parallel_env."),
         ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no function parallel."),
-        ("mpe2.simple_v3:env", {}, "takes turns, but only parallel environments"),
+        ("mpe2.simple_v3:env", {}, "is turn-based, but only parallel environments"),
         ("", {}, "cannot be made"),
         ("mpe2.simple_v3", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
         ("mpe2.simple_v3", {"copies": 0}, "copies is 0"),
@@ -322,7 +322,7 @@ def test_a_module_of_ones_own_and_a_factory_in_it(monkeypatch):
     assert env.spec.name == "pettingzoo:own_worlds:small"
     env.reset()
     assert [bool(env.step(np.zeros((1, 1, 5))).truncated[0]) for _ in range(4)] == [False, True, False, True]
-    fails(make_pettingzoo, "own_worlds:nobody", "a list possible_agents is needed")
+    fails(make_pettingzoo, "own_worlds:nobody", "has no list possible_agents, which is needed")
 
 
 def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):

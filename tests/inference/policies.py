@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.inference import Conv2d, Head, Linear, Normaliser, Policy, Quantized
-from shoal.inference.calibrate import range_grid
+from shoal.inference import Conv2d, Grid, Head, Linear, Normaliser, Policy, Quantized
 from shoal.inference.codes import layer_codes
 
 
@@ -74,8 +73,8 @@ def few_bits(policy, x, bits=4):
     """The policy with weights and inputs of layers frozen to so many bits, as training for few bits leaves it."""
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(x), strict=True):
-        grid = range_grid(seen.reshape(len(seen), -1), bits)
-        layers.append(replace(layer, quantized=Quantized(bits, layer_codes(layer, bits)[1], grid)))
+        grid = Grid.of_numbers(seen.reshape(*seen.shape[:2], -1), bits, keep=(0,))
+        layers.append(replace(layer, quantized=Quantized(layer_codes(layer, bits)[1], grid)))
     return replace(policy, layers=tuple(layers))
 
 

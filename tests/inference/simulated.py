@@ -3,6 +3,7 @@
 import numpy as np
 
 from shoal.inference.codes import layer_codes
+from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Conv2d, activate, convolve
 
 
@@ -13,28 +14,26 @@ def int8_outputs(policy, observation, bits):
     if policy.image:
         x = x.reshape(1, -1, *policy.image)
     for layer in policy.layers:
-        codes, scales = layer_codes(layer, bits)
+        codes, grid = layer_codes(layer, bits)
         if isinstance(layer, Conv2d):
-            x = _convolution(layer, x[0], codes, scales[0])
+            x = _convolution(layer, x[0], codes.astype(np.int64), grid.scale.ravel())
             continue
         x = x.reshape(*x.shape[:2], -1)
-        low = np.minimum(x.min(-1, keepdims=True), f(0))
-        high = np.maximum(x.max(-1, keepdims=True), f(0))
-        scale = np.maximum((high - low) / f(255), np.finfo(f).tiny)
-        zero = np.rint(-low / scale)
-        seen = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero).astype(np.int64)
-        whole = seen @ codes.astype(np.int64)
-        x = activate(whole.astype(f) * (scale * scales[:, None]) + layer.bias[:, None], layer.activation)
+        rows = row_grid(x, (0, 1))
+        whole = (rows.codes(x) - rows.zero_point).astype(np.int64) @ codes.astype(np.int64)
+        x = activate(whole.astype(f) * (rows.scale * grid.scale) + layer.bias[:, None], layer.activation)
     return x.transpose(1, 0, 2)
 
 
+def row_grid(x, keep):
+    """The grid of each row as the graph makes it: its range and its scale are subtracted and divided in float32."""
+    low, high = value_range(x, keep)
+    scale = np.maximum((high - low) / np.float32(255), np.finfo(np.float32).tiny)
+    return Grid(scale, np.rint(-low / scale).astype(np.int32))
+
+
 def _convolution(layer, x, codes, scales):
-    f, images = np.float32, (-1, 1, 1, 1)
-    low = np.minimum(x.min((1, 2, 3)), f(0)).reshape(images)
-    high = np.maximum(x.max((1, 2, 3)), f(0)).reshape(images)
-    scale = np.maximum((high - low) / f(255), np.finfo(f).tiny)
-    zero = np.rint(-low / scale)
-    seen = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero).astype(np.int64)
-    whole = convolve(seen, codes.astype(np.int64), layer.stride, layer.padding)
+    images = row_grid(x, (0,))
+    whole = convolve((images.codes(x) - images.zero_point).astype(np.int64), codes, layer.stride, layer.padding)
     scales, bias = scales[:, None, None], layer.bias[:, None, None]
-    return activate(whole.astype(f) * (scale * scales) + bias, layer.activation)[None]
+    return activate(whole.astype(np.float32) * (images.scale * scales) + bias, layer.activation)[None]

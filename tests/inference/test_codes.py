@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UserError
-from shoal.inference import Quantized
+from shoal.inference import Grid, Quantized
 from shoal.inference.codes import encode, fields, has_vnni, layer_codes, pack
 from tests.inference.policies import image_policy
 
@@ -15,7 +15,8 @@ from tests.inference.policies import image_policy
 def test_encode_as_in_plain_numpy(bits):
     weight = np.random.default_rng(bits).standard_normal((2, 7, 5)).astype(np.float32)
     weight[1, :, 3] = 0
-    codes, scales = encode(weight, bits)
+    codes, grid = encode(weight, bits)
+    scales = grid.scale[:, 0]
     most = 2 ** (bits - 1) - 1
     largest = np.abs(weight).max(1)
     expected = np.where(largest > 0, largest / np.float32(most), np.float32(1))
@@ -25,8 +26,8 @@ def test_encode_as_in_plain_numpy(bits):
 
 
 def test_weights_next_to_zero_have_a_scale():
-    codes, scales = encode(np.full((1, 2, 1), 1e-45, np.float32), 7)
-    assert scales.tolist() == [[1.0]] and not codes.any()
+    codes, grid = encode(np.full((1, 2, 1), 1e-45, np.float32), 7)
+    assert grid.scale.tolist() == [[[1.0]]] and not codes.any()
 
 
 def test_bits_out_of_range():
@@ -37,17 +38,18 @@ def test_bits_out_of_range():
 
 def test_convolutions_have_a_scale_a_filter():
     layer = image_policy().layers[0]
-    codes, scales = layer_codes(layer, 7)
-    assert np.allclose(scales[0], np.abs(layer.weight).max((1, 2, 3)) / 63)
-    assert np.abs(codes * scales[0][:, None, None, None] - layer.weight).max() <= scales.max() / 2 * 1.001
+    codes, grid = layer_codes(layer, 7)
+    assert np.allclose(grid.scale, np.abs(layer.weight).max((1, 2, 3), keepdims=True) / 63)
+    assert np.abs(codes * grid.scale - layer.weight).max() <= grid.scale.max() / 2 * 1.001
 
 
 def test_frozen_codes_are_kept_unless_they_have_more_bits_than_there_are():
     layer = image_policy().layers[-1]
-    scale = np.full((1, layer.units), 0.11, np.float32)
-    for frozen, kept in ((3, True), (4, True), (8, False)):
-        codes, scales = layer_codes(replace(layer, quantized=Quantized(frozen, scale)), 4)
-        assert np.array_equal(scales, scale) is kept and np.abs(codes).max() <= 7
+    scale = np.full((1, 1, layer.units), 0.11, np.float32)
+    for bits, kept in ((3, True), (4, True), (8, False)):
+        frozen = Grid(scale, np.zeros(scale.shape, np.int32), bits, "symmetric")
+        codes, grid = layer_codes(replace(layer, quantized=Quantized(frozen)), 4)
+        assert np.array_equal(grid.scale, scale) is kept and np.abs(codes).max() <= 7
 
 
 @pytest.mark.parametrize("bits", range(2, 8))

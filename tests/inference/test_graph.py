@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 
 from shoal.errors import UserError
-from shoal.inference import Head, Quantized
+from shoal.inference import Grid, Head, Quantized
 from shoal.inference.audit import audit
-from shoal.inference.calibrate import calibrated, range_grid
+from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.form import PRECISIONS, Form
 from shoal.inference.graph import OPSET, build
@@ -45,7 +45,7 @@ def play(policy, form, x, level=LEVELS.ORT_ENABLE_ALL):
 
 def rounded(policy, bits):
     """The policy with its weights frozen to so many bits."""
-    layers = (replace(layer, quantized=Quantized(bits, layer_codes(layer, bits)[1])) for layer in policy.layers)
+    layers = (replace(layer, quantized=Quantized(layer_codes(layer, bits)[1])) for layer in policy.layers)
     return replace(policy, layers=tuple(layers))
 
 
@@ -146,8 +146,8 @@ def test_calibration_covers_what_was_seen():
 
 def test_a_grid_always_holds_zero():
     for ends in ([2.0, 4.0], [-4.0, -2.0]):
-        grid = range_grid(np.float32([ends]))
-        assert grid.scale == np.float32(4 / 255) and grid.round(np.float32([[0.0]])) == 0
+        grid = Grid.of_numbers(np.float32([[ends]]), 8, keep=(0,))
+        assert grid.scale == np.float32(4 / 255) and grid.round(np.float32([[[0.0]]])) == 0
 
 
 def test_the_share_of_products_in_8_bits():

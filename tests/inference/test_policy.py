@@ -1,5 +1,6 @@
 """The description of a policy: its plain arithmetic against PyTorch's modules, its parts, its checks."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -99,16 +100,17 @@ def test_choices_become_one_hot_for_worlds():
 
 
 def test_a_grid_rounds_ties_to_even_and_clamps():
-    grid = Grid(np.float32([0.5, 2.0]), np.int32([3, 0]), bits=3)
+    grid = Grid(np.float32([[0.5], [2.0]]), np.int32([[3], [0]]), bits=3)
     x = np.array([[-9.0, -0.25, 0.25, 0.75, 9.0], [-1.0, 1.0, 3.0, 6.9, 99.0]])
     assert grid.round(x).tolist() == [[-1.5, 0, 0, 1.0, 2.0], [0, 0, 4.0, 6.0, 14.0]]
 
 
 def test_frozen_weights_are_symmetric():
-    frozen = Quantized(3, np.float32([[1.0, 0.5]]))
     weight = np.float32([[[2.4, 2.4], [-9.0, -0.3]]])
-    assert frozen.codes(weight, 2).tolist() == [[[2, 3], [-3, -1]]]
-    assert frozen.round(weight, 2).tolist() == [[[2.0, 1.5], [-3.0, -0.5]]]
+    grid = Grid(np.float32([[[1.0, 0.5]]]), np.int32([[[0, 0]]]), 3, "symmetric")
+    layer = Linear(weight, np.zeros((1, 2), np.float32), quantized=Quantized(grid))
+    assert grid.encode(weight).tolist() == [[[2, 3], [-3, -1]]]
+    assert layer.played_weight.tolist() == [[[2.0, 1.5], [-3.0, -0.5]]]
 
 
 def broken(layer, **changes):
@@ -124,6 +126,11 @@ def with_nan(policy):
     return replace(policy, layers=(policy.layers[0], replace(policy.layers[1], weight=weight), policy.layers[2]))
 
 
+def frozen(weight=None, bits=8):
+    scale = np.ones((1, 1, 16), np.float32) if weight is None else weight
+    return broken(0, quantized=Quantized(Grid(scale, np.zeros(scale.shape, np.int32), bits, "symmetric")))
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -135,10 +142,24 @@ def with_nan(policy):
         (replace(random_policy(), action_sizes=(5,)), "has 4 outputs, but its actions need 5"),
         (replace(random_policy(), head=Head("box", "tanh")), "needs lower and upper ends"),
         (replace(random_policy(agents=2), agent_names=("a",)), "has 1 agent, but sizes of"),
+        (replace(random_policy(), action_sizes=(0,)), "sees nothing or has no action"),
+        (replace(random_policy(normalised=True), observation_sizes=(5,)), "takes 6 numbers, but is given 5"),
+        (replace(random_policy(one_hot=6), observation_sizes=(6,)), "sees one whole number"),
+        (
+            replace(random_policy(), normaliser=random_policy(observation=(5,), normalised=True).normaliser),
+            "normaliser",
+        ),
+        (replace(image_policy(), layers=image_policy().layers[:2]), "must be linear"),
+        (replace(image_policy(), image=(2, 16, 15)), "its observation has another size"),
+        (replace(image_policy(), layers=image_policy().layers[1:]), "but is given (2, 16, 16)"),
+        (replace(image_policy(), layers=(image_policy().layers[0], *image_policy().layers[2:])), "but is given 392"),
+        (frozen(weight=np.zeros((1, 1, 16), np.float32)), "a scale or a zero point that cannot be"),
+        (frozen(weight=np.ones((1, 16), np.float32)), "with scales of shape (1, 1, 16)"),
+        (frozen(bits=17), "bits is 17"),
     ],
 )
 def test_wrong_policies_are_refused(policy, said):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=re.escape(said)):
         policy.check()
 
 

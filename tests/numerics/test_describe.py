@@ -68,5 +68,5 @@ def test_wrong_inputs() -> None:
         describe("E5M2:5", 6)
     with pytest.raises(UserError, match="not 7"):
         describe(7)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="shown whole"):
+    with pytest.raises(UserError, match="shown in full"):
         value_table(parse("fp16"))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.numerics import matmul, quantize
 from shoal.numerics.hardware.area import mac_cost
-from shoal.numerics.sweep import operands, sweep, sweep_lines
+from shoal.numerics.sweep import operands, sweep, sweep_result
 
 
 def test_errors_and_rates() -> None:
@@ -39,7 +39,17 @@ def test_a_wider_accumulator_has_smaller_errors() -> None:
     lines = sweep(["E5M2:5+E6M3", "E5M2:5+E6M5", "E5M2:5+E6M9", "E5M2:5+fp32"], [256])
     errors = [line.sum_error for line in lines]
     assert errors == sorted(errors, reverse=True) and errors[0] > 100 * errors[-1]
-    assert len({len(line) for line in sweep_lines(lines)}) == 1
+    result = sweep_result(lines, 1.0)
+    assert [row["error"] for row in result.tables[0].records()] == [line.error for line in lines]
+    (figure,) = result.figures
+    points, spans = figure.panels[0].series
+    assert points.values == [line.error for line in lines] and sorted(points.at) == spans.at
+    assert figure.key == [f"{n}  {unit}" for n, unit in enumerate(_by_cost(lines), 1)]
+    assert sweep_result(sweep(["Q4.4+E6M5"], [16]), 1.0).figures == []  # it has no cost
+
+
+def _by_cost(lines):
+    return [line.unit for line in sorted(lines, key=lambda line: line.system.luts)]
 
 
 def test_refused() -> None:

@@ -5,13 +5,16 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.profiling import rounds
+from shoal.profiling.figures import profile_result
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import parse_geometry
 from shoal.profiling.misses import EVENTS, growth
-from shoal.profiling.profile import Sweep, growth_rows, neighbor_rows, profile, time_row
+from shoal.profiling.profile import Profile, Sweep, profile
 from shoal.profiling.rounds import Cell, Timing
+from shoal.profiling.rows import growth_rows, neighbor_rows, time_row
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
 from shoal.profiling.tables import misses_table, remarks, tables, without_constants
+from shoal.results import Column, Table
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
@@ -150,9 +153,11 @@ def test_what_was_cut_short_has_a_star_in_every_table_of_time():
     row = made_row(3, "uniform", 100.0)
     (saved,) = neighbor_rows([row, made_row(3, "neighbor", 75.0)])
     assert saved["cut_short"]  # one round
-    found = {"rows": [row], "neighbor": [saved], "growth": [], "misses": [], "memory": [], "failed": []}
-    assert [rows[0]["agents"] for _, rows in tables(found)] == ["3 *"] * 3
-    assert any(remark.startswith("* cut short") for remark in remarks({**found, "machine": "", "counters": ""}))
+    found = Profile("", "", [row], neighbor=[saved])
+    assert [table.records()[0]["agents"] for table in tables(found)] == ["3 *"] * 3
+    assert any(remark.startswith("* cut short") for remark in remarks(found))
+    assert all("* cut short" in figure.title for figure in profile_result(found).figures)
+    assert [figure.panels[0].ticks for figure in profile_result(found).figures] == [["3*"]] * 3
 
 
 def test_misses_that_grew_from_none_have_no_ratio():
@@ -160,16 +165,17 @@ def test_misses_that_grew_from_none_have_no_ratio():
     grown = growth(fewer, more)
     assert grown["l3"] == 2.5 and grown["walks"] is None
     row = {**more, "growth": grown, "agents": 6, "ring": 10, "minibatches": 1, "bytes": 1}
-    (made,) = misses_table([row])
+    (made,) = misses_table([row]).records()
     assert made["L3"] == "0.0 ×2.50" and made["walks"] == "0.0"
 
 
 def test_tables_say_constants_once(found):
-    made = dict(tables(found))
-    assert any("predator-prey" in title for title in made)
-    assert all("env" not in row for rows in made.values() for row in rows)
-    title, rows = without_constants("T", [{"env": "a", "x": 1}, {"env": "b", "x": 1}])
-    assert title == "T" and rows[0] == {"env": "a", "x": 1}
+    made = tables(Profile(**found))
+    assert any("predator-prey" in table.title for table in made)
+    assert all(column.name != "env" or column.unit for table in made for column in table.columns)
+    env, x = Column("env"), Column("x")
+    table = without_constants("T", [{env: "a", x: 1}, {env: "b", x: 1}])
+    assert table == Table("T", [env, x], [["a", 1], ["b", 1]])
 
 
 def test_a_subject_shares_its_ring_between_algorithms_and_samplers():
@@ -179,7 +185,7 @@ def test_a_subject_shares_its_ring_between_algorithms_and_samplers():
     ring, team = first.ring, first.team
     second = subject.use("masac", "neighbor")
     assert second.ring is ring and len(ring) == 1000 and second.team is not team
-    assert type(second.sampler).__name__ == "Neighbor"
+    assert type(second.learner.sampler).__name__ == "Neighbor"
     second.update()
     assert subject.use("maddpg", "uniform").team is team
 
@@ -257,7 +263,7 @@ def test_ctrl_c_keeps_what_was_measured():
     kept = []
     found = profile(sweep, GEOMETRY, stop_at_the_second_group, kept.append, in_this_process=True)
     assert kept == [found] and {row["agents"] for row in found.rows} == {2}
-    assert any("Interrupted" in remark for remark in remarks(found.to_dict()))
+    assert any("Interrupted" in remark for remark in remarks(found))
     with pytest.raises(KeyboardInterrupt):
         profile(Sweep((3,), settings=TINY), GEOMETRY, stop_at_the_second_group, in_this_process=True)
 

@@ -8,8 +8,9 @@ from torch import nn
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
+from shoal.inference.grid import value_range
 from shoal.networks import Actors, JointCritics
-from shoal.quantization.affine import Scheme, simulate, value_range
+from shoal.quantization.affine import Scheme, simulate
 from shoal.quantization.layers import find_layers
 from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
 

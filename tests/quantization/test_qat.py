@@ -13,7 +13,7 @@ from shoal.algorithms.masac import MASAC
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics
-from shoal.quantization.affine import Scheme, scale_of, simulate
+from shoal.quantization.affine import Scheme, codes, simulate
 from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
@@ -109,10 +109,10 @@ def test_a_grid_is_that_of_the_ranges_as_they_are_now():
     qat = seen(layer, 4, x)
     qat.freeze()
     before = layer(x)
-    assert float(qat.layers["network.layer"].grid()[0]) == pytest.approx(4 / 15)
+    assert float(qat.layers["network.layer"].grid().scale) == pytest.approx(4 / 15)
     for name, value in qat.state().items():  # as a checkpoint is loaded
         value.copy_(2 * value if name.endswith(("low", "high")) else value)
-    assert float(qat.layers["network.layer"].grid()[0]) == pytest.approx(8 / 15)
+    assert float(qat.layers["network.layer"].grid().scale) == pytest.approx(8 / 15)
     assert not torch.equal(layer(x), before)
     qat.layers["network.layer"].set_range(-1, 3)
     assert torch.equal(layer(x), before)
@@ -125,8 +125,8 @@ def test_weights_that_stay_are_quantized_once():
         expected = layer(x)
         qat.keep_weights(True)
         scales = []
-        scale_of_weights = qat.layers["network.layer"].weight_scale
-        qat.layers["network.layer"].weight_scale = lambda w: scales.append(w) or scale_of_weights(w)
+        grid_of_weights = qat.layers["network.layer"].weight_grid
+        qat.layers["network.layer"].weight_grid = lambda w: scales.append(w) or grid_of_weights(w)
         assert torch.equal(layer(x), expected) and torch.equal(layer(x), expected)
         assert len(scales) == 1
         layer.weight.mul_(2)
@@ -289,7 +289,7 @@ def test_off_is_off(tmp_path):
         ({"qat_critics": False}, "--qat-critics is for quantization-aware training"),
         ({"qat_bits": 9}, "--qat-bits is 9"),
         ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
-        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits is the engine's only"),
+        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits needs --implementation engine"),
     ],
 )
 def test_wrong_settings(settings, sentence):
@@ -305,7 +305,6 @@ def test_scales_of_dead_inputs_and_weights_are_one():
         layer.weight[0] = 0
     seen(layer, 4, torch.zeros(1, 2))
     (frozen,) = frozen_layers(layer)
-    assert frozen.weight_scale[0, 0] == 1 and frozen.input.scale[0] == 1
+    assert frozen.weight.scale[0, 0, 0] == 1 and frozen.input.scale.tolist() == [[[1]]]
     assert torch.isfinite(layer(torch.ones(1, 2))).all()
-    expected, _ = scale_of(-layer.weight[1].abs().max(), layer.weight[1].abs().max(), Scheme(4))
-    assert frozen.weight_scale[0, 1] == float(expected.detach())
+    assert frozen.weight.scale[0, 0, 1] == codes(layer.weight[1].detach(), Scheme(4)).grid.scale.item()

@@ -131,7 +131,7 @@ def test_agents_have_lists_of_their_own_with_the_same_transitions():
     """What the engine's ring gives for a transition, agent by agent; episodes' last observations included."""
     spec = make_spec(3, unequal=True)
     ring, replays = filled(spec)
-    numbers = np.arange(ring.oldest, ring.added)[None]
+    numbers = np.arange(ring.oldest[0], ring.added[0])[None]
     batch = ring.gather(np.zeros_like(numbers), numbers)
     width = spec.observation_size
     for i, size in enumerate(spec.observation_sizes):
@@ -155,12 +155,12 @@ def test_segments_bring_the_lists_back(steps, cuts):
     spec = make_spec(3, unequal=True)
     _, replays = filled(spec, steps)
     assert len(replays) == min(steps, 40) and replays.added == steps and replays.oldest == max(0, steps - 40)
-    saved = {(a, b): replays.segment(max(a, replays.oldest), b) for a, b in itertools.pairwise(cuts)}
+    saved = {(a, b): replays.segment(max(a, replays.oldest[0]), b) for a, b in itertools.pairwise(cuts)}
     again = Replays(spec, 40)
     again.begin(np.zeros((1, 3, spec.observation_size), np.float32))
     again.load_state(replays.state())
     for (first, last), arrays in saved.items():
-        padding = max(0, replays.oldest - first)  # transitions that were live when the segment was written
+        padding = max(0, replays.oldest[0] - first)  # transitions that were live when the segment was written
         arrays = {name: np.concatenate([array[:1]] * padding + [array]) for name, array in arrays.items()}
         again.load_segment(first, last, arrays)
     assert (len(again), again.added, again.oldest) == (len(replays), replays.added, replays.oldest)

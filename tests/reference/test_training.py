@@ -9,9 +9,11 @@ from safetensors.numpy import load_file
 
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.reference.training import ReferenceTraining, fitted
+from shoal.reference.replay import Replays
+from shoal.reference.training import fitted
+from shoal.replay import Ring
 from shoal.training.evaluation import evaluate_team, load_team
-from shoal.training.loop import Silent
+from shoal.training.loop import Silent, Training
 
 SMALL = TrainConfig(
     implementation="reference", agents=2, episodes=12, warmup=100, batch=32, hidden=(16, 16), update_every=20,
@@ -84,9 +86,8 @@ def test_resumed_run_ends_with_the_same_bits(tmp_path, algorithm, env):
 
 
 def test_same_seed_same_start_as_the_engine():
-    from shoal.training.loop import Training
-
-    plain, engine = ReferenceTraining(SMALL), Training(SMALL)
+    plain, engine = (Training(dataclasses.replace(SMALL, implementation=name)) for name in ("reference", "engine"))
+    assert isinstance(plain.ring, Replays) and isinstance(engine.ring, Ring)
     ours, theirs = plain.team.weights(), engine.team.weights()
     assert ours.keys() == theirs.keys()
     assert all((ours[name] == theirs[name]).all() for name in ours)
@@ -108,7 +109,7 @@ def test_same_seed_same_start_as_the_engine():
 )
 def test_what_the_reference_cannot_do_is_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        ReferenceTraining(dataclasses.replace(SMALL, **settings))
+        Training(dataclasses.replace(SMALL, **settings))
 
 
 def test_defaults_fit():

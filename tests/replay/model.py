@@ -77,18 +77,14 @@ class Model:
     def step(self):
         actions, step = self.world.act(), self.world.step()
         self.ring.add(actions, step)
-        for e, transitions in enumerate(self.lists):
-            transitions.append(
-                Transition(
-                    self.observation[e],
-                    actions[e],
-                    step.reward[e],
-                    step.terminated[e],
-                    step.alive[e],
-                    step.final_observation[e],
-                )
-            )
+        for e in range(self.world.copies):
+            self.remember(e, self.observation[e], actions, step, e)
         self.observation = step.observation
+
+    def remember(self, copy, observation, actions, step, row):
+        """Append a transition to the list of a copy: a row of a step."""
+        outcome = (step.reward[row], step.terminated[row], step.alive[row], step.final_observation[row])
+        self.lists[copy].append(Transition(observation, actions[row], *outcome))
 
     def check(self, batch: Batch, rounded=lambda values: values):
         """Everything in the batch is what the lists have at the places it says it is from, to the bit."""
@@ -104,6 +100,34 @@ class Model:
             equal(batch.alive[place], wanted.alive)
 
 
+class UnevenModel(Model):
+    """The same where every copy is a world of its own and goes at its own pace."""
+
+    def __init__(self, ring: Ring, worlds: list[ToyWorld]):
+        self.ring, self.worlds, self.world = ring, worlds, worlds[0]
+        self.lists = [[] for _ in worlds]
+        self.observations = [None for _ in worlds]
+
+    def chunk(self, copies, time):
+        """So many steps of these copies, which begin if they have not."""
+        if new := [e for e in copies if self.observations[e] is None]:
+            for e in new:
+                self.observations[e] = self.worlds[e].observe()
+            self.ring.begin(np.concatenate([self.observations[e] for e in new]), new)
+        if not time:
+            return
+        moments = [[(self.worlds[e].act(), self.worlds[e].step()) for e in copies] for _ in range(time)]
+        actions = np.array([[action[0] for action, _ in moment] for moment in moments])
+        steps = Step(
+            *(np.array([[getattr(step, name)[0] for _, step in moment] for moment in moments]) for name in Step._fields)
+        )
+        self.ring.add_chunk(copies, actions, steps)
+        for moment in moments:
+            for e, (action, step) in zip(copies, moment, strict=True):
+                self.remember(e, self.observations[e][0], action, step, 0)
+                self.observations[e] = step.observation
+
+
 def equal(one, other):
     """The same type and the same bits; or nothing at all."""
     if one is None:
@@ -115,6 +139,9 @@ def equal(one, other):
 
 
 def all_live(ring: Ring):
-    """Copies and numbers of every live transition, one mini-batch a copy."""
-    live = np.arange(ring.oldest, ring.added)
-    return np.repeat(np.arange(ring.copies)[:, None], live.size, axis=1), np.tile(live, (ring.copies, 1))
+    """Copies and numbers of every live transition, one mini-batch a copy if all hold as many, else one for all."""
+    live = ring.added - ring.oldest
+    copies = np.repeat(np.arange(ring.copies), live)
+    numbers = np.concatenate([np.arange(*window) for window in zip(ring.oldest, ring.added, strict=True)])
+    shape = (ring.copies, -1) if np.ptp(live) == 0 else (1, -1)
+    return copies.reshape(shape), numbers.reshape(shape)

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal import memory
-from shoal.envs.base import stagger_offsets
+from shoal.envs.base import Step, stagger_offsets
 from shoal.errors import UserError
-from shoal.replay import Neighbor, Ring, Uniform
+from shoal.replay import Neighbor, Ring, Uniform, can_sample
 from shoal.replay import ring as ring_module
 from shoal.replay.layout import rows_needed
-from tests.replay.model import Model, ToyWorld, all_live, equal, make_spec
+from tests.replay.model import Model, ToyWorld, UnevenModel, all_live, equal, make_spec
 
 ROUNDED = {
     "float32": lambda values: values,
@@ -45,7 +45,8 @@ def test_live_transitions_are_as_added_whenever_episodes_end(model, steps):
     for step in range(steps):
         model.step()
         live = min(step + 1, ring.capacity_per_copy)
-        assert (ring.oldest, ring.added, len(ring)) == (step + 1 - live, step + 1, live * ring.copies)
+        assert (ring.oldest == step + 1 - live).all() and (ring.added == step + 1).all()
+        assert len(ring) == live * ring.copies
         model.check(ring.gather(*all_live(ring)), ROUNDED[ring.layout.storage])
 
 
@@ -59,11 +60,11 @@ def test_any_selection_in_any_order(model, data, parallel):
     shape = (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 80)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     copies = rng.integers(ring.copies, size=shape)
-    transitions = rng.integers(ring.oldest, ring.added, size=shape)
+    transitions = rng.integers(ring.oldest[copies], ring.added[copies])
     follows = rng.random(shape) < 0.7
     for m in range(shape[0]):
         for b in range(1, shape[1]):
-            if follows[m, b] and transitions[m, b - 1] + 1 < ring.added:
+            if follows[m, b] and transitions[m, b - 1] + 1 < ring.added[copies[m, b - 1]]:
                 copies[m, b], transitions[m, b] = copies[m, b - 1], transitions[m, b - 1] + 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring_module, "PARALLEL_BYTES", 0 if parallel else 2**60)
@@ -82,9 +83,93 @@ def test_samples_are_live_and_as_added(model, steps, seed, minibatches):
     for sampler in (Uniform(), Neighbor(2, include_center=True)):
         batch = ring.sample(sampler, 25, np.random.default_rng(seed), minibatches)
         assert batch.joint.shape[:2] == (minibatches, 25)
-        assert batch.transitions.min() >= ring.oldest
-        assert batch.transitions.max() < ring.added
+        assert (batch.transitions >= ring.oldest[batch.copies]).all()
+        assert (batch.transitions < ring.added[batch.copies]).all()
         model.check(batch, ROUNDED[ring.layout.storage])
+
+
+@st.composite
+def uneven_models(draw):
+    """A ring beside its lists, where every copy goes at its own pace."""
+    fixed = draw(st.booleans())
+    spec = make_spec(agents=2, observation=3, length=draw(st.integers(1, 6)) if fixed else None, fixed=fixed)
+    copies, seed = draw(st.integers(1, 4)), draw(st.integers(0, 2**32))
+    worlds = [ToyWorld(spec, 1, seed + e, draw(st.sampled_from([0.0, 0.3, 1.0]))) for e in range(copies)]
+    capacity = copies * draw(st.integers(1, 12))
+    return UnevenModel(Ring(spec, copies, capacity, draw(st.sampled_from(["float32", "float16"]))), worlds)
+
+
+def chunks(copies):
+    """Which copies make how many steps, several times; a copy may never be among them."""
+    some = st.lists(st.integers(0, copies - 1), min_size=1, unique=True)
+    return st.lists(st.tuples(some, st.integers(0, 9)), min_size=1, max_size=12)
+
+
+@given(model=uneven_models(), data=st.data(), seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_copies_at_their_own_pace(model, data, seed):
+    """Some begin late or never, some have wrapped while others have not: all that is live is as added."""
+    ring, rounded = model.ring, ROUNDED[model.ring.layout.storage]
+    for copies, time in data.draw(chunks(ring.copies)):
+        model.chunk(copies, time)
+        assert ring.added.tolist() == [len(transitions) for transitions in model.lists]
+        assert ring.oldest.tolist() == [max(0, len(own) - ring.capacity_per_copy) for own in model.lists]
+        if len(ring):
+            model.check(ring.gather(*all_live(ring)), rounded)
+            model.check(ring.sample(Uniform(), 25, np.random.default_rng(seed), 2), rounded)
+        if can_sample(ring, Neighbor(2)):
+            model.check(ring.sample(Neighbor(2), 25, np.random.default_rng(seed), 2), rounded)
+
+
+def test_chunks_of_all_copies_are_as_steps_of_all_copies():
+    """Lock-step or not: the same rows, and the same draws of the same generator."""
+    spec = make_spec(length=5, fixed=True)
+    model = Model(Ring(spec, 3, 30), ToyWorld(spec, 3, seed=0))
+    other = Ring(spec, 3, 30)
+    other.begin(model.observation)
+    played, steps = [], []
+    model.ring.add, add = lambda *step: (played.append(step[0]), steps.append(step[1]), add(*step)), model.ring.add
+    for _ in range(24):
+        model.step()
+    for first in range(0, 24, 8):
+        chunk = slice(first, first + 8)
+        actions, outcome = np.array(played[chunk]), Step(*map(np.array, zip(*steps[chunk], strict=True)))
+        for copies in ([2, 0], [1]):
+            there = Step(*(array[:, copies] for array in outcome))
+            other.add_chunk(copies, actions[:, copies], there)
+    for name, array in model.ring.state().items():
+        equal(array, other.state()[name])
+    for sampler in (Uniform(), Neighbor(3)):
+        one, two = (ring.sample(sampler, 50, np.random.default_rng(1), 2) for ring in (model.ring, other))
+        for ours, theirs in zip(one, two, strict=True):
+            equal(ours, theirs)
+
+
+def test_wrong_chunks_are_met_with_a_sentence():
+    spec = make_spec(agents=2, observation=3, action=2)
+    ring, world = Ring(spec, 4, capacity=40, storage="float16"), ToyWorld(spec, 2, seed=7)
+    step = world.step()
+    steps = Step(*(array[None] for array in step))
+    ring.begin(world.observe(), [3, 1])
+    with pytest.raises(UserError, match="no first observation"):
+        ring.add_chunk([3, 0], world.act()[None], steps)
+    with pytest.raises(UserError, match="no first observation"):
+        ring.add(np.zeros((4, 2, 2)), step)
+    for copies in ([3, 3], [3, 4], [-1, 3], [[3, 1]]):
+        with pytest.raises(UserError, match="from 0 to 3, each once"):
+            ring.add_chunk(copies, world.act()[None], steps)
+    with pytest.raises(UserError, match=r"step.observation has shape \(1, 2, 2, 3\), but .* takes \(2, 2, 2, 3\)"):
+        ring.add_chunk([3, 1], np.zeros((2, 2, 2, 2)), steps)
+    steps.observation[0, 0, 1] = 1e6
+    with pytest.raises(UserError, match="agent_1 in copy 3 is 1e"):
+        ring.add_chunk([3, 1], world.act()[None], steps)
+    assert not ring.added.any()
+    steps.observation[0, 0, 1] = 1
+    ring.add_chunk([3, 1], world.act()[None], steps)
+    with pytest.raises(UserError, match="begun already"):
+        ring.begin(world.observe(), [0, 1])
+    ring.begin(world.observe(), [0, 2])
+    assert ring.added.tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("length", range(1, 9))
@@ -219,7 +304,7 @@ def test_wrong_shapes_and_numbers_are_met_with_a_sentence():
         step = world.step()
         with pytest.raises(UserError, match=rf"step\.{field} has shape"):
             ring.add(world.act(), step._replace(**{field: getattr(step, field)[:3]}))
-    with pytest.raises(UserError, match="holds 0 transitions"):
+    with pytest.raises(UserError, match="holds more than 0 transitions"):
         ring.sample(Uniform(), 4, np.random.default_rng(0))
     ring.add(world.act(), world.step())
     with pytest.raises(UserError, match="begun already"):
@@ -234,7 +319,7 @@ def test_wrong_shapes_and_numbers_are_met_with_a_sentence():
         with pytest.raises(UserError, match="from 0 to 3"):
             ring.gather(copies, [[0]])
     for transitions in ([[1]], [[-1]]):
-        with pytest.raises(UserError, match="live ones are 0 to 0"):
+        with pytest.raises(UserError, match="of copy 0 the live ones are 0 to 0"):
             ring.gather([[0]], transitions)
 
 

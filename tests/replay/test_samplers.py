@@ -14,18 +14,25 @@ from shoal.replay.samplers import split
 
 
 def history(copies=2, oldest=0, added=10):
-    return SimpleNamespace(copies=copies, oldest=oldest, added=added)
+    """Copies in lock-step."""
+    return SimpleNamespace(oldest=np.full(copies, oldest), added=np.full(copies, added))
+
+
+def uneven(*windows):
+    """Copies that hold these transitions, each (oldest, added)."""
+    oldest, added = np.array(windows).T
+    return SimpleNamespace(oldest=oldest.copy(), added=added.copy())
 
 
 def neighborhoods(seen, sampler):
     """(cluster, slot): how often each centre yields each live transition, written out plainly."""
     live = seen.added - seen.oldest
-    table = np.zeros((seen.copies * live, seen.copies * live))
-    for copy in range(seen.copies):
-        for center in range(live):
+    table = np.zeros((live.sum(), live.sum()))
+    for first, own in zip(np.cumsum(live) - live, live, strict=True):
+        for center in range(own):
             for near in range(center - sampler.neighbors, center + sampler.neighbors + 1):
-                if 0 <= near < live and (near != center or sampler.include_center):
-                    table[copy * live + center, copy * live + near] = 1
+                if 0 <= near < own and (near != center or sampler.include_center):
+                    table[first + center, first + near] = 1
     return table
 
 
@@ -33,11 +40,19 @@ def slots(seen, sampler, batch, seed):
     """How often each live transition was drawn in one large mini-batch."""
     live = seen.added - seen.oldest
     copies, transitions = sampler.draw(seen, 1, batch, np.random.default_rng(seed))
-    return np.bincount((copies * live + transitions - seen.oldest).ravel(), minlength=seen.copies * live)
+    age = transitions - seen.oldest[copies]
+    assert ((age >= 0) & (age < live[copies])).all()
+    return np.bincount(((np.cumsum(live) - live)[copies] + age).ravel(), minlength=live.sum())
 
 
 def test_uniform_is_flat():
     counts = slots(history(3, 100, 117), Uniform(), 51_000, seed=1)
+    assert counts.size == 51
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_uniform_is_flat_over_transitions_whatever_each_copy_holds():
+    counts = slots(uneven((100, 117), (0, 0), (5, 6), (40, 73), (0, 0)), Uniform(), 51_000, seed=1)
     assert counts.size == 51
     assert stats.chisquare(counts).pvalue > 0.01
 
@@ -55,9 +70,11 @@ def cluster_pvalue(counts, table, share):
     return stats.chi2.sf(distance @ np.linalg.pinv(covariance, rcond=1e-10) @ distance, rank)
 
 
+@pytest.mark.parametrize(
+    "seen", [history(2, 5, 17), uneven((5, 16), (0, 0), (3, 4), (90, 102))], ids=["even", "uneven"]
+)
 @pytest.mark.parametrize("sampler", [Neighbor(3), Neighbor(1), Neighbor(2, include_center=True), Neighbor(30)])
-def test_neighbor_draws_in_proportion_to_the_centres_that_reach_a_transition(sampler):
-    seen = history(2, 5, 17)
+def test_neighbor_draws_in_proportion_to_the_centres_that_reach_a_transition(sampler, seen):
     table = neighborhoods(seen, sampler)
     share = table.sum(0) / table.sum()
     counts = slots(seen, sampler, 120_000, seed=2)
@@ -125,6 +142,8 @@ def test_what_can_be_drawn_from():
     assert can_sample(history(added=1), Neighbor(3, include_center=True))
     assert not can_sample(history(oldest=8, added=9), Neighbor(3))
     assert can_sample(history(oldest=8, added=10), Neighbor(3))
+    assert not can_sample(uneven((8, 9), (0, 0)), Neighbor(3))
+    assert can_sample(uneven((8, 9), (0, 0), (3, 5)), Neighbor(3))
 
 
 def test_two_transitions_are_each_others_only_neighbours():
@@ -145,7 +164,20 @@ def test_samplers_by_name():
 @given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50), copies=st.integers(1, 1000), live=st.data())
 def test_words_draw_evenly_from_all_live_transitions(words, copies, live):
     live = live.draw(st.integers(1, (2**32 - 1) // copies))
-    chosen, transitions = split(np.array([words], np.uint64), copies, live, 7)
+    chosen, transitions = split(np.array([words], np.uint64), np.full(copies, 7), np.full(copies, live))
     numbers = [word * copies * live >> 64 for word in words]  # exact
     assert (chosen[0] * live + transitions[0] - 7).tolist() == numbers
     assert (transitions[0] - 7 < live).all()
+
+
+@given(
+    words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50),
+    windows=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 9)), min_size=1, max_size=9).filter(
+        lambda windows: any(live for _, live in windows)
+    ),
+)
+def test_words_draw_evenly_from_copies_that_hold_unequal_numbers(words, windows):
+    every = [(copy, oldest + age) for copy, (oldest, live) in enumerate(windows) for age in range(live)]
+    copies, transitions = split(np.array([words], np.uint64), *np.array(windows).T.copy())
+    wanted = [every[word * len(every) >> 64] for word in words]
+    assert list(zip(copies[0], transitions[0], strict=True)) == wanted

@@ -9,7 +9,7 @@ from stable_baselines3 import PPO
 
 from shoal.cli import main
 from shoal.errors import UserError
-from shoal.report.studies import draw_study
+from shoal.report.panels import draw_figures
 from shoal.studies import (
     Options,
     baselines,
@@ -55,7 +55,7 @@ def ran(name, folder, tmp_path, quick=True, **told):
     assert sum(done) == pytest.approx(study_length(name, quick, options))
     again = study_of(name, finite(study.data))
     assert again.findings == study.findings and again.tables == study.tables
-    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
     return study
 
 
@@ -72,8 +72,8 @@ def test_the_papers_table_recomputed():
 
 def test_models_are_trained_once_for_the_table_and_the_bits(tmp_path):
     study = ran("ptq-table", tmp_path, tmp_path)
-    assert "7.5%" in study.findings[0] and len(study.tables[0][1]) == 2
-    assert study.tables[0][1][0]["paper fp32 / fp16 / int8"] == "500 / 500 / 500"
+    assert "7.5%" in study.findings[0] and len(study.tables[0].rows) == 2
+    assert study.tables[0].records()[0]["paper fp32 / fp16 / int8"] == "500 / 500 / 500"
     zips = {path: path.stat().st_mtime_ns for path in (tmp_path / "models").iterdir()}
     assert len(zips) == 3  # two models, one normaliser
     bits = ran("weight-bits", tmp_path, tmp_path)
@@ -165,9 +165,9 @@ def test_policies_on_a_small_device(tmp_path, monkeypatch):
     assert "18.85" in study.findings[0] and "points lost (paper: 15)" in study.findings[1]
     row = study.data["device"][0]
     assert row["least_mb"] == 1024 and row["free"]["latency_ms"] > 0 and row["free"]["memory_mb"] > 10
-    assert len(study.tables[1][1]) == 4 and len(list((tmp_path / "models").glob("*.onnx"))) == 4
+    assert len(study.tables[1].rows) == 4 and len(list((tmp_path / "models").glob("*.onnx"))) == 4
     alone = study_of("edge", {**study.data, "device": []})
-    assert len(alone.tables) == 1 and draw_study(alone, tmp_path / "alone.png").exists()
+    assert len(alone.tables) == 1 and draw_figures(alone, tmp_path, "-alone")[0].name == "edge-alone.png"
 
 
 def test_goals_that_are_reached_count_once():
@@ -203,8 +203,13 @@ def line(bits, mean, half=1.0):
     return {
         "precision": f"{bits} bits" if bits < 32 else "float32",
         "bits": bits,
+        "what": "weights",
         "return_mean": mean,
         "return_ci95": half,
+        "relative_error": None,
+        "equal_actions": 1.0,
+        "kl": None,
+        "bytes": 100,
     }
 
 

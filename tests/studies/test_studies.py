@@ -7,7 +7,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import Sweep
-from shoal.report.studies import draw_study
+from shoal.report.panels import draw_figures
 from shoal.studies import OF_CELLS, STUDIES, neighbor_reward, neighbor_time, run_study, study_length, study_of, sweeps
 from shoal.training.run_folder import finite
 from tests.studies.at_once import AtOnce
@@ -33,7 +33,7 @@ def test_a_study_of_time(tiny, tmp_path, name, number):
     study = run_study(name, True, lambda amount, label: done.append(amount))
     assert sum(done) == pytest.approx(study_length(name, True))
     assert number in study.findings[0] and len(study.findings) > 2 and study.tables
-    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tm
     alone = {name: [row for row in profiled[name] if row["agents"] == 3] for name in ("rows", "misses")}
     study = study_of("growth", {**profiled, **alone, "growth": []})
     assert any("beside its half" in finding for finding in study.findings) and len(study.tables) == 1
-    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 2_000
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 2_000
 
 
 def test_the_study_of_rewards(monkeypatch, tmp_path):
@@ -71,7 +71,7 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
     assert [row["variant"] for row in rows] == ["uniform", "neighbor"] and rows[0]["difference"] == 0
     assert rows[1]["difference"] == pytest.approx(rows[1]["return_mean"] - rows[0]["return_mean"])
     assert len(study.data["curves"]) == 4
-    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
 
 
 def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
     assert len(study.data["curves"]) == 3 and "3 of 4 runs" in study.findings[-1]
     assert {row["seeds"] for row in study.data["rows"]} <= {1, 2} and study.data["rows"]
     assert study_of("neighbor-reward", finite(study.data)).findings == study.findings
-    assert draw_study(study, tmp_path / "picture.png").stat().st_size > 5_000
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
     with pytest.raises(KeyboardInterrupt):
         run_study("neighbor-reward", True, stop_after(0))
 

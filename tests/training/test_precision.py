@@ -40,8 +40,8 @@ def test_an_update_is_the_plain_one_in_the_emulation(algorithm):
     own, theirs, other = (training.team._named_parameters() for training in (found, expected, plain))
     assert all(torch.equal(own[name], theirs[name]) for name in own)
     assert not all(torch.equal(own[name], other[name]) for name in own)
-    assert found.precision.emulation.state() == emulation.state()
-    assert found.precision.figures()["mac/macs"] == emulation.macs > 10_000
+    assert found.learner.precision.emulation.state() == emulation.state()
+    assert found.learner.precision.figures()["mac/macs"] == emulation.macs > 10_000
 
 
 class Stop(Exception):
@@ -76,7 +76,7 @@ def test_it_resumes_with_the_same_bits_and_counts(tmp_path, unit):
     [
         ({"mac": "E5M2"}, "E5M2"),
         ({"mac": UNIT, "qat_bits": 8}, "cannot be used together"),
-        ({"mac": UNIT, "implementation": "reference"}, "--mac is the engine's only"),
+        ({"mac": UNIT, "implementation": "reference"}, "--mac needs --implementation engine"),
         ({"mac": UNIT, "device": "cuda"}, "--mac is emulated on the CPU"),
     ],
 )

@@ -53,7 +53,7 @@ def test_an_update_that_does_not_fit(monkeypatch):
 
 def test_a_world_that_does_not_fit(monkeypatch):
     monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**8)
-    with pytest.raises(UserError, match=r"copies of 64 agents needs .* most copies that fit"):
+    with pytest.raises(UserError, match=r"copies of 64 agents needs .* at most .* copies fit"):
         make_env("cooperative-navigation", agents=64, copies=10_000)
 
 

@@ -1,5 +1,5 @@
-"""Any PyTorch model with its products in MAC units, forward and backward.
+"""Any PyTorch model with its matrix products through MAC units, forward and backward.
 
-Start with `emulate`. `interception` meets torch's functions, `ops` writes them as products, `contraction` is one
-product with its gradients, `coverage` counts; `roles` knows neither torch nor numba.
+Start with `emulate`. `interception` catches torch's functions, `ops` writes them as products, `contraction` and
+`convolution` are products with gradients, `coverage` counts; `roles` imports neither torch nor numba.
 """

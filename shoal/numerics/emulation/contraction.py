@@ -1,9 +1,9 @@
-"""One emulated product of any shape, with its gradients: axes have letters, as in einsum.
+"""One emulated product of any shape, with its gradients: axes are named by letters, as in einsum.
 
-Z = X·Y sums over the letters of both that Z lacks. Its gradients are products of the same kind, X̄ = Z̄·Y and Ȳ = X·Z̄, so
-every sum of products goes through a unit, also those over a batch. Letters in all three make a batch of matrices; of
-the others, X's are the rows, Y's the columns, each in Z's order; the sum runs over its letters in the order of the
-product's first operand, the last one fastest.
+Z = X·Y sums over the letters that X and Y share and Z lacks. Its gradients are products of the same kind, X̄ = Z̄·Y and
+Ȳ = X·Z̄, so every sum of products goes through a unit, including those over a batch. Letters in all three make a batch
+of matrices; of the others, X's are the rows and Y's the columns, each in Z's order; the sum runs over its letters in
+the order of the product's first operand, the last one fastest.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str
     inner = [axis for axis in xs if axis in ys and axis not in zs]
     b, m, k, n = (prod(size[axis] for axis in axes) for axes in (batch, rows, inner, columns))
     matrices, made = [b] if b != 1 else [], batch + rows + columns
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # nobody has to see this
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # hidden from all modes
         first = x.permute([xs.index(axis) for axis in batch + rows + inner]).reshape(*matrices, m, k)
         second = y.permute([ys.index(axis) for axis in batch + inner + columns]).reshape(*matrices, k, n)
         z = multiply(first, second).reshape([size[axis] for axis in made])
@@ -57,7 +57,7 @@ class Product(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Of X, then of Y."""
+        """Gradients of X and of Y."""
         check_once()
         (x, y), (xs, ys, zs), roles = ctx.saved_tensors, ctx.axes, ctx.roles
         need_x, need_y = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
@@ -67,9 +67,9 @@ class Product(Function):
 
 
 def check_once() -> None:
-    """Refuse to record a backward pass."""
+    """Refuse second derivatives."""
     if torch.is_grad_enabled():
-        raise UserError("Emulated products have first derivatives only; create_graph=True asks for second ones.")
+        raise UserError("Emulated products have first derivatives only; create_graph=True needs second ones.")
 
 
 def check_axes(op: str, x: Tensor, xs: str, y: Tensor, ys: str) -> None:

@@ -2,8 +2,8 @@
 
 Axes: n batch, g groups, c input channels and o output channels of a group, i j the kernel's rows and columns, p q the
 output's, h w the input's. Every sum goes through a unit: the output's over (c, i, j), the kernel's gradient's over
-(n, p, q), the input's gradient's over (o, i, j) with the kernel turned round and the output's gradient spread out by
-the stride. Zeros of padding and spreading are multiplied like other numbers.
+(n, p, q), the input's gradient's over (o, i, j) with the kernel flipped and the output's gradient dilated by the
+stride. Zeros from padding and dilation are multiplied like other numbers.
 """
 
 import math
@@ -23,13 +23,13 @@ from shoal.threads import share_out
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
 
 ALONE = 2**16
-"""Numbers that one thread copies faster than two."""
+"""Up to this many numbers one thread copies faster than two."""
 
 Pair = tuple[int, int]
 
 
 class Convolution(Function):
-    """(n, C, H, W) with a kernel (O, C/groups, I, J); `edges` are zeros before and after the rows and columns."""
+    """(n, C, H, W) with a kernel (O, C/groups, I, J); `edges` are the zeros before and after rows and columns."""
 
     @staticmethod
     def forward(
@@ -51,7 +51,7 @@ class Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the input, then of the kernel."""
+        """Gradients of the input and of the kernel."""
         check_once()
         (x, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
         split, behind = _split(kernel, groups), _grouped(gradient, groups)
@@ -71,16 +71,16 @@ class Convolution(Function):
 
 
 def edges_of(padding: Any, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
-    """Zeros before and after, for rows and columns, of the `padding` that torch's convolutions take."""
+    """Zeros before and after rows and columns, from the `padding` argument of torch's convolutions."""
     if padding == "valid":
         return (0, 0), (0, 0)
     if padding == "same":
         if stride != (1, 1):
-            raise UserError(f"padding 'same' goes with a stride of 1, not {stride}.")
+            raise UserError(f"padding 'same' needs a stride of 1, not {stride}.")
         whole = [apart * (taps - 1) for apart, taps in zip(dilation, kernel, strict=True)]
         return (whole[0] // 2, whole[0] - whole[0] // 2), (whole[1] // 2, whole[1] - whole[1] // 2)
     if isinstance(padding, str):
-        raise UserError(f"padding '{padding}' is not known; 'same', 'valid' and numbers are possible.")
+        raise UserError(f"Unknown padding '{padding}'; choose 'same', 'valid' or numbers.")
     rows, columns = padding
     return (rows, rows), (columns, columns)
 
@@ -96,7 +96,7 @@ def _split(kernel: Tensor, groups: int) -> Tensor:
 
 
 def _windows(x: Tensor, edges: tuple[Pair, Pair], kernel: Sequence[int], stride: Pair, dilation: Pair) -> Tensor:
-    """(g, n, p, q, c, i, j): what the kernel sees at (p, q); negative edges are cut off."""
+    """(g, n, p, q, c, i, j): the window of the kernel at (p, q); negative edges crop."""
     lengths = [sum(around) + length for around, length in zip(edges, x.shape[3:], strict=True)]
     spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
     if spans[0] > lengths[0] or spans[1] > lengths[1]:
@@ -117,7 +117,7 @@ def _windows(x: Tensor, edges: tuple[Pair, Pair], kernel: Sequence[int], stride:
 
 
 def _spread(gradient: Tensor, stride: Pair) -> Tensor:
-    """With stride - 1 zeros between the numbers."""
+    """The gradient with stride - 1 zeros between its numbers."""
     if stride == (1, 1):
         return gradient
     lengths = [step * (length - 1) + 1 for step, length in zip(stride, gradient.shape[3:], strict=True)]
@@ -127,9 +127,9 @@ def _spread(gradient: Tensor, stride: Pair) -> Tensor:
 
 
 def _around(length: int, spread: int, reach: int, before: int) -> Pair:
-    """Zeros around the spread gradient, so that the kernel turned round sees at h what input h went into.
+    """Zeros around the dilated gradient, so that the flipped kernel covers at h all outputs that input h affected.
 
-    `reach` is how far the kernel's last tap is from its first. Negative: that much is cut off.
+    `reach` is the distance between the kernel's first and last tap. Negative numbers crop.
     """
     first = reach - before
     return first, length + reach - spread - first

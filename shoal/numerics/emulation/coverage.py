@@ -1,4 +1,4 @@
-"""What an emulation counts: products by name and role, and what happened in them."""
+"""Counters of an emulation: products by function and role, and the events in them."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,24 +13,24 @@ FUNCTION = "function."
 
 
 class Covered(NamedTuple):
-    """A torch function in one role: whether it went through a unit, how often and how large."""
+    """A torch function in one role: whether it was emulated, number of calls and of MACs."""
 
     op: str
     role: str
     calls: int
     macs: int | None
-    """None if a plain function's products cannot be counted from outside."""
+    """None for a plain function whose products cannot be counted from outside."""
     emulated: bool
 
 
 class Coverage(list[Covered]):
-    """Rows of `Covered`; as a text, a table."""
+    """Rows of `Covered`; as a string, a table."""
 
     def __init__(self, rows: Iterable[Covered] = ()) -> None:
         super().__init__(sorted(rows, key=lambda row: (not row.emulated, row.op, row.role)))
 
     def __str__(self) -> str:
-        """A header, then a line for each row; plain float32 last."""
+        """A header, then one line per row; plain float32 last."""
         cells = [("function", "role", "calls", "MACs", "arithmetic")]
         for row in self:
             macs = "–" if row.macs is None else f"{row.macs:,}"
@@ -46,7 +46,7 @@ class Coverage(list[Covered]):
 
 
 class Counts:
-    """Sums of what went by, safe in threads."""
+    """Thread-safe counters of products and events."""
 
     def __init__(self) -> None:
         self.by_role = dict.fromkeys(ROLES, NOTHING)
@@ -55,14 +55,14 @@ class Counts:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, so that wrapped modules can be copied and saved."""
+        """Everything except the lock, so that wrapped modules can be copied and saved."""
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
     def next_call(self) -> int:
-        """The number of this product, from 0: with the seed it decides the random bits."""
+        """The number of this product, from 0; with the seed it determines the random bits."""
         with self._lock:
             self._calls += 1
             return self._calls - 1
@@ -86,7 +86,7 @@ class Counts:
             return {"calls": [self._calls]} | {f"role.{name}": [*astuple(self.by_role[name])] for name in ROLES} | rows
 
     def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
-        """Count on from what `state` returned."""
+        """Continue from what `state` returned."""
         with self._lock:
             (self._calls,) = state["calls"]
             self.by_role = {name: MacStats(*state[f"role.{name}"]) for name in ROLES}
@@ -96,7 +96,7 @@ class Counts:
                 self._rows[op, role, emulated == "1"] = calls, None if macs < 0 else macs
 
     def coverage(self) -> Coverage:
-        """A row for each function and role."""
+        """One row per function and role."""
         return Coverage(
             Covered(op, role, calls, macs, emulated) for (op, role, emulated), (calls, macs) in self._rows.items()
         )

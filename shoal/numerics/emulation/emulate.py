@@ -1,6 +1,6 @@
-"""`emulate`: training an unmodified PyTorch model with its products in MAC units, forward and backward.
+"""`emulate`: training an unmodified PyTorch model with its products through MAC units, forward and backward.
 
-An `Emulation` is a context, a decorator, and the counts of what went through it.
+An `Emulation` is a context manager, a decorator, and the counts of what went through it.
 """
 
 import inspect
@@ -36,17 +36,19 @@ def emulate(
     seed: int = 0,
     stats: bool = True,
 ) -> "Emulation":
-    """A context, or a decorator, in which the products of any PyTorch model go through MAC units.
+    """A context manager or decorator in which the products of any PyTorch model go through MAC units.
 
-    What has run forward in it has its gradients emulated wherever `backward` is called. Contexts nest: the inner one
-    holds. Make one for a whole training run, so that its counts, and the random bits of stochastic units, go on.
+    Whatever ran forward in it has emulated gradients, wherever `backward` is called. Contexts nest; the innermost one
+    applies. Create one for a whole training run, so that its counts and random bits continue from step to step.
 
     Args:
         mac: the unit of all products, or its name, such as `E5M2:5+E6M5`.
-        forward, grad_input, grad_weight: instead, one unit for each role; None leaves it to float32.
-        strict: refuse what multiplies and accumulates but cannot be emulated; otherwise it runs in float32 and is
-            listed by `coverage()`.
-        seed: decides, with the number of the product since the emulation was made, the random bits of stochastic units.
+        forward: instead of `mac`, the unit of forward products; None leaves them in float32.
+        grad_input: likewise, of the products that give gradients of inputs.
+        grad_weight: likewise, of the products that give gradients of weights.
+        strict: refuse operations that multiply and accumulate but cannot be emulated; otherwise they run in float32
+            and are listed by `coverage()`.
+        seed: random seed of stochastic units; each product since the emulation was created has its own random bits.
         stats: count what saturates, overflows and underflows, which takes some time; MACs are always counted.
 
     """
@@ -58,14 +60,14 @@ def emulate(
 
 
 def wrap(module: nn.Module, mac: Unit = None, **options: Any) -> "Emulated":
-    """A module that runs another in an emulation of its own; further arguments as in `emulate`."""
+    """A module that runs `module` in its own emulation; further arguments as in `emulate`."""
     if not isinstance(module, nn.Module):
         raise UserError(f"wrap takes a torch.nn.Module, not {type(module).__name__}; emulate(mac) decorates functions.")
     return Emulated(module, emulate(mac, **options))
 
 
 class Emulation:
-    """MAC units by role, and the counts of what has gone through them."""
+    """MAC units by role, and the counts of what went through them."""
 
     def __init__(self, units: dict[str, MacUnit | None], strict: bool, seed: int, stats: bool) -> None:
         self.units, self.strict, self.seed, self.stats = units, strict, seed, stats
@@ -83,7 +85,7 @@ class Emulation:
 
     @property
     def saturated(self) -> int:
-        """Finite results that were cut to the largest value."""
+        """Finite results that were saturated to the largest value."""
         return self._counted.saturated
 
     @property
@@ -93,19 +95,19 @@ class Emulation:
 
     @property
     def underflowed(self) -> int:
-        """Results other than zero that became zero."""
+        """Nonzero results that became zero."""
         return self._counted.underflowed
 
     def coverage(self) -> Coverage:
-        """Which functions went through units and which did not, by role; as a text, a table."""
+        """Which functions were emulated and which were not, by role; as a string, a table."""
         return self._counts.coverage()
 
     def state(self) -> dict[str, list[int]]:
-        """All counts by name; the number of products decides the random bits of the next stochastic one."""
+        """All counts by name; the number of products so far determines the random bits of the next one."""
         return self._counts.state()
 
     def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
-        """Count on from what `state` returned."""
+        """Continue from what `state` returned."""
         self._counts.load_state(state)
 
     def __enter__(self) -> "Emulation":
@@ -121,12 +123,12 @@ class Emulation:
         here.emulation, here.mode = before
         stack.close()
         if isinstance(error, RuntimeError) and here.refusal and "TorchScript" in str(error):
-            raise UserError(here.refusal) from None  # its interpreter put an error of its own in the place of ours
+            raise UserError(here.refusal) from None  # its interpreter replaced our error with its own
 
     def __call__(self, function: Function) -> Function:
         """The function, run in this emulation."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function) or not callable(function):
-            raise UserError(f"emulate decorates functions that run in one go, not {function!r}.")
+            raise UserError(f"emulate decorates plain functions, not generators or coroutines: {function!r}.")
         if isinstance(function, nn.Module | type):
             raise UserError("emulate decorates functions; wrap(module, mac) is for modules.")
 
@@ -138,7 +140,7 @@ class Emulation:
         return emulated  # type: ignore[return-value]
 
     def times(self, op: str) -> "_Times":
-        """What a function of `emulation/ops.py` multiplies by."""
+        """The multiplication that functions in `emulation/ops.py` use."""
         return _Times(self, op)
 
     def multiply(self, op: str, role: str, a: Tensor, b: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ class Emulation:
     def check(self, op: str, why: str) -> None:
         """Refuse what cannot be emulated, if strict."""
         if self.strict:
-            here.refusal = f"emulate cannot run {op}: it {why}; strict=False runs it as it is."
+            here.refusal = f"emulate cannot run {op}: it {why}; strict=False runs it in plain float32."
             raise UserError(here.refusal)
 
     def escaped(self, op: str, macs: int | None, why: str = "has no emulation") -> None:
@@ -168,11 +170,11 @@ class Emulation:
         self._counts.add(op, "backward" if in_backward() else "forward", macs, None)
 
     def role_in_backward(self, op: str) -> str:
-        """Of a product in somebody's own backward, which does not say what it is the gradient of."""
+        """The role of a product in a custom backward, which does not say which gradient it computes."""
         if self.strict and self.units["grad_input"] != self.units["grad_weight"]:
             raise UserError(
-                f"emulate cannot run {op} in a backward of one's own: it may be grad_input or grad_weight, which have "
-                'different units; say which with shoal.numerics.role("grad_weight").'
+                f"emulate cannot run {op} in a custom backward: it may be grad_input or grad_weight, which have "
+                'different units; specify it with shoal.numerics.role("grad_weight").'
             )
         return "grad_input"
 
@@ -183,12 +185,12 @@ class Emulation:
     @property
     def _counted(self) -> MacStats:
         if not self.stats:
-            raise UserError("This emulation counts MACs only; emulate(..., stats=True) counts what happens in them.")
+            raise UserError("This emulation counts MACs only; emulate(..., stats=True) also counts events.")
         return self._total
 
 
 class _Times(NamedTuple):
-    """Products of one function."""
+    """The products of one function."""
 
     emulation: Emulation
     op: str
@@ -212,7 +214,7 @@ class Emulated(nn.Module):
         self.module, self.emulation = module, emulation
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """The module's output."""
         with self.emulation:
             return self.module(*args, **kwargs)
 

@@ -1,8 +1,8 @@
-"""How torch's functions are met: the known ones are replaced, and nothing that multiplies slips past.
+"""Interception of torch's functions: known ones are replaced, and no other multiplication goes unnoticed.
 
-Two of torch's modes do it. `Functions` sees what Python calls (F.linear, x @ y) above autograd, and puts emulated
-products with gradients of their own in its place. `Net` sees every kernel below autograd, also those that C++,
-TorchScript or autograd's engine call: a kernel that multiplies and accumulates and arrives there has escaped.
+It uses two of torch's modes. `Functions` sees Python calls (F.linear, x @ y) above autograd, and replaces them with
+emulated products that have their own gradients. `Net` sees every kernel below autograd, including those called by C++,
+TorchScript or the autograd engine: a kernel that multiplies and accumulates and gets there has escaped emulation.
 """
 
 import re
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.numerics.emulation.emulate import Emulation
 
 UNSEEN = {"linalg_vecdot", "cosine_similarity"}
-"""Functions that multiply and accumulate by kernels that do not show it."""
+"""Functions that multiply and accumulate in kernels whose names do not show it."""
 
 MULTIPLIES = re.compile(
     r"(^|_)(mm|bmm|smm|addmm|addbmm|baddbmm|hspmm|sspaddmm|mv|addmv|addr|dot|vdot|matmul|q?linear|bilinear|trilinear)(_|$)"
@@ -54,19 +54,19 @@ class Functions(TorchFunctionMode):
         self.emulation = emulation
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Torch calls this instead of `func`, with this mode switched off."""
+        """Called by torch instead of `func`, with this mode disabled."""
         kwargs = kwargs or {}
         if here.mode is not self:
             return func(*args, **kwargs)
         body = _body(func)
         if body is not None:
-            with self:  # Python of torch's own: what it calls is seen
+            with self:  # torch function written in Python: intercept what it calls
                 return body(*args, **kwargs)
         name = _name(func)
         if name in OPS or name.removesuffix("_") in OPS:
             return self._replaced(name, func, args, kwargs)
         if name in UNSEEN:
-            return self._plain(name, func, args, kwargs, "is not written as products of matrices")
+            return self._plain(name, func, args, kwargs, "cannot be written as matrix products")
         before, here.calling = here.calling, name
         try:
             return func(*args, **kwargs)
@@ -74,11 +74,11 @@ class Functions(TorchFunctionMode):
             here.calling = before
 
     def _replaced(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """The emulated function, or the plain one where there is none for these operands."""
+        """The emulated function, or the plain one if these operands cannot be emulated."""
         op, out = name.removesuffix("_"), kwargs.pop("out", None)
         why = _unfit(args, kwargs)
         if op == "einsum" and len([*_tensors((*args, *kwargs.values()))]) == 1:
-            return func(*args, **kwargs)  # no product
+            return func(*args, **kwargs)  # not a product
         if why:
             return self._plain(op, func, args, kwargs if out is None else kwargs | {"out": out}, why)
         if not torch.is_grad_enabled():
@@ -102,7 +102,7 @@ class Net(TorchDispatchMode):
         self.functions = functions
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Torch calls this instead of the kernel."""
+        """Called by torch instead of the kernel."""
         kwargs = kwargs or {}
         if here.mode is not self.functions or not _multiplies(func):
             return func(*args, **kwargs)
@@ -110,9 +110,9 @@ class Net(TorchDispatchMode):
         if name in BAGS and args[6] is None:
             return func(*args, **kwargs)
         called = here.calling or name
-        why = "has no emulation" if called == name else f"multiplies by {name}, out of reach of the emulation"
+        why = "has no emulation" if called == name else f"multiplies in {name}, which the emulation cannot reach"
         if torch._C._current_graph_task_id() >= 0:
-            why = "is in the backward pass of what did not run forward in the emulation"
+            why = "is in the backward pass of something that ran forward outside the emulation"
         emulation.check(called, why)
         with standing_aside():
             result = func(*args, **kwargs)
@@ -123,7 +123,7 @@ class Net(TorchDispatchMode):
 
 @contextmanager
 def standing_aside() -> Iterator[None]:
-    """No emulation in here."""
+    """Suspend emulation."""
     before = here.mode, here.emulation
     here.mode = here.emulation = None
     try:
@@ -133,10 +133,10 @@ def standing_aside() -> Iterator[None]:
 
 
 def carry_over(emulation: "Emulation", op: str) -> None:
-    """If a product is inside somebody's autograd.Function, let its backward run in the emulation wherever it is called.
+    """If a product is inside a custom autograd.Function, run that Function's backward in the emulation, too.
 
-    Such a Function runs without autograd, so that its products have no gradients of ours. Its context, which is the
-    node of autograd's graph, is the first argument of the frame that `Function.apply` called.
+    Such a Function runs without autograd, so its products do not get our gradients. Its context, which is the node of
+    autograd's graph, is the first argument of the frame that `Function.apply` called.
     """
     frame, inside = sys._getframe(1), None
     while frame is not None:
@@ -147,14 +147,14 @@ def carry_over(emulation: "Emulation", op: str) -> None:
                 _carry(emulation, node)
             elif any(isinstance(x, Tensor) and x.requires_grad for x in frame.f_locals.get("args", ())):
                 name = frame.f_locals["cls"].__name__
-                emulation.check(op, f"is in {name}.forward, which takes no ctx by which its gradients are found")
+                emulation.check(op, f"is in {name}.forward, which takes no ctx, so its backward cannot be found")
         frame, inside = frame.f_back, frame  # type: ignore[assignment]
 
 
 def _carry(emulation: "Emulation", node: Any) -> None:
     if "apply" in vars(node):
         return
-    reference = weakref.ref(node)  # no cycle, which would keep the graph alive
+    reference = weakref.ref(node)  # a cycle would keep the graph alive
 
     def apply(*gradients: Any) -> Any:
         own = reference()
@@ -167,11 +167,11 @@ def _carry(emulation: "Emulation", node: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _body(func: Any) -> Callable[..., Any] | None:
-    """A function that torch wrote in Python, without its question whether a mode takes it over."""
+    """A torch function written in Python, without its check for overrides."""
     if not isinstance(func, FunctionType):
         return None
     asking = [name for name in func.__code__.co_names if name.startswith("has_torch") and name in func.__globals__]
-    if not asking or "__class__" in func.__code__.co_freevars:  # super() would come back here by the same name
+    if not asking or "__class__" in func.__code__.co_freevars:  # super() would end up here again under the same name
         return None
     own = func.__globals__ | dict.fromkeys(asking, lambda *tensors: False)
     body = FunctionType(func.__code__, own, func.__name__, func.__defaults__, func.__closure__)
@@ -180,7 +180,7 @@ def _body(func: Any) -> Callable[..., Any] | None:
 
 
 def _name(func: Any) -> str:
-    """matmul of torch.matmul, Tensor.__matmul__, torch.linalg.matmul, torch.ops.aten.matmul.default."""
+    """`matmul` for torch.matmul, Tensor.__matmul__, torch.linalg.matmul and torch.ops.aten.matmul.default."""
     if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         packet = func._overloadpacket if isinstance(func, torch._ops.OpOverload) else func
         return packet._qualified_op_name.removeprefix("aten::")
@@ -194,7 +194,7 @@ def _multiplies(kernel: Any) -> bool:
 
 
 def _unfit(args: Any, kwargs: Any) -> str:
-    """Why these operands cannot be emulated; empty if they can."""
+    """Why these operands cannot be emulated; empty if they can be."""
     for x in _tensors((*args, *kwargs.values())):
         if x.dtype != torch.float32 and x.dtype != torch.bool:
             return f"has an operand of {x.dtype}, not torch.float32"
@@ -205,10 +205,10 @@ def _unfit(args: Any, kwargs: Any) -> str:
     if forward_ad._current_level >= 0:
         return "is inside forward-mode differentiation"
     if torch.is_autocast_enabled("cpu"):
-        return "is inside torch.autocast, which chooses another precision"
+        return "is inside torch.autocast, which changes the precision"
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if hooks is not None:
-        return "is inside checkpointing or other hooks on saved tensors, so that it may run again elsewhere"
+        return "is inside checkpointing or other saved-tensor hooks, so it may be recomputed elsewhere"
     return ""
 
 
@@ -221,5 +221,5 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def in_backward() -> bool:
-    """Whether autograd's engine is at work, and not recording (as when something is computed again)."""
+    """Whether the autograd engine is running a backward pass without recording (as recomputation would)."""
     return torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()

@@ -1,6 +1,6 @@
-"""Torch's functions that multiply matrices, written as emulated products; their arguments are named as in torch.
+"""Torch's functions that multiply matrices, written as emulated products; arguments are named as in torch.
 
-What is not a product (biases, scales, softmax) stays in float32 and behind it, and is left to autograd.
+Everything else (biases, scales, softmax) stays in float32 after the product, and is left to autograd.
 """
 
 import math
@@ -15,11 +15,11 @@ from shoal.numerics.emulation.contraction import Product, Roles, check_axes
 from shoal.numerics.emulation.convolution import Convolution, Pair, edges_of
 
 BATCH = "".join(chr(ord("α") + n) for n in range(25))
-"""Letters of axes that have none in a call: leading axes of matmul, `...` of einsum."""
+"""Letters for axes without one: leading axes of matmul, `...` of einsum."""
 
 
 class Times(Protocol):
-    """What an emulation gives a function: its name, and the roles of a product's operands."""
+    """What an emulation provides to a function: its name, and the roles of a product's operands."""
 
     op: str
 
@@ -54,12 +54,12 @@ def dot(by: Times, input: Tensor, tensor: Tensor) -> Tensor:
 
 
 def vdot(by: Times, input: Tensor, other: Tensor) -> Tensor:
-    """`dot`: numbers are real."""
+    """The same as `dot` for real numbers."""
     return dot(by, input, other)
 
 
 def inner(by: Times, input: Tensor, other: Tensor) -> Tensor:
-    """(…, K) × (…, K); a number times a tensor is no product of matrices."""
+    """(…, K) × (…, K); a number times a tensor is not a matrix product."""
     if not input.dim() or not other.dim():
         return input * other
     rows, columns = _letters(input.dim() - 1), _letters(other.dim() - 1, input.dim() - 1)
@@ -67,7 +67,7 @@ def inner(by: Times, input: Tensor, other: Tensor) -> Tensor:
 
 
 def matmul(by: Times, input: Tensor, other: Tensor) -> Tensor:
-    """(…, M, K) × (…, K, N), leading axes broadcast; one axis is a row on the left and a column on the right."""
+    """(…, M, K) × (…, K, N), leading axes broadcast; a vector is a row on the left and a column on the right."""
     if not input.dim() or not other.dim():
         raise UserError("matmul needs at least one axis of both operands, not a single number.")
     leading = _letters(max(input.dim(), other.dim(), 2) - 2)
@@ -98,7 +98,7 @@ def baddbmm(by: Times, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: f
 
 
 def addbmm(by: Times, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·(the sum of a batch's products, one sum over batch and K)."""
+    """beta·input + alpha·(sum of the batch's products, as one sum over batch and K)."""
     return _added(input, times(by, batch1, "bmk", batch2, "bkn", "mn"), beta, alpha)
 
 
@@ -108,7 +108,7 @@ def addmv(by: Times, input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1
 
 
 def addr(by: Times, input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·(products of every pair: sums of one)."""
+    """beta·input + alpha·(outer product: sums of one product)."""
     return _added(input, times(by, vec1, "m", vec2, "n", "mn"), beta, alpha)
 
 
@@ -131,7 +131,7 @@ def bilinear(by: Times, input1: Tensor, input2: Tensor, weight: Tensor, bias: Te
 
 
 def einsum(by: Times, equation: str, tensors: Sequence[Tensor], path: object = None) -> Tensor:
-    """From left to right, two operands at a time; letters of one operand only that are not kept are summed first."""
+    """From left to right, two operands at a time; letters of one operand that are not kept are summed first."""
     terms, kept = _equation(equation, tensors)
     pairs = [_diagonal(tensor, axes) for tensor, axes in zip(tensors, terms, strict=True)]
     length: dict[str, int] = {}
@@ -166,7 +166,7 @@ def conv2d(
         return conv2d(by, input[None], weight, bias, stride, padding, dilation, groups)[0]
     if groups < 1 or input.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups:
         raise UserError(
-            f"{by.op} of {tuple(input.shape)} and {tuple(weight.shape)} in {groups} groups: the channels do not fit."
+            f"{by.op} of {tuple(input.shape)} and {tuple(weight.shape)} in {groups} groups: the channels do not match."
         )
     steps, apart = _pair(stride), _pair(dilation)
     edges = edges_of(padding if isinstance(padding, str) else _pair(padding), weight.shape[2:], steps, apart)
@@ -216,7 +216,7 @@ def scaled_dot_product_attention(
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = torch._safe_softmax(scores, -1)  # rows that see nothing give zeros, as torch has it
+    weights = torch._safe_softmax(scores, -1)  # fully masked rows give zeros, as in torch
     return matmul(by, torch.dropout(weights, dropout_p, dropout_p > 0), value)
 
 
@@ -237,25 +237,25 @@ def _letters(count: int, first: int = 0) -> str:
 
 def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     scaled = product if alpha == 1 else alpha * product
-    if beta == 0:  # not even NaN goes through
+    if beta == 0:  # not even NaN propagates
         return scaled
     return (input if beta == 1 else beta * input) + scaled
 
 
 def _narrowed(x: Tensor, xs: str, length: dict[str, int]) -> tuple[Tensor, str]:
-    """x without the axes of length 1 that are longer elsewhere."""
+    """x without axes of length 1 that are longer in other operands."""
     dropped = [n for n, axis in enumerate(xs) if x.shape[n] == 1 and length.get(axis, 1) != 1]
     return x.squeeze(dropped), "".join(axis for n, axis in enumerate(xs) if n not in dropped)
 
 
 def _summed(x: Tensor, xs: str, needed: set[str]) -> tuple[Tensor, str]:
-    """x summed over the axes that nobody else has."""
+    """x summed over the axes that no one else needs."""
     gone = [n for n, axis in enumerate(xs) if axis not in needed]
     return (x.sum(gone) if gone else x), "".join(axis for axis in xs if axis in needed)
 
 
 def _diagonal(x: Tensor, xs: str) -> tuple[Tensor, str]:
-    """x with one axis for each letter: letters that come twice mean the diagonal."""
+    """x with one axis per letter; repeated letters mean the diagonal."""
     for axis in dict.fromkeys(xs):
         while xs.count(axis) > 1:
             first, second = xs.index(axis), xs.rindex(axis)
@@ -265,7 +265,7 @@ def _diagonal(x: Tensor, xs: str) -> tuple[Tensor, str]:
 
 
 def _equation(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, `...` spelled out."""
+    """The letters of each operand and of the result, with `...` expanded."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
@@ -283,12 +283,12 @@ def _equation(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str
         letters = left.replace(",", "").replace(".", "")
         kept = leading + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     if len(set(kept)) != len(kept) or not set(kept) <= set("".join(spelled)):
-        raise UserError(f"einsum '{equation}': every letter of the result must be there once, and in an operand.")
+        raise UserError(f"einsum '{equation}': every letter of the result must appear once, and in an operand.")
     return spelled, kept
 
 
 def _pair(number: Any) -> Pair:
-    """(rows, columns) of a number or of one or two."""
+    """(rows, columns) from one number or a sequence of one or two."""
     numbers = [int(n) for n in number] if isinstance(number, Sequence) else [int(number)]
     return numbers[0], numbers[-1]
 

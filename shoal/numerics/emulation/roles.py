@@ -1,6 +1,6 @@
-"""Which emulation the products of this thread go through, and in which role: knows neither torch nor numba.
+"""The emulation and role of this thread's products; imports neither torch nor numba.
 
-`role` is for those who write gradients out: products in an autograd.Function's `backward` do not show what they are.
+`role` is for hand-written gradients: nothing shows which gradient a product in an autograd.Function's `backward` is.
 """
 
 import threading
@@ -16,32 +16,32 @@ ROLES = ("forward", "grad_input", "grad_weight")
 
 
 class _Here(threading.local):
-    """What holds in this thread."""
+    """State of this thread."""
 
     emulation: "Emulation | None" = None
     mode: object = None
-    """The innermost context's: contexts around it stand aside."""
+    """The mode of the innermost context; outer ones are inactive."""
     role: str | None = None
     calling: str = ""
     """The torch function that the user called, for messages and coverage."""
     refusal: str = ""
-    """The last one, in case that its error does not come through."""
+    """The last refusal, in case its error gets lost on the way."""
 
     def __init__(self) -> None:
         self.entered: list[Any] = []
-        """What the contexts around this one have to put back."""
+        """What each context has to restore."""
 
 
 here = _Here()
 
 
 def emulating() -> bool:
-    """Whether products go through MAC units now, in this thread."""
+    """Whether products in this thread currently go through MAC units."""
     return here.emulation is not None
 
 
 class role:
-    """A context in which products are of this role: `forward`, `grad_input` or `grad_weight`."""
+    """A context in which products have this role: `forward`, `grad_input` or `grad_weight`."""
 
     def __init__(self, name: str) -> None:
         check_choice("role", name, ROLES)

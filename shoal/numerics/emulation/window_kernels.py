@@ -1,4 +1,4 @@
-"""What a convolution's kernel sees, copied out of the input: compiled, as torch is slow at short strides."""
+"""Windows of a convolution, copied from the input; compiled, as torch is slow at short strides."""
 
 import numpy as np
 from numba import njit
@@ -17,7 +17,7 @@ def take_windows(
 ) -> int:
     """Rows first to last of (g, n, p, q) of `seen` (g, n, p, q, c, i, j), of x (n, g, c, h, w).
 
-    `before` zeros stand before x's rows and columns, and as many as are needed behind. Returns 0.
+    x is padded with `before` zeros before its rows and columns, and with as many as needed after them. Returns 0.
     """
     images, rows, columns, channels, taps, across = seen.shape[1:]
     height, width = x.shape[3:]

@@ -1,4 +1,4 @@
-"""What a narrow number can be: floating, fixed-point and block formats, the multipliers' encodings, and their names.
+"""Number formats: floating-point, fixed-point and block formats, multiplier encodings, and their names.
 
-Start with `types`; `notation` reads and writes names, `encodings` are CFG-1 to CFG-6 of the slides.
+Start with `types`; `notation` parses names, `encodings` holds CFG-1 to CFG-6 of the slides.
 """

@@ -1,7 +1,7 @@
-"""The six multiplier encodings of the slides, CFG-1 to CFG-6: each takes a piece of IEEE 754 away to save area.
+"""The six multiplier encodings of the slides, CFG-1 to CFG-6: each drops a part of IEEE 754 to save area.
 
-The steps are cumulative; 5 and 6 are alternatives on top of 4. What an operand's code means changes with 4, 5 and 6
-only: 2 and 3 are about what the multiplier gives out.
+The steps are cumulative; 5 and 6 are alternatives on top of 4. Only 4, 5 and 6 change the meaning of operand codes;
+2 and 3 change the output of the multiplier.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from shoal.numerics.formats.types import FloatFormat
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a multiplier of this configuration reads and gives out."""
+    """Inputs and output of a multiplier in this configuration."""
 
     cfg: int
     nan_code: bool
@@ -24,7 +24,7 @@ class Encoding:
     rounded_output: bool
     """CFG 1 and 2: the product is rounded to the input format; otherwise exact in E(e+1)M(2m+1)."""
     change: str
-    """What the configuration changes against the one before, in the slides' words."""
+    """What changes relative to the previous configuration, in the slides' words."""
 
 
 ENCODINGS = {
@@ -48,7 +48,7 @@ def encoding(cfg: int) -> Encoding:
 
 
 def operand_format(format: FloatFormat, cfg: int) -> FloatFormat:
-    """The format that a multiplier of this configuration really decodes, from the plain EeMm."""
+    """The format that a multiplier of this configuration actually decodes, from the plain EeMm."""
     chosen = encoding(cfg)
     if not isinstance(format, FloatFormat):
         raise UserError(f"CFG-1 to 6 are encodings of floating-point operands, not of {format!r}.")
@@ -56,5 +56,5 @@ def operand_format(format: FloatFormat, cfg: int) -> FloatFormat:
     decoded = (True, chosen.nan_code, chosen.subnormal_inputs, True)
     if (format.infinities, format.nans, format.subnormals, format.signed_zero) not in (plain, decoded):
         plain_name = f"E{format.exponent}M{format.mantissa}"
-        raise UserError(f"cfg={cfg} decides what the ends of {format} mean; give the plain {plain_name}.")
+        raise UserError(f"cfg={cfg} decides what the special codes of {format} mean; give the plain {plain_name}.")
     return replace(format, nans=chosen.nan_code, subnormals=chosen.subnormal_inputs)

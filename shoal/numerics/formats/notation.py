@@ -1,4 +1,4 @@
-"""Formats and MAC units by name: what `repr` writes, what the slides write, and the usual names of others."""
+"""Names of formats and MAC units: what `repr` writes, the slides' notation, and other common names."""
 
 import re
 from functools import lru_cache
@@ -15,23 +15,23 @@ NAMES = {
 
 _FLOAT = re.compile(r"E(\d+)M(\d+)(?:B(\d+))?(FNUZ|FN|F)?(?::([1-6]))?(\(.*\))?", re.IGNORECASE)
 _FIXED = re.compile(r"Q(\d+)\.(\d+)(\(.*\))?", re.IGNORECASE)
-_WHOLE = re.compile(r"\d{1,18}")  # more digits are no length or number of bits, and some are more than `int` reads
+_WHOLE = re.compile(r"\d{1,18}")  # `int` refuses very long numbers, and none of them is a sensible length or bit count
 _FINITE: dict[str, dict[str, Any]] = {
     "F": {"infinities": False, "nans": False},  # finite numbers only
     "FN": {"infinities": False},  # finite numbers and NaN
-    "FNUZ": {"infinities": False, "signed_zero": False},  # ... and no -0
+    "FNUZ": {"infinities": False, "signed_zero": False},  # finite numbers and NaN, no -0
 }
 _WORDS: dict[str, Any] = {"true": True, "false": False}
 UNIT_EXAMPLES = "E5M2:5+E6M5, E5M2:5+Q8.13 and 'E4M3*E5M2:5+E6M9, order=pairwise' are examples"
 
 
 class UnitParts(NamedTuple):
-    """What stands in the name of a MAC unit."""
+    """The parts of a MAC unit's name."""
 
     operands: tuple[FloatFormat | FixedFormat, ...]
     """One or two formats, without the configuration."""
     cfg: int | None
-    """None if it is not written, as with fixed-point operands."""
+    """None if not given, as for fixed-point operands."""
     accumulator: FloatFormat | FixedFormat | None
     options: dict[str, bool | int | str]
 
@@ -39,23 +39,23 @@ class UnitParts(NamedTuple):
 def parse(text: str) -> Format:
     """The format that a text names.
 
-    `E5M2`, with an encoding of the slides `E5M2:5`, with a bias and a finite top `E4M3FN`, `E4M3B11FNUZ`, `E2M1F`, in
-    words `E5M2(bias=16, nans=False)`; `Q8.13`, `Q8.13(sign_extra=True)`; blocks `E4M3/tensor`, `E4M3/row`, `Q1.7/32`,
-    `E2M5F/48x48`; and `fp64`, `fp32`, `tf32`, `fp16`, `bf16`.
+    `E5M2`; with an encoding of the slides `E5M2:5`; with a bias or without infinities `E4M3FN`, `E4M3B11FNUZ`,
+    `E2M1F`; by field `E5M2(bias=16, nans=False)`; `Q8.13`, `Q8.13(sign_extra=True)`; blocks `E4M3/tensor`,
+    `E4M3/row`, `Q1.7/32`, `E2M5F/48x48`; and `fp64`, `fp32`, `tf32`, `fp16`, `bf16`.
     """
     if not isinstance(text, str):
-        raise UserError(f"A format's name is a text such as 'E5M2' or 'Q8.13', not {text!r}.")
+        raise UserError(f"A format's name is a string such as 'E5M2' or 'Q8.13', not {text!r}.")
     return _parse(text)
 
 
 def unit_parts(text: str) -> UnitParts:
-    """The parts of a unit's name: operand formats `:` configuration `+` accumulator, then name=value after commas.
+    """The parts of a unit's name: operand formats `:` configuration `+` accumulator, then comma-separated name=value.
 
     `E5M2:5+Q8.13`, `E4M3*E5M2:5+E6M6` (two operand formats), `E5M2:5` (no accumulator), `E5M2:5+E6M5, order=pairwise`.
-    What the parts mean, and which of them there must be, is for those who ask.
+    The caller decides what the parts mean, and which of them are required.
     """
     if not isinstance(text, str):
-        raise UserError(f"A MAC unit is written as a text such as 'E5M2:5+Q8.13', not {text!r}.")
+        raise UserError(f"A MAC unit is written as a string such as 'E5M2:5+Q8.13', not {text!r}.")
     names, *rest = _outside_brackets(text, ",")
     multiplier, plus, accumulator = names.partition("+")
     operands = _outside_brackets(multiplier, "*")
@@ -68,7 +68,7 @@ def unit_parts(text: str) -> UnitParts:
     for word in rest:
         name, _, value = (part.strip() for part in word.partition("="))
         if not value or name in options:
-            raise UserError(f"'{word.strip()}' in '{text}' is not name=value, once; {UNIT_EXAMPLES}.")
+            raise UserError(f"'{word.strip()}' in '{text}' is not name=value, or is repeated; {UNIT_EXAMPLES}.")
         options[name] = _WORDS.get(value.lower(), int(value) if _WHOLE.fullmatch(value) else value)
     return UnitParts(
         tuple(_scalar(re.sub(r":[^(]*", "", name), text) for name in operands),
@@ -79,14 +79,14 @@ def unit_parts(text: str) -> UnitParts:
 
 
 def _outside_brackets(text: str, separator: str) -> list[str]:
-    """The parts between separators that are in no brackets."""
+    """Split at separators outside of parentheses."""
     return re.split(rf"{re.escape(separator)}(?![^(]*\))", text)
 
 
 def _scalar(name: str, text: str) -> FloatFormat | FixedFormat:
     format = parse(name)
     if isinstance(format, BlockFormat):
-        raise UserError(f"'{text}' has blocks; a unit multiplies and adds their elements, so write {format.element}.")
+        raise UserError(f"'{text}' has blocks; a unit multiplies and adds single elements, so write {format.element}.")
     return format
 
 
@@ -121,7 +121,7 @@ def _element(name: str, text: str) -> FloatFormat | FixedFormat:
             integer, fraction, words = match.groups()
             return FixedFormat(int(integer), int(fraction), **_fields(words))
     except (TypeError, ValueError):
-        pass  # an unknown or repeated word in the brackets
+        pass  # an unknown or repeated field in the parentheses
     raise UserError(f"'{text}' is not a format; E5M2, E5M2:5, E4M3FN, Q8.13, Q1.7/row and bf16 are examples.")
 
 

@@ -1,7 +1,7 @@
 """Number formats as frozen values: floating point, fixed point, and blocks that share an exponent.
 
-A code is the bit pattern of a number, as an unsigned integer. Every value of every format is a Python float, exactly:
-what would not be one (60 mantissa bits, say) is refused when the format is made.
+A code is the bit pattern of a number, as an unsigned integer. Every value of every format is exactly a Python float;
+formats that would need more (60 mantissa bits, say) are refused on construction.
 """
 
 import math
@@ -14,29 +14,30 @@ from numpy.typing import NDArray
 from shoal.errors import UserError, check_choice, whole_number
 
 SUBNORMALS = ("gradual", "normal", "zero")
-MOST_LISTED = 24  # bits of a format whose values are still listed
+MOST_LISTED = 24  # widest format, in bits, whose values are listed
 
 Row = tuple[str, str]
 
 
 @dataclass(frozen=True, repr=False)
 class FloatFormat:
-    """EeMm: one sign, e exponent and m mantissa bits; by default like IEEE 754, with inf, NaN and gradual underflow.
+    """EeMm: one sign bit, e exponent bits, m mantissa bits; by default as in IEEE 754, with inf, NaN and subnormals.
 
-    With exponent field f, mantissa field t and bias b, a number is ±(1 + t/2^m)·2^(f-b), except at the two ends.
+    With exponent field f, mantissa field t and bias b, a number is ±(1 + t/2^m)·2^(f-b), except in the lowest
+    and the top exponent field.
 
-    f = 0 is what `subnormals` says: `gradual` ±t·2^(1-b-m); `normal` ±(1 + t/2^m)·2^-b for t ≠ 0 and ±0 for t = 0
-    (so 2^-b has no code: the hole); `zero` ±0 whatever t is.
+    `subnormals` decides what f = 0 means: `gradual` ±t·2^(1-b-m); `normal` ±(1 + t/2^m)·2^-b for t ≠ 0 and ±0 for t = 0
+    (so 2^-b has no code: the hole); `zero` ±0 for every t.
 
-    The top field f = 2^e-1 depends on `infinities` and `nans`. Both: t = 0 is ±inf, all else NaN. One of them: t all
-    ones is ±inf, or NaN, and all else are ordinary numbers. None: all are ordinary numbers. Without `signed_zero` the
-    code of -0 is the only NaN, so that the top field does not need one.
+    The top field f = 2^e-1 depends on `infinities` and `nans`. With both, t = 0 is ±inf and all other codes are NaN.
+    With one of them, t all ones is ±inf (or NaN), and the other codes are ordinary numbers. With neither, all are
+    ordinary numbers. Without `signed_zero` the code of -0 is the only NaN, so the top field needs none.
     """
 
     exponent: int
     mantissa: int
     bias: int | None = None
-    """2^(e-1) - 1 if not given."""
+    """2^(e-1) - 1 by default."""
     subnormals: str = "gradual"
     infinities: bool = True
     nans: bool = True
@@ -58,16 +59,21 @@ class FloatFormat:
         if not self.signed_zero and not self.nans:
             raise UserError(f"{name} without signed_zero needs nans: the code of -0 is the NaN.")
         if self._reserves_top and mantissa == 0:
-            raise UserError(f"{name} has no code for NaN beside infinity; leave out infinities or nans.")
+            raise UserError(f"{name} has no code for both infinity and NaN; disable infinities or nans.")
         if self.lowest_exponent < -1022 or self.lsb_exponent < -1074 or self.highest_exponent > 1023:
             raise UserError(f"{name} with bias {bias} has numbers outside the range of float64.")
         if self._largest_code < 1 or self._magnitude(self._largest_code) == 0:
-            raise UserError(f"{name} with these infinities, nans and subnormals has no number except zero.")
+            raise UserError(f"{name} with these infinities, nans and subnormals has no value except zero.")
 
     @property
     def width(self) -> int:
         """Bits of a code."""
         return 1 + self.exponent + self.mantissa
+
+    @property
+    def significant_bits(self) -> int:
+        """Bits of the significand, the implicit one included."""
+        return self.mantissa + 1
 
     @cached_property
     def max(self) -> float:
@@ -81,18 +87,18 @@ class FloatFormat:
 
     @property
     def min_normal(self) -> float:
-        """2^(1-b): the smallest value whose exponent field is not 0."""
+        """2^(1-b): the smallest value with a nonzero exponent field."""
         return math.ldexp(1.0, 1 - self.exponent_bias)
 
     @cached_property
     def min_positive(self) -> float:
-        """The smallest value above zero."""
+        """The smallest positive value."""
         codes = range(1, 3) if self.subnormals != "zero" else range(2**self.mantissa, 2**self.mantissa + 1)
         return next(value for value in map(self._magnitude, codes) if value > 0)
 
     @property
     def lowest_exponent(self) -> int:
-        """Exponent of the lowest binade with m mantissa bits; below it the spacing of the values does not shrink."""
+        """Exponent of the lowest binade with m mantissa bits; below it the spacing of the values is constant."""
         return -self.exponent_bias if self.subnormals == "normal" and self.mantissa else 1 - self.exponent_bias
 
     @property
@@ -122,13 +128,13 @@ class FloatFormat:
         return -value if negative and (value or self.signed_zero) else value
 
     def encode(self, value: float) -> int:
-        """The code of a value of this format; of several codes (zero, NaN) the usual one. Nothing is rounded."""
+        """The code of a value of this format; the canonical one where there are several (zero, NaN). Never rounds."""
         value = float(value)
         sign = 2 ** (self.width - 1) if math.copysign(1.0, value) < 0 else 0
         if math.isnan(value) and self.nans:
             if not self.signed_zero:
                 return 2 ** (self.width - 1)
-            quiet = 2 ** (self.mantissa - 1) if self._reserves_top else 1  # the usual quiet NaN of IEEE formats
+            quiet = 2 ** (self.mantissa - 1) if self._reserves_top else 1  # the canonical quiet NaN of IEEE formats
             return self._largest_code + quiet + (1 if self._reserves_top else 0)
         if math.isinf(value) and self.infinities:
             return sign + self._largest_code + 1
@@ -141,7 +147,7 @@ class FloatFormat:
         raise UserError(f"{value!r} is not a value of {self}; round it with quantize first.")
 
     def values(self) -> NDArray[np.float64]:
-        """All finite values in ascending order, zero once."""
+        """All finite values in ascending order, with zero once."""
         _check_listable(self)
         field, fraction = np.divmod(np.arange(self._largest_code + 1), 2**self.mantissa)
         normal = (field > 0) | ((self.subnormals == "normal") & (fraction > 0))
@@ -168,7 +174,7 @@ class FloatFormat:
         ]
 
     def ends(self) -> list[tuple[str, str, str]]:
-        """What the two special exponent fields hold: rows (mantissa field in binary, top field, field 0)."""
+        """Meaning of the two special exponent fields: rows of (mantissa field in binary, top field, field 0)."""
         _check_listable(self)
         top = (2**self.exponent - 1) << self.mantissa
         return [
@@ -177,7 +183,7 @@ class FloatFormat:
         ]
 
     def __repr__(self) -> str:
-        """E5M2; E5M2:4, :5 or :6 for the encodings of CFG-4 to 6; any other difference in brackets."""
+        """E5M2; E5M2:4, :5 or :6 for the encodings of CFG-4 to 6; any other difference in parentheses."""
         name = f"E{self.exponent}M{self.mantissa}"
         different: dict[str, object] = {} if self.bias == 2 ** (self.exponent - 1) - 1 else {"bias": self.bias}
         suffix = ""
@@ -192,7 +198,7 @@ class FloatFormat:
 
     @property
     def exponent_bias(self) -> int:
-        assert self.bias is not None  # set when the format was made
+        assert self.bias is not None  # set on construction
         return self.bias
 
     @property
@@ -201,7 +207,7 @@ class FloatFormat:
 
     @property
     def _largest_code(self) -> int:
-        """The magnitude code of the largest finite value; what is above it is special."""
+        """The magnitude code of the largest finite value; codes above it are special."""
         codes = 2 ** (self.exponent + self.mantissa)
         if self._reserves_top:
             return codes - 2**self.mantissa - 1
@@ -220,7 +226,7 @@ class FloatFormat:
         return 0.0
 
     def _magnitude_code(self, magnitude: float) -> int:
-        """The code of a magnitude that may have one: right if it decodes to the magnitude again."""
+        """Candidate code of a magnitude: correct if it decodes to the same magnitude."""
         exponent = math.frexp(magnitude)[1] - 1
         lowest = -self.exponent_bias if self.subnormals == "normal" else 1 - self.exponent_bias
         exponent = max(exponent, lowest)
@@ -233,10 +239,10 @@ class FloatFormat:
 
 @dataclass(frozen=True, repr=False)
 class FixedFormat:
-    """Qi.f: two's complement with f bits after the point, the sign counted among the i before it.
+    """Qi.f: two's complement with f bits after the binary point; the i bits before it include the sign.
 
-    Width i + f, range -2^(i-1) to 2^(i-1) - 2^-f. With `sign_extra` the sign is a bit of its own beside the i: width
-    i + f + 1, range twice as wide. No infinities, no NaN, one zero.
+    Width i + f, range -2^(i-1) to 2^(i-1) - 2^-f. With `sign_extra` the sign is a separate bit: width i + f + 1 and
+    twice the range. No infinities, no NaN, a single zero.
     """
 
     integer: int
@@ -260,13 +266,18 @@ class FixedFormat:
         return self.integer + self.fraction + self.sign_extra
 
     @property
+    def significant_bits(self) -> int:
+        """Bits of a magnitude."""
+        return self.width - 1
+
+    @property
     def max(self) -> float:
         """The largest value."""
         return math.ldexp(2 ** (self.width - 1) - 1, -self.fraction)
 
     @property
     def min(self) -> float:
-        """The smallest value, one step further from zero than `max`."""
+        """The most negative value, one step further from zero than `max`."""
         return math.ldexp(-(2 ** (self.width - 1)), -self.fraction)
 
     @property
@@ -291,7 +302,7 @@ class FixedFormat:
         return math.ldexp(code - 2 * half if code >= half else code, -self.fraction)
 
     def encode(self, value: float) -> int:
-        """The code of a value of this format. Nothing is rounded."""
+        """The code of a value of this format. Never rounds."""
         value = float(value)
         if self.min <= value <= self.max:
             multiple = math.ldexp(value, self.fraction)
@@ -321,11 +332,14 @@ class FixedFormat:
         return f"Q{self.integer}.{self.fraction}" + brackets({"sign_extra": True} if self.sign_extra else {})
 
 
+Scalar = FloatFormat | FixedFormat
+
+
 @dataclass(frozen=True, repr=False)
 class BlockFormat:
-    """Elements that share a power of two: 2^s·v with one s a block and v a value of `element`.
+    """Elements that share a power of two: 2^s·v with one s per block and v a value of `element`.
 
-    With a FloatFormat the share is an exponent bias (FP8-SEB, block minifloat), with a FixedFormat it is the exponent
+    With a FloatFormat the shared part is an exponent bias (FP8-SEB, block minifloat), with a FixedFormat the exponent
     itself (block floating point). A block is the whole tensor (`tensor`), all of the last axis (`row`), runs of n along
     the last axis (n), or tiles of (h, w) over the last two axes; the last run and the tiles at the edge may be smaller.
 
@@ -350,7 +364,7 @@ class BlockFormat:
 
     @property
     def width(self) -> int:
-        """Bits of an element; the shared exponent comes on top."""
+        """Bits of an element, without the shared exponent."""
         return self.element.width
 
     @property
@@ -372,7 +386,7 @@ class BlockFormat:
         return math.ldexp(self.element.decode(code), shared)
 
     def encode(self, value: float, shared: int = 0) -> int:
-        """The code of a value in a block with this s. Nothing is rounded."""
+        """The code of a value in a block with this s. Never rounds."""
         return self.element.encode(math.ldexp(value, -shared))
 
     def describe(self) -> list[Row]:
@@ -390,7 +404,7 @@ Format = FloatFormat | FixedFormat | BlockFormat
 
 
 def truth(what: str, value: object) -> bool:
-    """`value`, refusing what is neither True nor False."""
+    """`value` if it is True or False; anything else is refused."""
     if not isinstance(value, bool):
         raise UserError(f"{what} must be True or False, not {value!r}.")
     return value

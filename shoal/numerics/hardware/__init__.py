@@ -1,4 +1,5 @@
-"""What a MAC unit costs: LUTs and DSPs, energy and silicon, from the slides' tables and fits of them.
+"""Hardware cost of MAC units: LUTs and DSPs, energy and silicon area, from the slides' tables and fits of them.
 
-Start with `area`. `tables` are the slides' figures, `fits` speak between them, `report` makes tables for a person.
+Start with `area` and `energy`. `tables` holds the slides' figures, `fits` interpolates between them, `units` reads the
+unit in question, `report` formats the result.
 """

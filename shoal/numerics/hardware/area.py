@@ -1,114 +1,121 @@
 """Hardware cost of a MAC unit on an FPGA: LUTs and DSPs of its parts, of the array and of the whole system.
 
-Every figure that the slides tabulate is returned as it stands there. In between, least-squares fits of the same tables
-speak, and every figure says what it is: `tabulated`; `interpolated`, between the rows of the fit; or `extrapolated`,
-beyond them or resting on an assumption. `docs/numerics.md` lists the fits, their errors and the assumptions.
+Figures that the slides tabulate are returned unchanged. Others come from least-squares fits of the same tables, and
+every figure is labelled: `tabulated`; `interpolated`, between the rows of the fit; or `extrapolated`, beyond them or
+based on an assumption. `docs/numerics.md` lists the fits, their errors and the assumptions.
 """
 
 import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from shoal.errors import check_range, whole_number
+from shoal.errors import UserError, check_range, whole_number
 from shoal.numerics.formats.notation import parse
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.hardware import tables
-from shoal.numerics.hardware.design import MOST_LUT_MANTISSA, Design, Scalar, bits_of, parse_design, product_bits
 from shoal.numerics.hardware.fits import Fit
-from shoal.numerics.mac.unit import MacUnit
+from shoal.numerics.hardware.units import Unit, datapath_of
+from shoal.numerics.mac.datapath import Datapath, bits_of
 
 KINDS = ("tabulated", "interpolated", "extrapolated")
 MOST_PES = 2**20
+MOST_LUT_MANTISSA = 3  # up to here floats need no DSPs: slide 'MAC Design Space Exploration', Multiplier
 
 Resources = tables.Resources
 
 
 @dataclass(frozen=True)
 class Area:
-    """LUTs and DSPs of a part, and how they are known."""
+    """LUTs and DSPs of a part, and where they come from."""
 
     luts: float
     dsps: int
     kind: str
     """`tabulated`, `interpolated` or `extrapolated`."""
     error: float | None
-    """Standard error of the LUTs; 0 if tabulated, None if nothing is left to judge it by."""
+    """Standard error of the LUTs; 0 if tabulated, None if the fit has no degrees of freedom left."""
     source: str
-    """The slide, or what the figure was made from."""
+    """The slide, or how the figure was derived."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A MAC unit's parts, their sum, and what an array of them takes alone and within a system."""
+    """Area of a MAC unit's parts, of the unit, of an array of units and of the whole system."""
 
-    design: Design
+    datapath: Datapath
     pes: int
     multiplier: Area
     converter: Area | None
-    """From the float product to the fixed accumulator; None where none is needed."""
+    """From the float product to the fixed-point accumulator; None if not needed."""
     accumulator: Area
     unit: Area
     """One MAC unit: multiplier, converter and accumulator."""
     array: Area
     """`pes` units."""
     surroundings: Area
-    """System less array: FP32 converters, interconnect, buffers for the accumulators' output."""
+    """System minus array: FP32 converters, interconnect, buffers for the accumulators' output."""
     system: Area
 
     @property
     def saving(self) -> float:
-        """The part of the FP32 system's LUTs that this system saves; negative if it takes more."""
+        """LUTs saved relative to the FP32 system, as a fraction; negative if this system takes more."""
         return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
 
 
-def mac_cost(design: str | MacUnit | Design, pes: int = tables.SYSTEM_PES) -> Cost:
-    """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4)."""
-    design = parse_design(design)
+def mac_cost(unit: Unit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cost:
+    """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4).
+
+    Without `dsps` the significands of floats with more than three mantissa bits are multiplied in LUTs, too.
+    """
+    path = datapath_of(unit)
     pes = whole_number("pes", pes)
     check_range("pes", pes, 1, MOST_PES)
-    multiplier, accumulator = multiplier_area(design), accumulator_area(design.accumulator)
-    converter = converter_area(design)
-    unit = _sum([part for part in (multiplier, converter, accumulator) if part], "sum of the parts")
-    array = _times(unit, pes)
-    system = _system(design, pes, unit, accumulator)
+    multiplier, accumulator = multiplier_area(path, dsps), accumulator_area(path.accumulator)
+    converter = converter_area(path)
+    one = _sum([part for part in (multiplier, converter, accumulator) if part], "sum of the parts")
+    array = _times(one, pes)
+    system = _system(path, pes, dsps, one, accumulator)
     around = (system.luts - array.luts, system.dsps - array.dsps)
     error = array.error if system.kind == "tabulated" else system.error
-    surroundings = Area(*around, _worst(system, array), error, "system less array")
-    return Cost(design, pes, multiplier, converter, accumulator, unit, array, surroundings, system)
+    surroundings = Area(*around, _worst(system, array), error, "system minus array")
+    return Cost(path, pes, multiplier, converter, accumulator, one, array, surroundings, system)
 
 
-def multiplier_area(design: Design) -> Area:
-    """The multiplier: LUTs only for floats of up to three mantissa bits, else with DSPs.
+def multiplier_area(path: Datapath, dsps: bool = True) -> Area:
+    """The multiplier: LUTs only for floats of up to three mantissa bits, otherwise with DSPs.
 
-    Of two formats: half of each one's own multiplier; half the difference is the error.
+    For two formats: the mean of the multipliers for either format, with half the difference as the error.
     """
-    if design.second is not None:
-        one, other = (multiplier_area(replace(design, operand=o, second=None)) for o in (design.operand, design.second))
+    a, b = path.operands
+    if a != b:
+        one, other = (multiplier_area(replace(path, operands=(format, format)), dsps) for format in (a, b))
         own = _root([one.error, other.error, (one.luts - other.luts) / 2])
         return Area(
             (one.luts + other.luts) / 2, max(one.dsps, other.dsps), "extrapolated", own, "mean over the operands"
         )
-    if isinstance(design.operand, FixedFormat):
-        return _fixed_multiplier(design.operand)
-    bits = bits_of(design.operand)
-    alone = bits[1] <= MOST_LUT_MANTISSA or not design.dsps
-    table = tables.MULTIPLIER_WITHOUT_DSPS if not design.dsps else tables.MULTIPLIER
+    if isinstance(a, FixedFormat):
+        if not dsps:
+            raise UserError(f"There are no figures for a {a} multiplier without DSPs; leave dsps on.")
+        return _fixed_multiplier(a)
+    bits = bits_of(a)
+    in_luts = not (dsps and _wide(path))
+    table = tables.MULTIPLIER if dsps or not _wide(path) else tables.MULTIPLIER_WITHOUT_DSPS
     if basic := _rows(table).get(bits):
         area = Area(*basic, "tabulated", 0.0, table.source)
     else:
-        area = _fitted("multiplier in LUTs" if alone else "multiplier with DSPs", bits, sum(bits) + 1)
-        area = replace(area, dsps=0 if alone else _dsps(bits[1] + 1))
-    assert design.cfg is not None
-    share = tables.CFG_SHARES[design.cfg]
+        area = _fitted("multiplier in LUTs" if in_luts else "multiplier with DSPs", bits, sum(bits) + 1)
+        area = replace(area, dsps=0 if in_luts else _dsps(bits[1] + 1))
+    assert path.cfg is not None
+    share = tables.CFG_SHARES[path.cfg]
     if share == 1:
         return area
     error = None if area.error is None else math.hypot(share * area.error, tables.CFG_SHARE_ERROR * area.luts)
-    source = f"CFG-1, of which {share:.0%} is left by assumption"
+    source = f"{share:.0%} of CFG-1, by assumption"
     return replace(area, luts=share * area.luts, kind="extrapolated", error=error, source=source)
 
 
 def accumulator_area(format: Scalar) -> Area:
-    """The accumulator, by its own format alone: float (shifters, rounding) or fixed (saturation)."""
+    """The accumulator, by its format alone: float (shifters, rounding) or fixed point (saturation)."""
     bits = bits_of(format)
     if row := _rows(tables.ACCUMULATOR, type(format)).get(bits):
         return Area(*row, "tabulated", 0.0, tables.ACCUMULATOR.source)
@@ -117,15 +124,15 @@ def accumulator_area(format: Scalar) -> Area:
     return _fitted("fixed accumulator", (format.width,), format.width)
 
 
-def converter_area(design: Design) -> Area | None:
-    """From the float product to the fixed accumulator; None where there is no such step.
+def converter_area(path: Datapath) -> Area | None:
+    """From the float product to the fixed-point accumulator; None if there is no such step.
 
-    The table knows one target, Q8.13. Another one is given the same LUTs: the system rows fit best if a wider target
-    costs nothing more. What it would cost more in proportion to its width is the error.
+    The table has one target, Q8.13. Other targets are assumed to take the same LUTs: the system rows fit best if a
+    wider target costs nothing extra. The extra cost in proportion to its width is the error.
     """
-    if not isinstance(design.operand, FloatFormat) or not isinstance(design.accumulator, FixedFormat):
+    if not path.converts:
         return None
-    product, target, known = product_bits(design), design.accumulator, parse(tables.CONVERTER_TARGET)
+    product, target, known = path.product_bits, path.accumulator, parse(tables.CONVERTER_TARGET)
     if row := _converter_rows().get(product):
         area = Area(row, 0, "tabulated", 0.0, tables.CONVERTER.source)
     else:
@@ -133,12 +140,12 @@ def converter_area(design: Design) -> Area | None:
     if bits_of(target) == bits_of(known):
         return area
     error = math.hypot(area.error or 0.0, area.luts * (target.width / known.width - 1))
-    source = f"that to {known}, by assumption the same to {target}"
+    source = f"the same as to {known}, by assumption"
     return Area(max(area.luts, float(target.width)), 0, "extrapolated", error, source)
 
 
 def fits() -> list[Fit]:
-    """The fits that speak between the tables' rows."""
+    """The fits used between the tables' rows."""
     return [*_part_fits().values(), _surroundings_fit()]
 
 
@@ -150,29 +157,29 @@ def _fixed_multiplier(format: FixedFormat) -> Area:
 
 
 def _dsps(bits: int) -> int:
-    """DSP blocks (27 × 18 bits, signed) for a product of two magnitudes; as tabulated for 8, 11, 15, 24 and 31 bits."""
+    """DSP blocks (27 × 18 bits, signed) for a product of magnitudes; as tabulated for 8, 11, 15, 24 and 31 bits."""
     return math.ceil(bits / 26) * math.ceil(bits / 17)
 
 
-def _system(design: Design, pes: int, unit: Area, accumulator: Area) -> Area:
-    """The whole system: its row in the table, or the array and what a fit of the table's rows puts around it.
+def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area) -> Area:
+    """The whole system: its row in the table, or the array plus surroundings from a fit of the table's rows.
 
-    The rows know one low-precision multiplier, E5M2 in CFG-5. With another one the figure is extrapolated, and the
-    errors of both multipliers count; with that one they cancel. Of what is around another number of PEs, the part that
-    goes with the width of the output is taken to grow with it.
+    The rows have one low-precision multiplier, E5M2 in CFG-5. With any other the figure is extrapolated, and the errors
+    of both multipliers count; with that one they cancel. For another number of PEs, the part of the surroundings that
+    depends on the output width is assumed to grow in proportion.
     """
-    row = _system_rows().get(_key(design))
-    if row and pes == tables.SYSTEM_PES:
+    row = _system_rows().get(_key(path))
+    if row and pes == tables.SYSTEM_PES and (dsps or not _wide(path)):
         return Area(*row, "tabulated", 0.0, tables.SYSTEM.source)
     fit = _surroundings_fit()
-    around = fit((design.accumulator.width,))
-    grown = (pes / tables.SYSTEM_PES - 1) * float(fit.coefficients[1]) * design.accumulator.width
-    if _key(design)[:-1] == _key(parse_design("fp32"))[:-1]:  # with DSPs or without
-        luts, dsps = _fp32_surroundings()
-        luts, dsps = pes * unit.luts + luts + grown, pes * unit.dsps + round(dsps * pes / tables.SYSTEM_PES)
-        return Area(luts, dsps, "extrapolated", None, "array, and what the FP32 row has around it")
-    anchor = parse_design("E5M2:5")
-    if _key(design) == _key(replace(anchor, accumulator=design.accumulator)):
+    around = fit((path.accumulator.width,))
+    grown = (pes / tables.SYSTEM_PES - 1) * float(fit.coefficients[1]) * path.accumulator.width
+    if _key(path) == _key(datapath_of("fp32")):  # with DSPs or without
+        luts, blocks = _fp32_surroundings()
+        luts, blocks = pes * unit.luts + luts + grown, pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
+        return Area(luts, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row")
+    anchor = datapath_of("E5M2:5")
+    if _key(path) == _key(replace(anchor, accumulator=path.accumulator)):
         between = around.inside and accumulator.kind != "extrapolated" and pes == tables.SYSTEM_PES
         errors = [around.error, _scaled(accumulator.error, pes)]
     else:
@@ -180,12 +187,12 @@ def _system(design: Design, pes: int, unit: Area, accumulator: Area) -> Area:
         errors = [around.error, _scaled(unit.error, pes), _scaled(multiplier_area(anchor).error, pes)]
     kind = "interpolated" if between else "extrapolated"
     luts = pes * unit.luts + around.value + grown
-    return Area(luts, pes * unit.dsps, kind, _root(errors), "array, and a fit of the system rows around it")
+    return Area(luts, pes * unit.dsps, kind, _root(errors), "array plus a fit of the system rows' surroundings")
 
 
 @cache
 def _part_fits() -> dict[str, Fit]:
-    """The fits of single parts, from the tables' rows without the FP32 accumulator, which is another design."""
+    """Fits of single parts, from the tables' rows without the FP32 accumulator, which is a different design."""
     multiplier, accumulator = _rows(tables.MULTIPLIER), _rows(tables.ACCUMULATOR)
     in_luts = {point: luts for point, (luts, dsps) in multiplier.items() if not dsps}
     in_luts |= {point: luts for point, (luts, _) in _rows(tables.MULTIPLIER_WITHOUT_DSPS).items()}
@@ -208,18 +215,18 @@ def _fit(name: str) -> Fit:
 
 @cache
 def _surroundings_fit() -> Fit:
-    """What is around the array of the low-precision systems, by the width of the accumulators' output."""
+    """Surroundings of the array in the low-precision systems, by the width of the accumulators' output."""
     rows: dict[tuple[int, ...], float] = {}
-    for design, (luts, _) in ((parse_design(name), row) for name, row in tables.SYSTEM.rows.items()):
-        if design.cfg == 5:
-            parts = [multiplier_area(design), converter_area(design), accumulator_area(design.accumulator)]
-            rows[(design.accumulator.width,)] = luts - tables.SYSTEM_PES * sum(part.luts for part in parts if part)
+    for path, (luts, _) in ((datapath_of(name), row) for name, row in tables.SYSTEM.rows.items()):
+        if path.cfg == 5:
+            parts = [multiplier_area(path), converter_area(path), accumulator_area(path.accumulator)]
+            rows[(path.accumulator.width,)] = luts - tables.SYSTEM_PES * sum(part.luts for part in parts if part)
     return Fit("surroundings", ("1", "W"), lambda p: (1, *p), rows)
 
 
 @cache
 def _fp32_surroundings() -> tuple[float, int]:
-    """The FP32 system less its array; the DSPs (one a PE) are not explained by the slides."""
+    """The FP32 system minus its array; the slides do not explain its DSPs (one per PE)."""
     luts, dsps = tables.SYSTEM.rows["fp32+fp32"]
     parts = (tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"])
     return luts - tables.SYSTEM_PES * sum(p[0] for p in parts), dsps - tables.SYSTEM_PES * sum(p[1] for p in parts)
@@ -227,13 +234,17 @@ def _fp32_surroundings() -> tuple[float, int]:
 
 @cache
 def _system_rows() -> dict[tuple[object, ...], Resources]:
-    return {_key(parse_design(name)): row for name, row in tables.SYSTEM.rows.items()}
+    return {_key(datapath_of(name)): row for name, row in tables.SYSTEM.rows.items()}
 
 
-def _key(design: Design) -> tuple[object, ...]:
-    """What two designs of the same area have in common: biases and the like do not matter."""
-    formats = (design.operand, design.second or design.operand, design.accumulator)
-    return *((type(format), bits_of(format)) for format in formats), design.cfg, design.dsps
+def _key(path: Datapath) -> tuple[object, ...]:
+    """Identifies units of the same area: biases and the like do not matter."""
+    return *((type(format), bits_of(format)) for format in (*path.operands, path.accumulator)), path.cfg
+
+
+def _wide(path: Datapath) -> bool:
+    """Whether the significands of a float multiplier are so wide that DSPs multiply them."""
+    return any(isinstance(a, FloatFormat) and a.mantissa > MOST_LUT_MANTISSA for a in path.operands)
 
 
 def _rows(table: tables.Table[Resources], kind: type = FloatFormat) -> dict[tuple[int, ...], Resources]:
@@ -251,7 +262,7 @@ def _by_width(table: tables.Table[Resources]) -> dict[tuple[int, ...], float]:
 
 
 def _fitted(name: str, point: tuple[int, ...], least: int) -> Area:
-    """A part by its fit, the DSPs left out, but at least a LUT for each bit it gives out."""
+    """A part's LUTs by its fit, but at least one per output bit; without DSPs."""
     estimate = _fit(name)(point)
     kind = "interpolated" if estimate.inside else "extrapolated"
     return Area(max(estimate.value, float(least)), 0, kind, estimate.error, f"fit of the {name}")
@@ -275,6 +286,6 @@ def _scaled(error: float | None, n: int) -> float | None:
 
 
 def _root(errors: list[float | None]) -> float | None:
-    """Errors of independent figures together; None if one is not known."""
+    """Combined error of independent figures; None if one is unknown."""
     known = [error for error in errors if error is not None]
     return math.hypot(*known) if len(known) == len(errors) else None

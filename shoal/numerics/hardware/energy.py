@@ -1,24 +1,23 @@
-"""Energy of an operation at 45 nm, the silicon it takes, and the energy of moving an operand: the slides' tables.
+"""Energy and silicon area of an operation at 45 nm, and the energy of moving an operand, from the slides' tables.
 
-They have integers of 8 and 32 bits, FP16 and FP32. Between and beyond, a power law through the two figures speaks: in
-the width of integers (a fixed point costs nothing), and in the significand's bits of floats. Two figures fix such a
-law, so nothing is left to judge it by.
+The tables have 8-bit and 32-bit integers, FP16 and FP32. Other widths follow a power law through the two figures: in
+the width of integers (a fixed binary point costs nothing), and in the significand bits of floats. Two figures determine
+such a law, so there is no error estimate.
 """
 
 import math
 from dataclasses import dataclass
 
 from shoal.errors import check_choice
-from shoal.numerics.formats.types import FloatFormat
+from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import KINDS
-from shoal.numerics.hardware.design import Design, Scalar, parse_design
-from shoal.numerics.mac.unit import MacUnit
+from shoal.numerics.hardware.units import Unit, datapath_of
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a multiplication and an addition take: pJ of energy, or μm² of silicon."""
+    """Cost of a multiplication and an addition: energy in pJ, or silicon area in μm²."""
 
     multiply: float
     add: float
@@ -27,34 +26,32 @@ class Operation:
 
     @property
     def total(self) -> float:
-        """Of one multiply-accumulate. A converter between the two is not in the tables and not counted."""
+        """Cost of one multiply-accumulate; a converter is not in the tables and not counted."""
         return self.multiply + self.add
 
 
-def energy(design: str | MacUnit | Design) -> Operation:
-    """pJ of a multiplication of the unit's operands and of an addition in its accumulator. The CFG has no figures."""
-    return _operation(design, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
+def energy(unit: Unit) -> Operation:
+    """Energy in pJ of a multiplication of the unit's operands and an addition in its accumulator, whatever the CFG."""
+    return _operation(unit, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
 
 
-def silicon_area(design: str | MacUnit | Design) -> Operation:
-    """μm² of a multiplier of the unit's operands and of an adder of its accumulator's format."""
-    return _operation(design, tables.MULTIPLY_AREA, tables.ADD_AREA)
+def silicon_area(unit: Unit) -> Operation:
+    """Area in μm² of a multiplier for the unit's operands and an adder in its accumulator's format."""
+    return _operation(unit, tables.MULTIPLY_AREA, tables.ADD_AREA)
 
 
 def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
-    """Lowest and highest pJ of moving one number, 64 bits at once: caches of `8KB`, `32KB` and `1MB`, and `DRAM`."""
+    """Lowest and highest energy in pJ of moving one number, 64 bits at a time: from `8KB`, `32KB`, `1MB` or `DRAM`."""
     check_choice("memory", memory, list(tables.MEMORY_ENERGY.rows))
     low, high = tables.MEMORY_ENERGY.rows[memory]
     return low * format.width / 64, high * format.width / 64
 
 
-def _operation(design: str | MacUnit | Design, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
-    design = parse_design(design)
-    added, kind = _between(design.accumulator, add)
-    multiplied, *other = (
-        _between(format, multiply) for format in (design.operand, design.second) if format is not None
-    )
-    if other:  # half of each one's own multiplier
+def _operation(unit: Unit, multiply: tables.Table[float], add: tables.Table[float]) -> Operation:
+    path = datapath_of(unit)
+    added, kind = _between(path.accumulator, add)
+    multiplied, *other = (_between(format, multiply) for format in dict.fromkeys(path.operands))
+    if other:  # mean of the multipliers for either format
         return Operation((multiplied[0] + other[0][0]) / 2, added, "extrapolated")
     return Operation(multiplied[0], added, max(kind, multiplied[1], key=KINDS.index))
 

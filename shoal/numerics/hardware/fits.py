@@ -1,4 +1,4 @@
-"""Least-squares fits of a handful of tabulated figures, with what they miss and where they may be trusted."""
+"""Least-squares fits of a few tabulated figures, with their residuals and range of validity."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ class Estimate:
 
     value: float
     error: float | None
-    """Standard error; None if the fit has as many coefficients as rows, so that nothing is left to judge it by."""
+    """Standard error; None if the fit has as many coefficients as rows, so no degrees of freedom are left."""
     inside: bool
-    """Whether the point lies within the hull of the fit's rows: interpolated, not extrapolated."""
+    """Whether the point lies in the convex hull of the fit's rows: interpolated, not extrapolated."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Fit:
 
     name: str
     terms: tuple[str, ...]
-    """The terms as a reader writes them."""
+    """The terms in readable form."""
     values: Callable[[Point], tuple[float, ...]]
-    """The terms of a point."""
+    """The values of the terms at a point."""
     rows: Mapping[Point, float]
 
     @cached_property
     def coefficients(self) -> NDArray[np.float64]:
-        """One for each term."""
+        """One per term."""
         return np.linalg.lstsq(self._design, np.array(list(self.rows.values()), dtype=float), rcond=None)[0]
 
     @cached_property
     def residuals(self) -> dict[Point, float]:
-        """Table minus fit, for each row."""
+        """Table minus fit, by row."""
         return {point: figure - float(self._at(point)) for point, figure in self.rows.items()}
 
     @cached_property
@@ -61,7 +61,7 @@ class Fit:
         return Estimate(self._at(point), error, within(list(self.rows), point))
 
     def formula(self) -> str:
-        """The fit as a reader writes it: 41.4 + 11·e + 18.1·m."""
+        """The fit in readable form: 41.4 + 11·e + 18.1·m."""
         numbers = [f"{float(f'{coefficient:.4g}'):g}" for coefficient in self.coefficients]
         parts = [n if term == "1" else f"{n}·{term}" for n, term in zip(numbers, self.terms, strict=True)]
         return " + ".join(parts).replace("+ -", "− ").replace("-", "−")
@@ -75,14 +75,14 @@ class Fit:
 
 
 def within(points: list[Point], point: Point) -> bool:
-    """Whether a point lies in the convex hull of others, on a line or in a plane."""
+    """Whether a point lies in the convex hull of others, in one or two dimensions."""
     if len(point) == 1:
         return min(points) <= point <= max(points)
     return any(_in_triangle(corners, point) for corners in combinations(points, 3))
 
 
 def _in_triangle(corners: tuple[Point, ...], point: Point) -> bool:
-    """Also for corners in one line: there the box decides."""
+    """Also for collinear corners, where the bounding box decides."""
     boxed = all(min(axis) <= x <= max(axis) for x, axis in zip(point, zip(*corners, strict=True), strict=True))
     sides = zip(corners, corners[1:] + corners[:1], strict=True)
     turns = [(b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) for a, b in sides]

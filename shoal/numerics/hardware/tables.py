@@ -1,4 +1,4 @@
-"""The figures of the slides that the hardware cost rests on, each with the slide it stands on.
+"""The figures from the slides that the hardware cost is based on, each with its slide.
 
 Slides: S. Filip, "Exploring Low-Precision Formats in MAC Units for DNN Training" (with O. Sentieys, S. Ben Ali,
 M. Tatsumi, G. Lemieux). Areas: Vitis HLS 2020.2 for a Xilinx ZCU104. A float name is EeMm, so fp32 is E8M23.
@@ -15,7 +15,7 @@ Resources = tuple[int, int]
 
 @dataclass(frozen=True)
 class Table(Generic[Figure]):
-    """Figures by name, and where the slides have them."""
+    """Figures by name, and where they are in the slides."""
 
     source: str
     rows: Mapping[str, Figure]
@@ -79,9 +79,9 @@ MEMORY_ENERGY: Table[tuple[float, float]] = Table(  # lowest and highest pJ of a
 )
 
 CFG_SHARES = {1: 1.0, 2: 0.8625, 3: 0.725, 4: 0.5875, 5: 0.45, 6: 0.45}
-"""The part of a CFG-1 multiplier's LUTs that is left in each configuration: an assumption, not a table.
+"""LUTs of a multiplier in each configuration, as a fraction of CFG-1: an assumption, not a table.
 
-The slides' text says "over 50% area reduction going from CFG-1 to CFG-5/CFG-6"; the LUTs of each configuration are in a
-picture only. "Over 50 %" is read as 50 to 60 %, and CFG-2 to 4 are set in equal steps on the way there.
+The slides' text says "over 50% area reduction going from CFG-1 to CFG-5/CFG-6"; the LUTs of each configuration are only
+in a figure. "Over 50 %" is read as 50 to 60 %, with CFG-2 to 4 at equal steps in between.
 """
 CFG_SHARE_ERROR = 0.05

@@ -1,6 +1,6 @@
-"""The definition of a MAC unit, one number at a time, in exact fractions: what the compiled loops are tested by.
+"""The definition of a MAC unit, one number at a time, in exact fractions: the reference for the compiled loops.
 
-Values are Python floats, which hold every number of every format; sums and products between them are fractions.
+Values are Python floats, which can represent every number of every format; sums and products are fractions.
 """
 
 import math
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shoal.errors import UserError
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
-from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, Scalar
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
+from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit
 from shoal.numerics.rounding.exact import exponent_of, keep_to_range, round_exact, round_magnitude
 
 Draw = Callable[[int], int]
-"""The random bits R of a step; what the steps are is said at the orders."""
+"""The random bits R of a step; `dot_exact` numbers the steps."""
 
 
 @dataclass
 class Events:
-    """How often a finite result was beyond the largest value, and a result other than zero became zero."""
+    """How often a finite result exceeded the largest value, and a nonzero result became zero."""
 
     saturated: int = 0
     overflowed: int = 0
@@ -27,7 +27,7 @@ class Events:
 
 
 def multiply_exact(x: float, y: float, multiplier: FloatMultiplier | FixedMultiplier, events: Events) -> float:
-    """What the multiplier gives out for two values of its operand formats."""
+    """The multiplier's output for two values of its operand formats."""
     if isinstance(multiplier, FixedMultiplier):
         exact = Fraction(x) * Fraction(y)
         return _round(exact, multiplier.product, multiplier.product_rounding, "saturate", events)
@@ -52,7 +52,7 @@ def multiply_exact(x: float, y: float, multiplier: FloatMultiplier | FixedMultip
 
 
 def _exact_product(magnitude: Fraction, product: FloatFormat, events: Events) -> float:
-    """CFG 3 to 6: the product itself, unless the product format ends above or below it."""
+    """CFG 3 to 6: the product itself, unless it is outside the range of the product format."""
     if magnitude > product.max:
         events.overflowed += 1
         return math.inf
@@ -60,7 +60,7 @@ def _exact_product(magnitude: Fraction, product: FloatFormat, events: Events) ->
         events.underflowed += 1
         return 0.0
     value = float(magnitude)
-    product.encode(value)  # refuses what is not a value of the format
+    product.encode(value)  # raises if it is not a value of the format
     return value
 
 
@@ -70,7 +70,7 @@ def _rounded_product(exact: Fraction, multiplier: FloatMultiplier, events: Event
     if not multiplier.encoding.subnormal_outputs:
         smallest, seen = Fraction(multiplier.smallest_normal), abs(exact)
         if multiplier.flush == "after-rounding":
-            scale = Fraction(2) ** exponent_of(abs(exact))  # rounded in [1, 2), where no exponent is too small
+            scale = Fraction(2) ** exponent_of(abs(exact))  # rounded in [1, 2), where nothing underflows
             wide = FloatFormat(8, product.mantissa)
             seen = abs(Fraction(round_exact(exact / scale, wide, rounding))) * scale
         elif multiplier.flush == "subnormal-grid":
@@ -82,10 +82,10 @@ def _rounded_product(exact: Fraction, multiplier: FloatMultiplier, events: Event
 
 
 def add_exact(x: float, y: float, unit: MacUnit, events: Events, random: int = 0) -> float:
-    """The accumulator x after the addition of y, which may be an exact product: one rounding of the exact sum."""
+    """The accumulator x after the addition of y, which may be an exact product; the exact sum is rounded once."""
     sums = unit.accumulator
     if isinstance(sums, FixedFormat):
-        return _round(Fraction(x) + Fraction(y), sums, "nearest-even", unit.overflow, events)  # on the grid already
+        return _round(Fraction(x) + Fraction(y), sums, "nearest-even", unit.overflow, events)  # already on the grid
     if math.isnan(x) or math.isnan(y):
         return math.nan
     if math.isinf(x) and math.isinf(y) and x != y:
@@ -101,10 +101,10 @@ def add_exact(x: float, y: float, unit: MacUnit, events: Events, random: int = 0
 
 
 def take_in_exact(product: float, unit: MacUnit, events: Events, random: int = 0) -> float:
-    """The product as a value of the accumulator: the converter before a fixed-point one, or separate rounding."""
+    """The product rounded to the accumulator: by the converter of a fixed-point one, or because `fused` is False."""
     sums = unit.accumulator
     if isinstance(sums, FloatFormat):
-        start = -0.0 if math.copysign(1.0, product) < 0 else 0.0  # keeps the sign of a zero
+        start = -0.0 if math.copysign(1.0, product) < 0 else 0.0  # keeps the sign of zero
         return add_exact(start, product, unit, events, random)
     if math.isinf(product):
         return round_exact(product, sums, unit.rounding, unit.overflow)
@@ -112,11 +112,11 @@ def take_in_exact(product: float, unit: MacUnit, events: Events, random: int = 0
 
 
 def dot_exact(xs: Sequence[float], ys: Sequence[float], unit: MacUnit, draw: Draw = lambda step: 0) -> tuple:
-    """(the sum of products in the unit's order, what happened).
+    """(the sum of products in the unit's order, the events).
 
-    Steps, which number the roundings of one output for stochastic rounding: of product k in sequential, chunked and
-    pairwise order step k; of chunk c, K + c; of node i of level L of the tree, L·K + i; of the four Kahan sums of
-    product k, 4k to 4k + 3; of the one rounding of the exact order, 0.
+    For stochastic rounding the roundings of an output are numbered. Product k is step k in sequential, chunked and
+    pairwise order; chunk c is step K + c; node i of level L of the tree is step L·K + i; the four Kahan sums of product
+    k are steps 4k to 4k + 3; the single rounding of the exact order is step 0.
     """
     events = Events()
     products = [_known(multiply_exact(x, y, unit.multiplier, events), unit) for x, y in zip(xs, ys, strict=True)]
@@ -158,7 +158,7 @@ def _pairwise(products: Sequence[float], unit: MacUnit, events: Events, draw: Dr
             add_exact(nodes[i], nodes[i + 1], unit, events, draw(level * len(products) + i // 2))
             for i in range(0, len(nodes) - 1, 2)
         ]
-        nodes = pairs + nodes[2 * len(pairs) :]  # one without a neighbour moves up as it is
+        nodes = pairs + nodes[2 * len(pairs) :]  # an odd one out moves up unchanged
     return nodes[0] if nodes else 0.0
 
 
@@ -176,7 +176,7 @@ def _kahan(products: Sequence[float], unit: MacUnit, events: Events, draw: Draw)
 
 
 def _round_sum(products: Sequence[float], unit: MacUnit, events: Events, random: int) -> float:
-    """All products summed exactly, one rounding."""
+    """All products summed exactly, then rounded once."""
     sums = unit.accumulator
     infinite = [product for product in products if math.isinf(product)]
     if any(math.isnan(product) for product in products):
@@ -191,12 +191,12 @@ def _round_sum(products: Sequence[float], unit: MacUnit, events: Events, random:
 
 
 def _known(product: float, unit: MacUnit) -> float:
-    """NaN where the accumulator has no code for it."""
+    """The product, with NaN replaced if the accumulator has none."""
     sums = unit.accumulator
     if not math.isnan(product) or (isinstance(sums, FloatFormat) and sums.nans):
         return product
     if unit.nan == "error":
-        raise UserError(f"A product is NaN, which accumulator {sums} cannot hold; nan='zero' takes it for zero.")
+        raise UserError(f"A product is NaN, which accumulator {sums} cannot represent; nan='zero' treats it as zero.")
     return 0.0 if unit.nan == "zero" else math.inf
 
 
@@ -210,7 +210,7 @@ def _round(
     random_bits: int = 1,
     variant: str = "A",
 ) -> float:
-    """`round_exact`, and what happened."""
+    """`round_exact`, with events counted."""
     negative = exact < 0
     free = round_magnitude(abs(exact), negative, format, rounding, "round", random, random_bits, variant)
     if free > (-format.min if negative else format.max):

@@ -1,8 +1,8 @@
-"""The loops of any MAC unit, one output after the other, in float64: every order, rounding and special value.
+"""Loops for any MAC unit, one output at a time, in float64: every order, rounding and special value.
 
 Sums are rounded to odd first: if x + y is not a float64, the result is the one of its two neighbours whose last bit is
-1. Such a number is on the same side of every value and tie of the accumulator's format as the exact sum, if float64 has
-two bits more than the format (and than its random bits).
+1. Such a number is on the same side of every value and tie of the accumulator's format as the exact sum, provided that
+float64 has at least two bits more than the format (plus its random bits).
 """
 
 import math
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.rounding.kernels32 import M0, M1, S0, S1, S2, random_word
 from shoal.numerics.rounding.kernels64 import MAGNITUDE, finish_rounding, magnitude_of, round_by_chance, up_in_gap
-from shoal.numerics.rounding.plan import Plan
+from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 from shoal.numerics.rounding.shifts import right
 
-HELPERS = "44b4d27feeef5176"
-"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
-file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+HELPERS = "96578d486a38edbc"
+"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
+this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
-"""Places of what is counted."""
+"""Indices of the counters."""
 DEPTH = 64
 SPLIT = 134217729.0  # 2^27 + 1
 
@@ -35,16 +35,16 @@ def multiply_outputs(
     c: NDArray[np.float64],
     outputs: NDArray[np.int64],
     plan: MacPlan,
-    product: Plan,
-    sums: Plan,
+    product: RoundingPlan,
+    sums: RoundingPlan,
     first: int,
     keys: Keys,
     counts: NDArray[np.int64],
 ) -> None:
     """c[o], flat, for each of the outputs o = i·columns + j: the dot product of a[i] and b[j].
 
-    Stochastic: output o has the word of index first + o under the upper keys, steps are under the lower ones. What is
-    counted is added to `counts`.
+    Stochastic: output o uses the word of index first + o under the upper keys, its steps words under the lower ones.
+    Events are added to `counts`.
     """
     loop = {PAIRWISE: _pairwise_loop, KAHAN: _kahan_loop, EXACT: _exact_loop}.get(plan.order, _plain_loop)
     loop(a, b, c, outputs, (plan, product, sums), first, keys, counts)
@@ -92,7 +92,7 @@ def _exact_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, ke
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _dot(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any) -> Any:
-    """Sequential, or in chunks."""
+    """Sequential or chunked order."""
     total = partial = 0.0
     chunks = 0
     for k in range(x.size):
@@ -109,7 +109,7 @@ def _dot(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _pairwise(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any) -> Any:
-    """Nodes that wait for their neighbour, by level: like the digits of a binary counter."""
+    """Nodes wait for their sibling, one per level, like the digits of a binary counter."""
     waiting = np.zeros(DEPTH, np.float64)
     for k in range(x.size):
         node = _take_in(_multiply(x[k], y[k], plan, product, counts), plan, sums, chance, k, counts) + 0.0
@@ -147,7 +147,7 @@ def _kahan(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any, limbs: Any) -> Any:
-    """All products as integers, in limbs of 32 bits; one rounding of the sum."""
+    """All products as integers, in limbs of 32 bits; the sum is rounded once."""
     limbs[:] = 0
     infinite, nan = 0.0, False
     for k in range(x.size):
@@ -178,7 +178,7 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
     if infinite != 0:
         return plan.infinite_positive if infinite > 0 else plan.infinite_negative
     way = -1.0 if _settle(limbs) else 1.0
-    if plan.wraps:  # the lower bits are what counts: those beyond are set apart, or float64 would not have them all
+    if plan.wraps:  # only the lower bits matter; higher ones are split off, as float64 could not hold them all
         beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
         return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
     return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
@@ -186,7 +186,7 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _settle(limbs: Any) -> bool:
-    """Whether the integer of the limbs is negative; they become its magnitude, each of 32 bits."""
+    """Whether the integer in the limbs is negative; the limbs become its magnitude, 32 bits each."""
     carry = np.int64(0)
     for n in range(limbs.size):
         limbs[n] += carry
@@ -204,7 +204,7 @@ def _settle(limbs: Any) -> bool:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _cut(limbs: Any, place: int) -> int:
-    """Take the bits from `place` on off the limbs: the lowest of them, and 2 if there are more."""
+    """Remove the bits from `place` upwards: returns the lowest of them, plus 2 if any other was set."""
     if place >= limbs.size * LIMB:
         return 0
     first, shift = place // LIMB, place % LIMB
@@ -222,7 +222,7 @@ def _odd_limbs(limbs: Any, base: int) -> Any:
         top -= 1
     if limbs[top] == 0:
         return 0.0
-    # The leading 53 bits; whatever is left of them makes the last one odd.
+    # The leading 53 bits; any remaining bit makes the last one odd.
     kept, have, exponent, rest = limbs[top], 0, top * LIMB, False
     while kept >> have:
         have += 1
@@ -237,7 +237,7 @@ def _odd_limbs(limbs: Any, base: int) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
-    """What the multiplier gives out; NaN already as the accumulator takes it."""
+    """The multiplier's output; NaN already replaced if the accumulator has none."""
     p = x * y
     if np.isnan(p):  # an operand is NaN, or 0 × inf
         if np.isnan(x) or np.isnan(y) or plan.nan_code:
@@ -269,7 +269,7 @@ def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _take_in(p: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
-    """The product as a value of the accumulator."""
+    """The product rounded to the accumulator's format."""
     if np.isnan(p):
         return p
     if np.isinf(p):
@@ -284,7 +284,7 @@ def _add(x: float, y: float, plan: Any, sums: Any, chance: Any, step: int, count
         return _limit(x + y, plan, counts)
     s = x + y
     if np.isnan(s):
-        return np.nan if plan.takes_nan else x  # without NaN only inf - inf comes here
+        return np.nan if plan.takes_nan else x  # without NaN, only inf - inf gets here
     if np.isinf(s):
         return plan.infinite_positive if s > 0 else plan.infinite_negative
     if s == 0:
@@ -294,7 +294,7 @@ def _add(x: float, y: float, plan: Any, sums: Any, chance: Any, step: int, count
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _limit(value: float, plan: Any, counts: Any) -> Any:
-    """A multiple of the fixed-point step, kept to the accumulator's range."""
+    """A multiple of the fixed-point step, limited to the accumulator's range."""
     if plan.lowest <= value <= plan.highest:
         return value + 0.0
     if plan.wraps:
@@ -312,7 +312,7 @@ def _limit(value: float, plan: Any, counts: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
-    """A finite number as a value of the accumulator."""
+    """A finite number rounded to the accumulator's format."""
     if plan.wraps:
         return _wrapped(x, 0.0, plan, sums, chance, step, counts)
     random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
@@ -326,7 +326,7 @@ def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _wrapped(x: float, beyond: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
-    """x + beyond as a value of a wrapping accumulator; `beyond` is a multiple of half its period, of the same sign."""
+    """x + beyond rounded to a wrapping accumulator; `beyond` is a multiple of half its period, of the same sign."""
     random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
     value, _ = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
     if value == 0 and x != 0 and beyond == 0:
@@ -392,7 +392,7 @@ def _odd(s: float, error: float) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _random(plan: Any, chance: Any, step: int) -> Any:
-    """R of a step: up to 16 bits are half a word, the upper half for even steps."""
+    """R of a step: up to 16 bits are half a word, the upper half for even steps, the lower for odd ones."""
     key, before, between = chance
     if plan.random_bits > 16:
         word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step), before, between))))
@@ -411,7 +411,7 @@ def _mix(x: np.uint32) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def step_words(steps: NDArray[np.int64], before: int, between: int) -> NDArray[np.uint32]:
-    """The words of steps (or pairs of them)."""
+    """The random words of steps (or of pairs of steps)."""
     words = np.empty(steps.size, np.uint32)
     for n in range(steps.size):
         words[n] = random_word(np.uint32(steps[n]), np.uint32(before), np.uint32(between))

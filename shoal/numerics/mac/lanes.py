@@ -1,7 +1,7 @@
-"""Eight numbers at a time, for loops that must stay in vector registers: a thin way to write LLVM's vector operations.
+"""Vectors of eight numbers, for loops that must stay in vector registers: a thin layer over LLVM's vector operations.
 
-Numba has no vector type, and whether LLVM turns a loop into vector instructions, with the sums kept in registers,
-depends on small things. Here they are vectors from the start. No operation allows reassociation or contraction.
+Numba has no vector type, and whether LLVM vectorises a loop with the sums kept in registers depends on small details.
+Here they are vectors from the start. No operation allows reassociation or contraction.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ class Ints:
         return Ints(self.builder, self.builder.shl(self.value, self._of(places)))
 
     def __rshift__(self, places: "Ints | int") -> "Ints":
-        """Zeros come in at the top."""
+        """Logical: zeros are shifted in."""
         return Ints(self.builder, self.builder.lshr(self.value, self._of(places)))
 
     def constant(self, value: int) -> "Ints":

@@ -1,8 +1,8 @@
-"""`matmul`: matrix products through a MAC unit, bit by bit as `mac/exact.py` defines them.
+"""`matmul`: matrix products through a MAC unit, bit-exact as defined by `mac/exact.py`.
 
-The unit decides the way: loops over tiles in float32 where these are proved exact (`tiles`), loops in float64 for
-everything else (`mac_kernels`), a BLAS product where nothing can round. Outputs that the tiles cannot do (infinite
-operands, sums that overflow to infinity) are done again by the loops in float64.
+The unit determines the method: loops over tiles in float32 where these are provably exact (`tiles`), loops in float64
+for everything else (`kernels`), or a BLAS product where nothing can round. Outputs that the tiles cannot compute
+(infinite operands, sums that overflow to infinity) are recomputed by the loops in float64.
 """
 
 import math
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError, check_range, whole_number
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.mac import kernels, tile_kernels
 from shoal.numerics.mac.plan import mac_plan
 from shoal.numerics.mac.tiles import Fast, fast, tile
-from shoal.numerics.mac.unit import MacUnit, Scalar, parse_mac, product_ends
+from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.plan import FLOAT32, fits
 from shoal.numerics.rounding.quantize import check_memory, from_numpy, is_dense, quantize
 from shoal.numerics.rounding.randomness import Keys, keys
@@ -28,24 +28,24 @@ from shoal.threads import share_out
 
 Array = TypeVar("Array", bound=Any)
 COLUMN_BLOCK = 8
-"""Panels of columns of a piece of work, where rows alone do not make enough pieces."""
+"""Column panels per work item, where rows alone do not make enough items."""
 SAMPLE = 4096
 ALONE = 2**17
-"""MACs that one thread does faster than two."""
+"""Up to this many MACs one thread is faster than two."""
 
 
 @dataclass(frozen=True)
 class MacStats:
-    """What happened in a product; the cast of the operands is not counted."""
+    """Events in a product; those of casting the operands are not counted."""
 
     macs: int
     """Multiplications, each with its addition."""
     saturated: int
-    """Finite results of the multiplier, the converter or the accumulator beyond the largest value, which saturate."""
+    """Finite results of the multiplier, converter or accumulator beyond the largest value that were saturated."""
     overflowed: int
-    """The same under other rules: they become infinite or NaN, wrap around, or are cut where rounding is inward."""
+    """The same under other rules: they became infinite or NaN, wrapped around, or were clipped by inward rounding."""
     underflowed: int
-    """Results other than zero that became zero."""
+    """Nonzero results that became zero."""
 
     def __add__(self, other: "MacStats") -> "MacStats":
         return MacStats(
@@ -67,19 +67,21 @@ def matmul(
     threads: int | None = None,
     cast: bool = True,
 ) -> Any:
-    """a @ b through a MAC unit: (…, M, K) × (…, K, N) with the leading axes broadcast as torch.matmul does.
+    """a @ b through a MAC unit: (…, M, K) × (…, K, N), leading axes broadcast as in torch.matmul.
 
-    The result is float32, or float64 where float32 does not hold the accumulator's values (more than 24 bits); no
-    gradient flows through it. The same bits for any number of threads.
+    The result is float32, or float64 if float32 cannot represent the accumulator's values (more than 24 bits); no
+    gradient flows through it. It does not depend on the number of threads.
 
     Args:
-        a, b: numpy arrays or torch tensors of floating-point numbers on the CPU.
+        a: numpy array or torch tensor of floating-point numbers on the CPU.
+        b: of the same kind as `a`.
         mac: the unit or its name, such as `E5M2:5+E6M5`.
         stats: return (result, MacStats).
-        seed, call: stochastic: decide the random bits, together with each output's index and the step of its sum.
-        threads: as many as torch uses by default; never changes the result.
-        cast: round the operands to the unit's operand formats first, to nearest, ties to even. With False they must be
-            values of these formats already; others are refused.
+        seed: stochastic: determines the random bits, together with `call`, each output's index and the step of its sum.
+        call: stochastic: number of this call, so that calls with one seed draw different bits.
+        threads: number of threads, by default torch's; does not change the result.
+        cast: round the operands to the unit's operand formats first, to nearest, ties to even. If False, they must
+            already be values of these formats; others are refused.
 
     """
     unit = parse_mac(mac) if isinstance(mac, str) else mac
@@ -91,7 +93,7 @@ def matmul(
     threads = torch.get_num_threads() if threads is None else whole_number("threads", threads)
     check_range("threads", threads, 1)
     if unit.rounding == "stochastic" and seed is None:
-        raise UserError("stochastic rounding needs a seed, which decides its random bits.")
+        raise UserError("stochastic rounding needs a seed for its random bits.")
     chosen = keys(0 if seed is None else whole_number("seed", seed), whole_number("call", call), 0)
     batch = _batch(x, y)
     shape = (*batch, x.shape[-2], y.shape[-1])
@@ -111,8 +113,8 @@ def matmul(
         result = work.run(counts).reshape(shape)
     if counts[kernels.NANS] and unit.nan == "error":
         raise UserError(
-            f"{counts[kernels.NANS]} of the products are NaN, which accumulator {unit.accumulator} cannot hold; "
-            "a unit with nan='zero' takes them for zero."
+            f"{counts[kernels.NANS]} of the products are NaN, which accumulator {unit.accumulator} cannot represent; "
+            "a unit with nan='zero' treats them as zero."
         )
     given = result if isinstance(a, Tensor) else result.numpy()
     if not stats:
@@ -146,25 +148,23 @@ class _Work:
         return torch.from_numpy(result).to(self.dtype)
 
     def _blas(self) -> Tensor | None:
-        """The product by BLAS if every sum of products, in any order, is a value of the accumulator as it is."""
-        multiplier, sums = self.unit.multiplier, self.unit.accumulator
+        """The product by BLAS, if every sum of products, in any order, is exactly a value of the accumulator."""
+        path, sums = self.unit.datapath, self.unit.accumulator
         plan, _, _ = mac_plan(self.unit)
         if plan.product_rounded or self.unit.order == "kahan":
             return None
-        _, step = product_ends(self.unit)
-        significant = sums.width - 1 if isinstance(sums, FixedFormat) else sums.mantissa + 1
-        if step < Fraction(sums.min_positive):  # also where a gap is below the smallest value
+        step = Fraction(2) ** path.product_lsb
+        if step < Fraction(sums.min_positive):  # or there is a gap below the smallest value
             return None
-        smallest = Fraction(multiplier.formats[0].min_positive) * Fraction(multiplier.formats[1].min_positive)
-        if smallest < Fraction(plan.product_flush_before):
+        if path.smallest_product < Fraction(plan.product_flush_before):
             return None
-        for part in (slice(SAMPLE), slice(None)):  # most are ruled out by their first numbers
+        for part in (slice(SAMPLE), slice(None)):  # most are ruled out by the first few numbers
             most = [float(operand.reshape(-1)[part].abs().max()) for operand in (self.a, self.b)]
             if not np.isfinite(most).all():
                 return None
             bound = Fraction(most[0]) * Fraction(most[1]) * self.depth
             # Every sum is a multiple of `step` up to `bound`.
-            if bound > sums.max or bound > plan.product_max or bound / step > 2 ** min(significant, 53):
+            if bound > sums.max or bound > plan.product_max or bound / step > 2 ** min(sums.significant_bits, 53):
                 return None
         kind = torch.float32 if bound / step <= 2**24 and _normal(step, bound) else torch.float64
         product = np.matmul(self.a.to(kind).numpy(), self.b.to(kind).numpy())
@@ -173,7 +173,7 @@ class _Work:
     def _one_by_one(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
     ) -> None:
-        """Outputs of matrix n by the loops in float64."""
+        """Outputs of matrix n, by the loops in float64."""
         plan, product, sums = mac_plan(self.unit)
         a = self.a[n if len(self.a) > 1 else 0].double().contiguous().numpy()
         b = self.b[n if len(self.b) > 1 else 0].double().T.contiguous().numpy()
@@ -190,7 +190,7 @@ class _Work:
         counts += np.sum(shares, axis=0)
 
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64]) -> Tensor | None:
-        """The result by the fast loops; None if the processor's mode forbids it."""
+        """The result by the fast loops; None if the processor flushes subnormals that are needed."""
         panels = -(-self.columns // tile_kernels.COLUMNS)
         depth, chunk = self.depth + self.depth % 2, self.unit.chunk
         a, own = self.a.numpy(), self.b.numpy()
@@ -205,7 +205,7 @@ class _Work:
         bits = self.unit.random_bits if self.unit.rounding == "stochastic" else 0
         chance = (self.keys.upper_before, self.keys.upper_between, bits, self.depth)
 
-        strict = self.unit.overflow != "saturate"  # what is beyond the ends has to be done again
+        strict = self.unit.overflow != "saturate"  # sums that exceed the range must be recomputed
         result = np.empty((self.batch, self.rows, self.columns), np.float32)
         again = np.zeros(result.shape if chosen.marks else (1, 1, 1), bool)
         row_blocks = self.batch * -(-self.rows // (tile_kernels.ROWS * tile_kernels.ROW_BLOCK))
@@ -239,7 +239,7 @@ class _Work:
         bad_columns: NDArray[np.bool_],
         counts: NDArray[np.int64],
     ) -> None:
-        """Do again, one by one, what the tiles could not."""
+        """Recompute, one by one, the outputs that the tiles could not."""
         for n in range(self.batch):
             rows, columns = bad_rows[n if len(bad_rows) > 1 else 0], bad_columns[n if len(bad_columns) > 1 else 0]
             if not (rows.any() or columns.any() or (again is not None and again[n].any())):
@@ -278,15 +278,17 @@ def _tensor(value: Any, name: str) -> Tensor:
 def _batch(x: Tensor, y: Tensor) -> tuple[int, ...]:
     shapes = f"{tuple(x.shape)} × {tuple(y.shape)}"
     if x.shape[-1] != y.shape[-2]:
-        raise UserError(f"{shapes} do not multiply: the last axis of a and the last but one of b must be the same.")
+        raise UserError(
+            f"{shapes} do not multiply: the last axis of a and the second-to-last of b must have the same length."
+        )
     try:
         return tuple(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     except RuntimeError:
-        raise UserError(f"{shapes} do not multiply: the leading axes must be the same or 1.") from None
+        raise UserError(f"{shapes} do not multiply: leading axes must have the same length or length 1.") from None
 
 
 def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: torch.dtype, stats: bool) -> int:
-    """Bytes that a product takes: the operands rounded and once more as matrices in a row, and the result."""
+    """Bytes that a product takes: the operands, rounded and again as contiguous matrices, and the result."""
     rows, depth, columns, count = x.shape[-2], x.shape[-1], y.shape[-1], math.prod(batch)
     outputs = count * rows * columns
     if y.shape[:-2].numel() == 1:
@@ -295,22 +297,24 @@ def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: 
         matrices = (1 if x.shape[:-2].numel() == 1 else count) * rows * depth + count * depth * columns
     each = dtype.itemsize
     if dtype == torch.float64 or fast(unit, stats) is None:
-        each += 16  # the loops in float64 have a list of all outputs
+        each += 16  # the loops in float64 take a list of all outputs
     return 4 * (x.numel() + y.numel() + matrices) + each * outputs
 
 
 def _operand(x: Tensor, format: Scalar, nan: str, cast: bool, threads: int) -> Tensor:
-    """The operand as values of its format, float32 if that holds them."""
+    """The operand rounded to its format, as float32 if that can represent it."""
     if isinstance(format, FloatFormat) and format.nans:
-        nan = "error"  # not asked for: there is a code
+        nan = "error"  # never happens: the format has NaN
     rounded = quantize(x, format, nan=nan, threads=threads)
     if not cast and not bool(((rounded == x) | (rounded.isnan() & x.isnan())).all()):
-        raise UserError(f"cast is False, but the operands are not all values of {format}; round them with quantize.")
+        raise UserError(
+            f"cast is False, but the operands are not all values of {format}; round them with quantize first."
+        )
     return rounded.float() if fits(format, FLOAT32) else rounded.double()
 
 
 def _matrices(x: Tensor, y: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Both as (n or 1, …), contiguous; a second operand that is the same for all makes one tall matrix of the first."""
+    """Both as (n or 1, …), contiguous; if all share the second operand, the first becomes one tall matrix."""
     kind = x.dtype if x.dtype == y.dtype else torch.float64
     x, y = x.to(kind), y.to(kind)
     count = math.prod(batch)

@@ -1,4 +1,4 @@
-"""What the loops of a MAC unit need to know, worked out once a unit: its rules as numbers of float64."""
+"""The parameters of the loops for a MAC unit, computed once per unit: its rules as float64 numbers."""
 
 import math
 from fractions import Fraction
@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shoal.numerics.formats.types import FixedFormat, FloatFormat
-from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, product_ends
+from shoal.numerics.mac.unit import FloatMultiplier, MacUnit
 from shoal.numerics.rounding.exact import exponent_of, round_exact
-from shoal.numerics.rounding.plan import FLOAT64, VARIANTS, Plan, make_plan
+from shoal.numerics.rounding.plan import FLOAT64, VARIANTS, RoundingPlan, rounding_plan
 
 SEQUENTIAL, CHUNKED, PAIRWISE, KAHAN, EXACT = range(5)
 LIMB = 32
@@ -24,25 +24,25 @@ class MacPlan(NamedTuple):
     fused: int
     product_rounded: int
     product_saturates: int
-    """Fixed point: the multiplier's overflow saturates instead of giving infinity, and zero has no sign."""
+    """Fixed point: multiplier overflow saturates instead of becoming infinite, and zero has no sign."""
     product_flush_before: float
     """Exact products below this magnitude become zero."""
     product_flush_after: float
-    """Rounded ones."""
+    """Rounded products below this magnitude become zero."""
     product_max: float
-    """Products beyond become one of the two that follow."""
+    """Products beyond this become one of the next two."""
     product_beyond_positive: float
     """Infinity, or the largest product where the multiplier rounds inward."""
     product_beyond_negative: float
     nan_code: int
     zero_infinity: int
-    """Without a NaN code, whether 0 × inf is 0."""
+    """Without a NaN code: whether 0 × inf is 0."""
     takes_nan: int
     nan_as: float
-    """What a NaN product becomes if the accumulator does not take it."""
+    """Result for a NaN product if the accumulator has no NaN."""
     signed_zero: int
     infinite_positive: float
-    """What an infinite sum becomes."""
+    """Result for an infinite sum."""
     infinite_negative: float
     saturates: int
     wraps: int
@@ -55,12 +55,12 @@ class MacPlan(NamedTuple):
     """Exact order: every product is a multiple of 2^exact_base."""
     exact_limbs: int
     exact_cut: int
-    """Exact order, wrapping: the bit of the sum from which on half periods of the accumulator are counted."""
+    """Exact order, wrapping: the bit of the sum from which half periods of the accumulator are counted."""
 
 
 @lru_cache(maxsize=256)
-def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
-    """The unit, how its multiplier rounds, and how its accumulator does."""
+def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
+    """Plans of the unit, of its multiplier's rounding and of its accumulator's rounding."""
     multiplier, sums = unit.multiplier, unit.accumulator
     fixed, order = isinstance(sums, FixedFormat), unit.order.partition("(")[0]
     nans = isinstance(sums, FloatFormat) and sums.nans
@@ -68,8 +68,8 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
     ends = [sign * math.inf for sign in (1, -1)]
     if not infinities:
         ends = [round_exact(end, sums, unit.rounding, unit.overflow) for end in ends]
-    largest, step = product_ends(unit)
-    span = math.log2(largest / step) + 40  # a sum of 2^31 products and a sign
+    path = unit.datapath
+    span = path.product_top - path.product_lsb + 41  # a sum of 2^31 products and a sign
     product_plan, product = _product_rules(unit)
     plan = MacPlan(
         order=("sequential", "chunked", "pairwise", "kahan", "exact").index(order),
@@ -91,14 +91,14 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, Plan, Plan]:
         stochastic=int(unit.rounding == "stochastic"),
         random_bits=unit.random_bits,
         variant=VARIANTS.index(unit.variant),
-        exact_base=exponent_of(step),
+        exact_base=path.product_lsb,
         exact_limbs=math.ceil(span / LIMB) + 3,
-        exact_cut=exponent_of(Fraction(-sums.min)) - exponent_of(step),
+        exact_cut=exponent_of(Fraction(-sums.min)) - path.product_lsb,
     )
-    return plan, product_plan, make_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
+    return plan, product_plan, rounding_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
 
 
-def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
+def _product_rules(unit: MacUnit) -> tuple[RoundingPlan, dict[str, float]]:
     multiplier = unit.multiplier
     product = multiplier.product
     rules: dict[str, float] = {
@@ -112,18 +112,18 @@ def _product_rules(unit: MacUnit) -> tuple[Plan, dict[str, float]]:
     }
     if not isinstance(multiplier, FloatMultiplier):
         rules |= {"product_rounded": int(multiplier.rounded), "product_saturates": 1}
-        return make_plan(product, FLOAT64, multiplier.product_rounding, "saturate", "round", "zero"), rules
+        return rounding_plan(product, FLOAT64, multiplier.product_rounding, "saturate", "round", "zero"), rules
     if not multiplier.encoding.rounded_output:
         rules |= {"product_rounded": 0, "product_flush_before": product.min_positive, "product_max": product.max}
-        return make_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
+        return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
     assert isinstance(product, FloatFormat)
     grid = product
     if not multiplier.encoding.subnormal_outputs:
         when = "product_flush_before" if multiplier.flush == "before-rounding" else "product_flush_after"
         rules[when] = multiplier.smallest_normal
-        if multiplier.flush == "after-rounding":  # an exponent so wide that it is never at its end
+        if multiplier.flush == "after-rounding":  # an exponent so wide that it never overflows
             grid = FloatFormat(11, product.mantissa)
             beyond = [round_exact(2 * end, product, multiplier.product_rounding) for end in (product.max, product.min)]
             rules |= {"product_max": product.max}
             rules |= {"product_beyond_positive": beyond[0], "product_beyond_negative": beyond[1]}
-    return make_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules
+    return rounding_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules

@@ -1,12 +1,12 @@
-"""The fast loops of MAC units: a tile of 4 × 16 outputs in vector registers, k ascending, in float32.
+"""Fast loops for MAC units: a tile of 4 × 16 outputs in vector registers, k ascending, in float32.
 
-What may go through here, and how, `tiles` decides; operands are finite. A tile's sums are those of the unit because
+`tiles` decides which units may use them, and how; operands are finite. A tile's sums are exactly the unit's because
 
 - a product of operands with few bits is one float32 multiplication;
 - `NEAREST`: with C = 1.5·2^(23-m) times the power of two of s, but at least of the format's smallest normal number,
-  (s + C) - C is s rounded to m mantissa bits or the spacing of the subnormals. The float32 sum s need not be exact,
-  where a second rounding does no harm;
-- otherwise s is rounded to odd first (as in `mac_kernels`), and the rest is done in integers;
+  (s + C) - C is s rounded to m mantissa bits or to the spacing of the subnormals. The float32 sum s need not be exact
+  where double rounding is innocuous;
+- otherwise s is rounded to odd first (as in `mac/kernels.py`), and rounded further in integers;
 - a fixed-point sum is kept as a whole number of steps, up to 2^24, which float32 adds exactly.
 """
 
@@ -23,21 +23,21 @@ from shoal.numerics.mac.lanes import FLOATS, INTS, WIDTH, Floats, Ints, splat
 from shoal.numerics.rounding.kernels32 import random_word
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 
-HELPERS = "be1e75a7f8d4fafb"
-"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
-file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+HELPERS = "cfa0c3363cd566bc"
+"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
+this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 ROWS, VECTORS = 4, 2
 COLUMNS = VECTORS * WIDTH
 ROW_BLOCK = 16
-"""Panels of rows of a piece of work."""
+"""Row panels per work item."""
 
 FIXED, COUNT, FLUSH, ROUND, VANISH, CHUNK, ROUGH = 1, 2, 4, 8, 16, 32, 64
-"""What a loop does: fixed-point sums; count events; flush small products to zero; round products; sums other than
-zero may round to zero; add the sums of a chunk to those before; products are float32's own, rounded by it."""
+"""Flags of a loop: fixed-point sums; count events; flush small products to zero; round products; nonzero sums may round
+to zero; add the sums of a chunk to the previous ones; products are rounded by float32 itself."""
 NEAREST, GENERAL, CHANCE_A, CHANCE, NATIVE = range(5)
-"""How sums (or the converter) round: to nearest, ties to even; any deterministic way; stochastic variant A; B or C; or
-as float32 itself, for sums in it."""
+"""How sums (or the converter) round: to nearest, ties to even; any deterministic way; stochastically by variant A; by B
+or C; or as float32 itself does."""
 MODE = 128
 """A kind is flags + MODE·(how it rounds)."""
 
@@ -45,12 +45,12 @@ MAGNITUDE, SIGN_BIT, EXPONENT, FRACTION = 0x7FFFFFFF, 0x80000000, 0x7F800000, 0x
 
 
 class FloatParameters(NamedTuple):
-    """Numbers of the format, multiplied by the scale of a fixed-point sum."""
+    """Limits of the formats, multiplied by the scale of a fixed-point sum."""
 
     lowest: Any
     highest: Any
     taken_lowest: Any
-    """What the converter saturates to."""
+    """Limits of the converter."""
     taken_highest: Any
     flush_before: Any
     flush_after: Any
@@ -58,7 +58,7 @@ class FloatParameters(NamedTuple):
 
 
 class IntParameters(NamedTuple):
-    """Bits and places."""
+    """Bit counts, bit positions and masks."""
 
     dropped: Any
     """23 - m of the accumulator."""
@@ -68,18 +68,18 @@ class IntParameters(NamedTuple):
     product_lowest_field: Any
     random_bits: Any
     near: Any
-    """-1 for the roundings to nearest, else 0."""
+    """-1 for the round-to-nearest modes, else 0."""
     away: Any
     """1 if ties go away from zero."""
     full_positive: Any
-    """-1 if whatever is dropped from a positive number sends its magnitude up."""
+    """-1 if any dropped bit rounds the magnitude of a positive number up."""
     full_negative: Any
     variant_c: Any
     """-1 for variant C, 0 for B."""
 
 
 def _accumulate(total: Floats, p: Floats, kind: int, floats: Any, ints: Any, word: Any) -> tuple[Floats, Any, Any]:
-    """(the new sum, how often it was beyond the ends, whether it vanished) of one step; counts are 0 or -1 a lane."""
+    """One step: (the new sum, how often it exceeded the range, whether it vanished); counts are 0 or -1 per lane."""
     mode = kind // MODE
     beyond = vanished = None
     if kind & FIXED:
@@ -123,14 +123,14 @@ def _to_odd(s: Floats, x: Floats, y: Floats) -> Ints:
 
 
 def _from_odd(bits: Ints, mode: int, ints: Any, word: Any) -> Floats:
-    """Numbers rounded to odd, rounded to the accumulator's format: k times the spacing."""
+    """Round numbers that were rounded to odd to the accumulator's format: k times the spacing."""
     u = bits & MAGNITUDE
     field = u >> 23
     top = field.max(ints.lowest_field)
     below = (top - field).min(31)
     full = ((u & FRACTION) | (FRACTION + 1)) & u.differs(0)
     sig = full >> below
-    if mode != CHANCE_A:  # which does not care for what is lost here
+    if mode != CHANCE_A:  # which ignores the bits lost here
         sig = sig | ((sig << below).differs(full) & 1)
     one = sig.constant(1)
     if mode == GENERAL:
@@ -174,13 +174,13 @@ def _whole_number(p: Floats, mode: int, ints: Any, word: Any) -> Floats:
 
 
 def _outward(bits: Ints, ints: Any) -> Ints:
-    """-1 where whatever is dropped sends the magnitude up, by the sign."""
+    """-1 where any dropped bit rounds the magnitude up, depending on the sign."""
     negative = bits.sign_mask()
     return (ints.full_negative & negative) | (ints.full_positive & (negative ^ 0xFFFFFFFF))
 
 
 def _product(p: Floats, kind: int, floats: Any, ints: Any) -> tuple[Floats, Any, Any]:
-    """(what the multiplier gives out of an exact product, whether it overflowed, whether it vanished)."""
+    """(the multiplier's output for an exact product, whether it overflowed, whether it vanished)."""
     exact, beyond, vanished = p, None, None
     if kind & FLUSH:
         p = _flush(p, floats.flush_before)
@@ -205,7 +205,7 @@ def _vanished(before: Floats, after: Floats) -> Ints:
 
 
 def _mix(x: Ints) -> Ints:
-    """As in `mac_kernels`."""
+    """As in `mac/kernels.py`."""
     x = (x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]
     x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
     return x ^ (x >> SHIFTS[2])
@@ -213,12 +213,12 @@ def _mix(x: Ints) -> Ints:
 
 @register_jitable
 def vectors_of(kind: int) -> int:
-    """Vectors of a row that are worked on together: as many as registers are free for sums."""
+    """Vectors per row that are processed together: as many as there are free registers for sums."""
     return VECTORS if kind // MODE == NEAREST or kind // MODE == NATIVE else 1
 
 
 class _Tile:
-    """Writes the loop of one kind: the code of a tile, with its operands as pointers."""
+    """Generates the loop of one kind: the code of a tile, with its operands as pointers."""
 
     def __init__(self, builder: Any, pointers: list[Any], kind: int) -> None:
         self.builder, self.kind = builder, kind
@@ -246,7 +246,7 @@ class _Tile:
         return self.builder.load(self._vector(pointer, index, kind), align=4)
 
     def write(self, pairs: Any, last_word: Any, last_shift: Any) -> None:
-        """Twice `pairs` steps of k, two of which share a word; the last arguments are for the sum of the chunk."""
+        """Generate 2·`pairs` steps of k; each pair shares a word. The last arguments are for the sum of the chunk."""
         builder, kind = self.builder, self.kind
         sums = {at: cgutils.alloca_once(builder, FLOATS) for at in self.tile}
         seen = {}
@@ -311,7 +311,7 @@ class _Tile:
             self.builder.store((Ints(self.builder, self.builder.load(slot)) - mask).value, slot)
 
     def _finish(self, at: Any, sums: Any, seen: Any, last_word: Any, last_shift: Any) -> None:
-        """Add to what was there before if this was a chunk; store."""
+        """Add to the previous sum if this is a chunk; store."""
         builder, kind = self.builder, self.kind
         place = self._int(at[0] * COLUMNS + at[1] * WIDTH)
         target = self._vector(self.c, place, FLOATS)
@@ -338,7 +338,7 @@ class _Tile:
 _POINTERS = (
     types.float32, types.float32, types.float32, types.float32, types.int32, types.uint32, types.uint32, types.int32,
 )  # fmt: skip
-"""Of what a tile reads and writes: a, b, c, floats, ints, words, keys, counts."""
+"""Element types of the arrays that a tile reads and writes: a, b, c, floats, ints, words, keys, counts."""
 _SIGNATURE = types.int64(*map(types.CPointer, _POINTERS), types.int64, types.uint32, types.uint32)
 
 
@@ -358,7 +358,7 @@ def _write_tile(
     last_shift: Any,
     kind: Any,
 ) -> Any:
-    """One tile: `pairs` times two steps; `kind` is a constant."""
+    """One tile: 2·`pairs` steps; `kind` is a constant."""
     if not isinstance(kind, types.IntegerLiteral):
         return None
     chosen = kind.literal_value
@@ -375,7 +375,7 @@ write_tile: Any = _write_tile
 
 
 def make_tile(kind: int) -> Any:
-    """The compiled loop over the steps of a tile, for one kind of unit; `multiply` takes its address."""
+    """The compiled loop over the steps of a tile, for one kind of unit; `multiply` calls it by address."""
 
     @cfunc(_SIGNATURE, cache=True, error_model="numpy")
     def tile(
@@ -444,12 +444,12 @@ def multiply(
 ) -> int:
     """c[n, i, j] of the pieces of work share[0] to share[1], by the tile of a kind at an address (`make_tile`).
 
-    One loop for all kinds, compiled once: only tiles, which take a tenth of its time to compile, are made per kind.
-    a (batch or 1, rows, k); b (batch or 1, column panels, padded k, COLUMNS). Rows that are not finite are noted in
-    `bad_rows`, other outputs that have to be done again in `again`; `totals` are what was counted in the rest:
-    how often sums were beyond the ends, and how often something vanished. `words` are those of the steps; `chance`
-    (before, between, bits, K) makes the outputs' keys. `sizes` are (panels a block of columns, the chunk, even or
-    0, whether what is beyond the ends has to be done again).
+    One loop for all kinds, compiled once: only tiles, which compile ten times faster, are made per kind.
+    a (batch or 1, rows, k); b (batch or 1, column panels, padded k, COLUMNS). Rows that are not finite are marked in
+    `bad_rows`, other outputs that must be recomputed in `again`; `totals` counts the rest: how often sums exceeded the
+    range, and how often something vanished. `words` are the random words of the steps; `chance` (before, between,
+    bits, K) makes the outputs' keys. `sizes` are (panels per block of columns, the chunk (even, or 0), whether sums
+    that exceed the range must be recomputed).
     """
     column_block, chunk, strict = sizes
     native, part_width = kind // MODE == NATIVE, vectors_of(kind) * WIDTH
@@ -517,9 +517,9 @@ def multiply(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_rows(a: NDArray[np.float32], scale: np.float32, packed: NDArray[np.float32], bad: NDArray[np.bool_]) -> int:
-    """a (rows, k) as panels of ROWS rows, each k after k; padded with -0, so that padding adds -0: nothing.
+    """a (rows, k) as panels of ROWS rows, k-major; padded with -0, so that padding adds -0, which changes nothing.
 
-    Rows with a number that is not finite are noted and left out.
+    Rows with a non-finite number are marked and left out.
     """
     rows, depth = a.shape
     for i in range(-(-rows // ROWS) * ROWS):
@@ -539,13 +539,13 @@ def pack_rows(a: NDArray[np.float32], scale: np.float32, packed: NDArray[np.floa
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def flushes(numbers: NDArray[np.float32]) -> bool:
-    """Whether this thread's processor takes subnormal float32 numbers for zero; numbers are 2^-126 and 0.5."""
+    """Whether this thread's processor flushes subnormal float32 numbers to zero; numbers are 2^-126 and 0.5."""
     return bool(numbers[0] * numbers[1] == 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_columns(b: NDArray[np.float32], packed: NDArray[np.float32], bad: NDArray[np.bool_]) -> int:
-    """b (k, columns) as panels of COLUMNS columns; columns with a number that is not finite are noted and left out."""
+    """b (k, columns) as panels of COLUMNS columns; columns with a non-finite number are marked and left out."""
     depth, columns = b.shape
     packed[:] = np.float32(0)
     bad[:] = False

@@ -1,4 +1,4 @@
-"""Which units go through the fast loops, and how: chosen by conditions on the formats, never by hope."""
+"""Which units use the fast loops, and how: decided by conditions on the formats under which they are exact."""
 
 import math
 from fractions import Fraction
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.mac.plan import mac_plan
 from shoal.numerics.mac.tile_kernels import (
     CHANCE,
@@ -27,8 +27,7 @@ from shoal.numerics.mac.tile_kernels import (
     IntParameters,
     make_tile,
 )
-from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, Scalar, product_ends
-from shoal.numerics.rounding.exact import exponent_of
+from shoal.numerics.mac.unit import FloatMultiplier, MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
 
 SINGLE = FloatFormat(8, 23)
@@ -41,24 +40,24 @@ class Fast(NamedTuple):
 
     kind: int
     scale: float
-    """A fixed-point sum is kept in units of its step: the first operand is multiplied by this."""
+    """A fixed-point sum is kept in multiples of its step: the first operand is multiplied by this."""
     floats: np.ndarray
     ints: np.ndarray
     marks: bool
-    """Whether it may leave outputs to be done again."""
+    """Whether outputs may be marked for recomputation."""
     subnormals: bool
     """Whether subnormal float32 numbers may occur."""
 
 
 @lru_cache(maxsize=64)
 def tile(kind: int) -> Any:
-    """The compiled tile of a kind."""
+    """The compiled tile for a kind."""
     return make_tile(kind)
 
 
 @lru_cache(maxsize=256)
 def fast(unit: MacUnit, count: bool) -> Fast | None:
-    """How to compute the unit fast and exactly, or None. With `count` it also counts."""
+    """How to compute the unit fast and exactly, or None; with `count`, events are counted."""
     multiplier, sums = unit.multiplier, unit.accumulator
     fixed = isinstance(sums, FixedFormat)
     if not (unit.order == "sequential" or (unit.chunk and unit.chunk % 2 == 0)):
@@ -79,12 +78,12 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
         return None
     mode, more, dropped, lowest_field = how
     if more & VANISH and not fixed and not isinstance(multiplier, FloatMultiplier):
-        return None  # a sum may be -0, and a zero product, which has no sign here but one in float32, makes it +0
+        return None  # a sum may be -0; adding a zero product, which has a sign in float32 but none here, makes it +0
     kind |= more | (FIXED if fixed else 0) | (CHUNK if unit.chunk else 0)
-    if count or unit.overflow != "saturate":  # what overflows otherwise is found by counting, and done again
+    if count or unit.overflow != "saturate":  # other overflows are found by counting, and recomputed
         kind |= COUNT
     if kind & ROUND:
-        kind |= FLUSH  # harmless where it is not needed, and one loop less to compile
+        kind |= FLUSH  # harmless where it is not needed, and saves compiling another loop
     scale = math.ldexp(1.0, shift)
     taken: Scalar = sums
     if fixed and not isinstance(multiplier, FloatMultiplier) and multiplier.rounded:
@@ -108,18 +107,17 @@ def fast(unit: MacUnit, count: bool) -> Fast | None:
 
 
 def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float], tuple[int, int]] | None:
-    """(flags, limits, rounding) of products times 2^shift, if float32 holds them exactly."""
-    multiplier, (a, b) = unit.multiplier, unit.multiplier.formats
-    bits = sum(f.width - 1 if isinstance(f, FixedFormat) else f.mantissa + 1 for f in (a, b))
-    largest, step = product_ends(unit)
-    top, bottom = exponent_of(largest) + 1, exponent_of(step)
-    lowest = min(bottom + shift, a.lsb_exponent + shift, a.lsb_exponent, b.lsb_exponent)
+    """(flags, limits, rounding) of products times 2^shift, if float32 can represent them exactly."""
+    multiplier, path = unit.multiplier, unit.datapath
+    a, b = path.operands
+    top = path.product_top + 1
+    lowest = min(path.product_lsb + shift, a.lsb_exponent + shift, a.lsb_exponent, b.lsb_exponent)
     highest = max(top + shift, a.highest_exponent + shift + 1, a.highest_exponent + 1, b.highest_exponent + 1)
-    if bits > SIGNIFICANT or lowest < FLOAT32.lowest or highest >= FLOAT32.highest:
+    if path.exact_bits > SIGNIFICANT or lowest < FLOAT32.lowest or highest >= FLOAT32.highest:
         return None
     if not isinstance(multiplier, FloatMultiplier):
         if multiplier.rounded and not (
-            # the converter does the same as the multiplier's rounding
+            # the converter's rounding is the same as the multiplier's
             isinstance(unit.accumulator, FixedFormat)
             and multiplier.product.fraction == unit.accumulator.fraction
             and multiplier.product.max <= unit.accumulator.max
@@ -128,12 +126,11 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
             return None
         return 0, (0.0, 0.0, 0.0), (0, 0)
     plan, _, _ = mac_plan(unit)
-    smallest = Fraction(a.min_positive) * Fraction(b.min_positive)
-    flags = FLUSH if smallest < Fraction(plan.product_flush_before) else 0
+    flags = FLUSH if path.smallest_product < Fraction(plan.product_flush_before) else 0
     before, after = math.ldexp(plan.product_flush_before, shift), math.ldexp(plan.product_flush_after, shift)
     product = multiplier.product
-    product_max = math.ldexp(min(product.max, float(largest)), shift)
-    if not plan.product_rounded and largest <= Fraction(product.max):
+    product_max = math.ldexp(min(product.max, float(path.largest_product)), shift)
+    if not plan.product_rounded and path.largest_product <= Fraction(product.max):
         return flags, (before, after, product_max), (0, 0)
     if multiplier.encoding.rounded_output and multiplier.product_rounding != "nearest-even":
         return None
@@ -147,16 +144,15 @@ def _product(unit: MacUnit, shift: int) -> tuple[int, tuple[float, float, float]
 
 
 def _float_mode(unit: MacUnit) -> tuple[int, int, int, int] | None:
-    """(mode, flags, mantissa bits dropped, field of the smallest normal number) of a floating-point sum."""
-    sums = unit.accumulator
+    """(mode, flags, dropped mantissa bits, exponent field of the smallest normal number) of a floating-point sum."""
+    sums, path = unit.accumulator, unit.datapath
     assert isinstance(sums, FloatFormat)
-    largest, step = product_ends(unit)
     if sums == SINGLE and unit.rounding == "nearest-even":
         return NATIVE, 0, 0, 0
-    significant, dropped = sums.mantissa + 1, FLOAT32.mantissa - sums.mantissa
+    significant, dropped = sums.significant_bits, FLOAT32.mantissa - sums.mantissa
     lowest_field = sums.lowest_exponent - FLOAT32.lowest + 1
-    vanish = VANISH if exponent_of(step) < sums.lsb_exponent else 0
-    top = max(exponent_of(largest), sums.highest_exponent) + 2
+    vanish = VANISH if path.drops else 0
+    top, lsb = path.aligned
     if sums.subnormals != "gradual" or not sums.signed_zero or dropped < 2 or sums.lsb_exponent < FLOAT32.lowest:
         return None
     if top >= FLOAT32.highest or lowest_field <= sums.mantissa:
@@ -166,14 +162,8 @@ def _float_mode(unit: MacUnit) -> tuple[int, int, int, int] | None:
         if unit.random_bits > HALF_WORD or significant + unit.random_bits + spare > SIGNIFICANT:
             return None
         return CHANCE_A if unit.variant == "A" else CHANCE, vanish, dropped, lowest_field
-    product = unit.multiplier.product
-    wide = product.width - 1 if isinstance(product, FixedFormat) else product.mantissa + 1
-    a, b = unit.multiplier.formats
-    if isinstance(a, FloatFormat) and isinstance(b, FloatFormat) and min(a.mantissa, b.mantissa) == 0:
-        wide = min(wide, a.mantissa + b.mantissa + 1)  # times a power of two
-    lowest = min(exponent_of(step), sums.lsb_exponent)
-    harmless = wide <= significant and 2 * significant + 1 <= SIGNIFICANT
-    exact = top - lowest <= SIGNIFICANT
+    harmless = path.product_significant_bits <= significant and 2 * significant + 1 <= SIGNIFICANT
+    exact = top - lsb <= SIGNIFICANT
     if unit.rounding == "nearest-even" and (harmless or exact) and top + dropped < FLOAT32.highest:
         return NEAREST, vanish, dropped, lowest_field
     return (GENERAL, vanish, dropped, lowest_field) if significant + 2 <= SIGNIFICANT else None

@@ -1,54 +1,53 @@
-"""Multiply-accumulate units as frozen values: what a multiplier gives out, and how an accumulator takes it in.
+"""Multiply-accumulate units as frozen values: a multiplier, an accumulator, and the rules of the sum.
 
-`mac/exact.py` is what they compute, one number at a time; `matmul` computes it fast. Where the slides leave a question
-open, the answer is a field with the recommended default.
+`mac/exact.py` defines what they compute, one number at a time; `matmul` computes it fast. Where the slides leave a
+question open, the answer is a field with a recommended default.
 """
 
 import re
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from functools import cached_property
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.encodings import Encoding, encoding, operand_format
 from shoal.numerics.formats.notation import UNIT_EXAMPLES, parse, unit_parts
-from shoal.numerics.formats.types import FixedFormat, FloatFormat, brackets, truth
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar, brackets, truth
+from shoal.numerics.mac.datapath import Datapath, product_bits
 from shoal.numerics.rounding.plan import NANS, VARIANTS, check_rules
 
-Scalar = FloatFormat | FixedFormat
 FLUSHES = ("after-rounding", "before-rounding", "subnormal-grid")
 PRODUCT_BIASES = ("sum", "ieee")
 ORDERS = ("sequential", "pairwise", "kahan", "exact", "chunked(n)")
 MAC_ROUNDINGS = ("nearest-even", "nearest-away", "toward-zero", "up", "down", "stochastic")
 CARRIER_BITS = 53
-"""Significant bits of float64, the widest type that a unit is computed in."""
+"""Significant bits of float64, the widest type in which units are emulated."""
 
 
 @dataclass(frozen=True, repr=False)
 class FloatMultiplier:
     """A multiplier of floating-point operands in one of the configurations CFG-1 to 6 of the slides.
 
-    CFG 1 and 2 round the product to the operands' format; 3 to 6 give it out exactly, as E(max e + 1)M(mₐ + m_b + 1).
-    NaN gives NaN. Infinity times zero is NaN in CFG 1 to 3. The sign of a product is the xor of the operands' signs,
-    also of zero and infinity.
+    CFG 1 and 2 round the product to the operands' format; 3 to 6 output it exactly, as E(max e + 1)M(mₐ + m_b + 1).
+    NaN propagates. Infinity times zero is NaN in CFG 1 to 3. The sign of a product is the xor of the operands' signs,
+    also for zero and infinity.
     """
 
     a: FloatFormat
     b: FloatFormat | None = None
-    """The format of the second operand; that of the first if not given."""
+    """Format of the second operand; by default that of the first."""
     cfg: int = 1
     output: FloatFormat | None = None
-    """CFG 1 and 2: what the product is rounded to; the operands' format, or E(max e)M(max m) if they differ."""
+    """CFG 1 and 2: format of the rounded product; by default the operands', or E(max e)M(max m) if they differ."""
     product_rounding: str = "nearest-even"
     """CFG 1 and 2."""
     flush: str = "after-rounding"
-    """CFG-2: what lies below 2^emin becomes 0, seen `after-rounding` with an unbounded exponent, `before-rounding`, or
+    """CFG-2: results below 2^emin become 0; tested `after-rounding` with an unbounded exponent, `before-rounding`, or
     after rounding on the `subnormal-grid`."""
     product_bias: str = "sum"
-    """CFG 3 to 6: the product's bias is the `sum` of the operands' (2b), which holds every CFG-5 and CFG-6 product, or
-    2^e - 1 as `ieee` has it, where the largest ones overflow to infinity."""
+    """CFG 3 to 6: the product's bias is the `sum` of the operands' biases (2b), which covers every CFG-5 and CFG-6
+    product, or 2^e - 1 as in `ieee`, where the largest products overflow to infinity."""
     zero_times_infinity: str = "infinity"
-    """CFG 4 to 6, which know no NaN: `infinity` or `zero`."""
+    """CFG 4 to 6, which have no NaN: `infinity` or `zero`."""
 
     def __post_init__(self) -> None:
         chosen = encoding(self.cfg)
@@ -64,30 +63,30 @@ class FloatMultiplier:
         check_choice("zero_times_infinity", self.zero_times_infinity, ("infinity", "zero"))
         if self.output is not None:
             if not chosen.rounded_output:
-                raise UserError(f"output is given, but CFG-{self.cfg} does not round its product; leave it out.")
+                raise UserError(f"output is given, but CFG-{self.cfg} does not round its product; omit it.")
             if not isinstance(self.output, FloatFormat) or self.output.subnormals != "gradual":
                 raise UserError(f"output must be a float format with gradual underflow, not {self.output!r}.")
             if not (self.output.infinities and self.output.nans):
-                raise UserError(f"output must have infinities and NaN, which CFG-{self.cfg} gives out.")
-        bits = sum(format.mantissa + 1 for format in self.formats)
+                raise UserError(f"output must have infinities and NaN, which CFG-{self.cfg} products can be.")
+        bits = sum(format.significant_bits for format in self.formats)
         if bits > CARRIER_BITS:
             raise UserError(f"A product of {self} has {bits} significant bits; {CARRIER_BITS} are possible (float64).")
         top = max(format.highest_exponent for format in self.formats)
         bottom = min(format.lsb_exponent for format in self.formats)
         if top > 500 or bottom < -500:
             raise UserError(
-                f"A product of {self} may leave the range of float64; at most 9 exponent bits are possible."
+                f"A product of {self} may exceed the range of float64; at most 9 exponent bits are possible."
             )
-        _ = self.product  # refused now if there is no such format
+        _ = self.product  # raises if there is no such format
 
     @property
     def encoding(self) -> Encoding:
-        """What the configuration reads and gives out."""
+        """Inputs and output of the configuration."""
         return encoding(self.cfg)
 
     @property
     def format(self) -> FloatFormat:
-        """The operand format that is really decoded; of two, the first."""
+        """The operand format as decoded; of two, the first."""
         return self.a
 
     @property
@@ -97,21 +96,20 @@ class FloatMultiplier:
 
     @cached_property
     def product(self) -> FloatFormat:
-        """The format of what comes out."""
+        """Format of the output."""
         a, b = self.formats
         chosen = self.encoding
         if chosen.rounded_output:
             if self.output is not None:
                 return self.output
-            return a if a == b else FloatFormat(max(a.exponent, b.exponent), max(a.mantissa, b.mantissa))
-        exponent, mantissa = max(a.exponent, b.exponent) + 1, a.mantissa + b.mantissa + 1
+            return a if a == b else FloatFormat(*product_bits(a, b, exact=False))
         bias = a.exponent_bias + b.exponent_bias if self.product_bias == "sum" else None
         subnormals = "normal" if chosen.subnormal_inputs == "normal" else "zero"
-        return FloatFormat(exponent, mantissa, bias, subnormals, nans=chosen.nan_code)
+        return FloatFormat(*product_bits(a, b, exact=True), bias, subnormals, nans=chosen.nan_code)
 
     @property
     def smallest_normal(self) -> float:
-        """CFG-2: what lies below becomes 0."""
+        """CFG-2: smaller results become 0."""
         return self.product.min_normal
 
     @property
@@ -123,7 +121,7 @@ class FloatMultiplier:
         return one if a == b else f"{a!r}*{second[0]}:{self.cfg}{second[1]}{second[2]}"
 
     def __repr__(self) -> str:
-        """The name; switches that are not at their default in brackets."""
+        """The name; non-default switches in parentheses."""
         return self.name + brackets(_switches(self))
 
 
@@ -134,9 +132,9 @@ class FixedMultiplier:
     a: FixedFormat
     b: FixedFormat | None = None
     rounded: bool = True
-    """Whether the product is rounded, as on the slides; otherwise it has all the bits of both operands."""
+    """Whether the product is rounded, as in the slides; otherwise all bits of the exact product are kept."""
     output: FixedFormat | None = None
-    """What it is rounded to; the operands' format, or the larger of both parts if they differ."""
+    """Format of the rounded product; by default the operands', or the larger of each part if they differ."""
     product_rounding: str = "nearest-even"
 
     def __post_init__(self) -> None:
@@ -151,7 +149,7 @@ class FixedMultiplier:
         check_choice("product_rounding", self.product_rounding, MAC_ROUNDINGS[:-1])
         truth("rounded", self.rounded)
         if self.output is not None and not self.rounded:
-            raise UserError("output is given, but rounded=False keeps the product exactly; leave one of them out.")
+            raise UserError("output is given, but rounded=False keeps the exact product; omit one of them.")
         if max(format.width for format in self.formats) > 32:
             raise UserError(f"{self} has more than 32 bits; fixed-point operands of up to 32 are possible.")
         if not self.rounded and sum(format.width for format in self.formats) > CARRIER_BITS:
@@ -171,13 +169,11 @@ class FixedMultiplier:
 
     @property
     def product(self) -> FixedFormat:
-        """The format of what comes out."""
+        """Format of the output."""
         a, b = self.formats
-        if not self.rounded:
-            return FixedFormat(a.width - a.fraction + b.width - b.fraction, a.fraction + b.fraction)
         if self.output is not None:
             return self.output
-        return a if a == b else FixedFormat(max(f.width - f.fraction for f in (a, b)), max(a.fraction, b.fraction))
+        return a if self.rounded and a == b else FixedFormat(*product_bits(a, b, exact=not self.rounded))
 
     @property
     def name(self) -> str:
@@ -186,7 +182,7 @@ class FixedMultiplier:
         return repr(a) if a == b else f"{a!r}*{b!r}"
 
     def __repr__(self) -> str:
-        """The name; what is not at its default in brackets."""
+        """The name; non-default fields in parentheses."""
         return self.name + brackets(_switches(self))
 
 
@@ -194,28 +190,28 @@ class FixedMultiplier:
 class MacUnit:
     """A multiplier and an accumulator: for each k, accumulator ← rounded(accumulator + product).
 
-    A floating-point accumulator adds exactly and rounds once. A fixed-point one has a converter before it that rounds
+    A floating-point accumulator adds exactly and rounds once. A fixed-point one is preceded by a converter that rounds
     and saturates the product to its format; the addition then only saturates. Sums start at +0. Infinite products make
-    a floating-point accumulator infinite if it has infinities; inf - inf is NaN, or without NaN leaves the accumulator
-    as it was.
+    a floating-point accumulator infinite if it has infinities; inf - inf is NaN, or leaves the accumulator unchanged if
+    it has no NaN.
     """
 
     multiplier: FloatMultiplier | FixedMultiplier
     accumulator: Scalar
     order: str = "sequential"
-    """`sequential` (k ascending, one accumulator), `chunked(n)` (n products at a time from +0, then the chunks),
-    `pairwise` (products rounded to the accumulator, then neighbours, then neighbours of these), `kahan` (with one
-    compensation an output), or `exact` (all products summed exactly, one rounding)."""
+    """`sequential` (k ascending, one accumulator), `chunked(n)` (n products at a time from +0, then the chunk sums),
+    `pairwise` (products rounded to the accumulator's format, then added in a binary tree), `kahan` (with one
+    compensation term per output), or `exact` (all products summed exactly, one rounding)."""
     rounding: str = "nearest-even"
-    """Of the floating-point sum, or of the converter before a fixed-point one."""
+    """Rounding of a floating-point sum, or of the converter before a fixed-point accumulator."""
     overflow: str = "saturate"
     """`saturate`; `infinity` or `nan` for floating point; `wrap` for fixed point."""
     fused: bool | None = None
     """Floating point: False rounds each product to the accumulator's format before it is added."""
     nan: str = "error"
-    """NaN where there is no code for it, in an operand or the accumulator: `error`, `zero`, or `infinity`."""
+    """What to do with NaN in an operand or accumulator format that has none: `error`, `zero` or `infinity`."""
     random_bits: int = 14
-    """Stochastic: bits of R."""
+    """Stochastic: number of random bits."""
     variant: str = "A"
     """Stochastic: `A`, `B` or `C`."""
 
@@ -239,24 +235,25 @@ class MacUnit:
         if self.fused is not None:
             truth("fused", self.fused)
         if fixed and self.fused:
-            raise UserError(
-                "fused is True, but a fixed-point accumulator has its converter before it; leave fused out."
-            )
+            raise UserError("fused is True, but a fixed-point accumulator needs a converter before it; omit fused.")
         if fixed and self.order == "kahan":
-            raise UserError("order 'kahan' makes up for rounded sums, and fixed-point sums are not rounded.")
+            raise UserError("order 'kahan' compensates rounded sums, but fixed-point sums are exact.")
         object.__setattr__(self, "fused", not fixed if self.fused is None else self.fused)
         check_range("random_bits", whole_number("random_bits", self.random_bits), 1, 32)
         self._check_feed()
 
     def _check_feed(self) -> None:
-        """Refuse a product that cannot feed the accumulator, and sums that float64 does not carry exactly."""
+        """Refuse products that cannot feed the accumulator, and accumulators too wide for float64."""
         product, sums = self.multiplier.product, self.accumulator
-        significant = sums.width - 1 if isinstance(sums, FixedFormat) else sums.mantissa + 1
         most = CARRIER_BITS - 2 - (self.random_bits if self.rounding == "stochastic" else 0)
-        if significant > most:
-            raise UserError(f"Accumulator {sums} has {significant} significant bits; up to {most} are possible here.")
+        if sums.significant_bits > most:
+            raise UserError(
+                f"Accumulator {sums} has {sums.significant_bits} significant bits; at most {most} are possible here."
+            )
         if sums.highest_exponent > 900 or sums.lsb_exponent < -900:
-            raise UserError(f"Accumulator {sums} is too close to the ends of float64; at most 10 exponent bits do.")
+            raise UserError(
+                f"Accumulator {sums} is too close to the limits of float64; at most 10 exponent bits are possible."
+            )
         if product.min_positive > -sums.min:
             raise UserError(
                 f"The smallest product of {self.multiplier}, {product.min_positive:g}, is beyond the largest value of "
@@ -268,22 +265,29 @@ class MacUnit:
                 f"accumulator {sums}, {sums.min_positive:g}: every product would vanish."
             )
 
+    @cached_property
+    def datapath(self) -> Datapath:
+        """The unit's stages and their bits."""
+        multiplier = self.multiplier
+        cfg = multiplier.cfg if isinstance(multiplier, FloatMultiplier) else None
+        return Datapath(multiplier.formats, self.accumulator, cfg, multiplier.product)
+
     @property
     def chunk(self) -> int:
-        """Products a chunk; 0 if the order is not `chunked`."""
+        """Products per chunk; 0 if the order is not `chunked`."""
         return int(self.order[8:-1]) if self.order.startswith("chunked") else 0
 
     def __repr__(self) -> str:
-        """E5M2:5+E6M5; what is not at its default after commas. `parse_mac` reads it."""
+        """E5M2:5+E6M5, then non-default fields after commas; `parse_mac` reads it."""
         return f"{self.multiplier.name}+{self.accumulator!r}" + "".join(
             f", {name}={value}" for name, value in (_switches(self.multiplier) | _switches(self)).items()
         )
 
 
 def parse_mac(text: str) -> MacUnit:
-    """The unit that a text names: `E5M2:5+E6M5`, `E5M2:5+Q8.13`, `E4M3*E5M2:5+E6M9`, `Q8.8+Q8.8`.
+    """Parse the name of a unit: `E5M2:5+E6M5`, `E5M2:5+Q8.13`, `E4M3*E5M2:5+E6M9`, `Q8.8+Q8.8`.
 
-    The number after the colon is the configuration, 1 if left out. Fields of the unit and of its multiplier follow
+    The number after the colon is the configuration, by default 1. Fields of the unit and of its multiplier follow
     after commas: `E5M2:5+E6M5, order=chunked(64), rounding=stochastic, random_bits=8`.
     """
     operands, cfg, accumulator, chosen = unit_parts(text)
@@ -291,11 +295,11 @@ def parse_mac(text: str) -> MacUnit:
         raise UserError(f"'{text}' has no accumulator; {UNIT_EXAMPLES}.")
     kind = FixedMultiplier if all(isinstance(operand, FixedFormat) for operand in operands) else FloatMultiplier
     if kind is FixedMultiplier and cfg is not None:
-        raise UserError(f"'{text}' gives fixed-point operands a configuration; CFG-1 to 6 are of floating point.")
+        raise UserError(f"'{text}' gives fixed-point operands a configuration; CFG-1 to 6 are for floating point.")
     own = {field.name for field in fields(kind)} - {"a", "b", "cfg"}
     units = {field.name for field in fields(MacUnit)} - {"multiplier", "accumulator"}
     if unknown := sorted(set(chosen) - own - units):
-        raise UserError(f"'{unknown[0]}' in '{text}' is not known; choose from: {', '.join(sorted(own | units))}.")
+        raise UserError(f"Unknown field '{unknown[0]}' in '{text}'; choose from: {', '.join(sorted(own | units))}.")
     settings: dict[str, object] = {name: chosen[name] for name in own & set(chosen)}
     if kind is FloatMultiplier:
         settings["cfg"] = 1 if cfg is None else cfg
@@ -304,7 +308,7 @@ def parse_mac(text: str) -> MacUnit:
 
 
 def _order(order: object) -> str:
-    """`order` as it is written, `chunked(n)` checked."""
+    """`order` in its canonical form, with the n of `chunked(n)` checked."""
     text = str(order).replace(" ", "")
     match = re.fullmatch(r"chunked\((\d{1,18})\)", text)
     if not match:
@@ -312,7 +316,7 @@ def _order(order: object) -> str:
         if text == "chunked(n)":
             raise UserError("order 'chunked(n)' needs a number of products, such as chunked(64).")
         return text
-    check_range("products a chunk", int(match.group(1)), 1, 2**31)
+    check_range("products per chunk", int(match.group(1)), 1, 2**31)
     return f"chunked({int(match.group(1))})"
 
 
@@ -321,7 +325,7 @@ def _plain(format: FloatFormat) -> FloatFormat:
 
 
 def _switches(value: object) -> dict[str, object]:
-    """The fields that are not at their default, except those that a name shows itself."""
+    """The non-default fields, except those that are part of the name."""
     shown = {"a", "b", "cfg", "multiplier", "accumulator"}
     different = {
         field.name: getattr(value, field.name)
@@ -331,10 +335,3 @@ def _switches(value: object) -> dict[str, object]:
     if isinstance(value, MacUnit) and value.fused is not isinstance(value.accumulator, FixedFormat):
         different.pop("fused")
     return different
-
-
-def product_ends(unit: MacUnit) -> tuple[Fraction, Fraction]:
-    """Bounds of the multiplier's finite products: the largest magnitude, and a power of two that divides all."""
-    a, b = unit.multiplier.formats
-    largest = max(Fraction(a.max), -Fraction(a.min)) * max(Fraction(b.max), -Fraction(b.min))
-    return largest, Fraction(2) ** min(a.lsb_exponent + b.lsb_exponent, unit.multiplier.product.lsb_exponent)

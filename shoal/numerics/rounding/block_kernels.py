@@ -1,7 +1,7 @@
 """Rounding to blocks that share an exponent, for float32, compiled by numba.
 
-Nothing is scaled: rounding 2^-s·x to a format and scaling back is rounding x to the format with its exponents moved by
-s, and a plan moves by adding s to its exponents and s·2^23 to the bits of its magnitudes.
+Nothing is scaled: rounding 2^-s·x to a format and scaling back equals rounding x to the format with its exponents
+shifted by s, and a plan is shifted by adding s to its exponents and s·2^23 to the bits of its magnitudes.
 """
 
 import numpy as np
@@ -9,28 +9,29 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.rounding.kernels32 import INFINITY, MAGNITUDE, round_nearest_or_directed, round_stochastically
-from shoal.numerics.rounding.plan import Plan
+from shoal.numerics.rounding.plan import RoundingPlan
 
-HELPERS = "0331acfdf6f69d77"
-"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
-file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+HELPERS = "a3809756178eb1bd"
+"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
+this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_bands(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     tile: tuple[int, int],
     bands: tuple[int, int],
     exponents: tuple[int, int, int],
     chance: tuple[int, int, int, int, int],
 ) -> int:
-    """y = x rounded, bits to bits, both (G, R, C), for the bands of tiles first to last; returns how many are NaN.
+    """y = x rounded, on bit patterns, both (G, R, C), for bands[0] to bands[1]; returns the number of NaN.
 
-    A band is a row of tiles: band b of G·ceil(R/h). `exponents` are the element format's highest one and the least and
-    the largest s; `chance` is (first index, key, key, bits, variant) of stochastic rounding, bits 0 for any other.
-    Returns -1 if a block's s moves the plan out of float32's normal range; y is then not complete.
+    A band is a row of tiles: band b of G·ceil(R/h). `exponents` are the element format's highest exponent and the
+    smallest and largest s; `chance` is (first index, key, key, bits, variant) of stochastic rounding, with bits 0 for
+    any other rounding.
+    Returns -1 if a block's s shifts the plan out of float32's normal range; y is then incomplete.
     """
     _, rows, columns = x.shape
     height, width = tile
@@ -71,15 +72,15 @@ def _largest(x: NDArray[np.int32]) -> np.int32:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _exponent(u: np.int32) -> int:
-    """The exponent of a positive number; that of a subnormal is seen by converting its multiple of 2^-149."""
+    """The exponent of a positive number; that of a subnormal is found by converting its multiple of 2^-149."""
     if u >= 2**23:
         return int(u >> 23) - 127
     return int(np.float32(u).view(np.int32) >> 23) - 127 - 149
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _move(plan: Plan, s: int) -> Plan:
-    return Plan(
+def _move(plan: RoundingPlan, s: int) -> RoundingPlan:
+    return RoundingPlan(
         plan.dropped,
         plan.lowest_field + s,
         plan.lsb + s,
@@ -106,5 +107,5 @@ def _move(plan: Plan, s: int) -> Plan:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _move_bits(bits: int, s: int) -> int:
-    """A normal number times 2^s; 0, 1 ("anything above zero"), infinity and NaN stay."""
+    """A normal number times 2^s; 0, 1 ("anything above zero"), infinity and NaN stay as they are."""
     return bits + (s << 23) if 2**23 <= bits < INFINITY else bits

@@ -1,4 +1,4 @@
-"""Rounding to a `BlockFormat`: a power of two for each block, then every element scaled by it, rounded, scaled back."""
+"""Rounding to a `BlockFormat`: one power of two per block; elements are scaled by it, rounded and scaled back."""
 
 import math
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from shoal.numerics.formats.types import BlockFormat, FixedFormat
 from shoal.numerics.rounding.plan import FLOAT64, Carrier
 
 TINY = 2.0**-1074
-"""Stands for what is not zero but was scaled below all of float64."""
+"""Stands for a nonzero number that underflows float64 when scaled."""
 
 
 def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64) -> Tensor:
-    """s for every element (all of a block have the same), from the exponent field of the block's largest magnitude.
+    """s for every element (the same within a block), from the exponent field of the block's largest magnitude.
 
-    Infinities and NaN do not count.
+    Infinities and NaN are ignored.
     """
     magnitude = torch.where(x.isfinite(), x.abs(), 0).double()
     largest = _spread_largest(magnitude, format)
@@ -27,7 +27,7 @@ def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64)
 
 
 def shared_range(format: BlockFormat, carrier: Carrier) -> tuple[int, int]:
-    """The s for which the carrier holds every scaled value of the element format."""
+    """The range of s for which the carrier can represent every scaled value of the element format."""
     element = format.element
     negative_end = 1 if isinstance(element, FixedFormat) else 0  # -2^(i-1) is a binade above the largest value
     least = carrier.lowest - carrier.mantissa - element.lsb_exponent
@@ -35,9 +35,9 @@ def shared_range(format: BlockFormat, carrier: Carrier) -> tuple[int, int]:
 
 
 def tiles(format: BlockFormat, shape: torch.Size) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """A tensor's shape as (G, R, C), and the tile (h, w) of it that is a block."""
+    """A tensor's shape as (G, R, C), and the tile (h, w) that makes a block."""
     if isinstance(format.over, tuple) and len(shape) < 2:
-        raise UserError(f"{format} shares over tiles, which need two axes; the tensor has {len(shape)}.")
+        raise UserError(f"{format} has tiles as blocks, which need two axes; the tensor has {len(shape)}.")
     size, last = math.prod(shape), max(1, shape[-1]) if shape else 1
     if format.over == "tensor":
         return (1, 1, size), (1, size)
@@ -56,7 +56,7 @@ def quantize_blocks(
     keep_infinities: bool,
     round_elements: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """2^s·round(2^-s·x) as `dtype`, whose carrier is given. Scaling is by powers of two and exact."""
+    """2^s·round(2^-s·x) as `dtype`, whose carrier is given. Scaling by powers of two is exact."""
     shared = shared_exponents(x, format, carrier)
     scaled = _scale(x.double(), -shared)
     scaled = torch.where((scaled == 0) & (x != 0), torch.copysign(torch.full_like(scaled, TINY), scaled), scaled)
@@ -67,13 +67,13 @@ def quantize_blocks(
 
 
 def _scale(x: Tensor, exponent: Tensor) -> Tensor:
-    """x·2^exponent, in two steps so that the factor itself stays a normal float64."""
+    """x·2^exponent, in two steps so that each factor is a normal float64."""
     half = exponent // 2
     return x * _power_of_two(half) * _power_of_two(exponent - half)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """2^exponent as float64, by its bits."""
+    """2^exponent as float64, built from its bits."""
     return ((exponent + 1023) << FLOAT64.mantissa).view(torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""The definition of rounding, one number at a time, in exact fractions: slow, and what everything else is tested by.
+"""The definition of rounding, one number at a time, in exact fractions: slow, and the reference for all tests.
 
 A number is rounded in three steps. It lies between two neighbours of the format, taken as if the format had no largest
 value; the rounding chooses one of them; and if that one is beyond the format's largest value, `overflow` decides.
@@ -8,9 +8,7 @@ import math
 from fractions import Fraction
 
 from shoal.errors import UserError
-from shoal.numerics.formats.types import FixedFormat, FloatFormat
-
-Scalar = FloatFormat | FixedFormat
+from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 
 
 def round_exact(
@@ -27,7 +25,7 @@ def round_exact(
     previous: float | None = None,
     start: str = "nearest-even",
 ) -> float:
-    """`value` as a value of the format; the arguments are those of `quantize`, and `random` the random bits R."""
+    """`value` rounded to the format; arguments as in `quantize`, with `random` as the random bits R."""
     infinities = isinstance(format, FloatFormat) and format.infinities
     nans = isinstance(format, FloatFormat) and format.nans
     if overflow is None:
@@ -48,7 +46,7 @@ def round_exact(
 
 
 def keep_to_range(magnitude: Fraction, negative: bool, format: Scalar, rounding: str, overflow: str) -> float:
-    """What `overflow` makes of a rounded number."""
+    """Apply `overflow` to a rounded number."""
     if overflow == "wrap" and isinstance(format, FixedFormat):
         return _wrap(-magnitude if negative else magnitude, format)
     largest = -format.min if negative else format.max
@@ -70,7 +68,7 @@ def keep_to_range(magnitude: Fraction, negative: bool, format: Scalar, rounding:
 def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction, bool]:
     """lo <= magnitude < hi on the format without its largest value, and whether lo is the even one of the two.
 
-    Even is the even multiple of the spacing, and zero below the smallest value of a format that has no subnormals.
+    Even means an even multiple of the spacing; below the smallest value of a format without subnormals, zero is even.
     """
     if isinstance(format, FloatFormat):
         smallest = Fraction(format.min_positive)
@@ -97,8 +95,8 @@ def round_magnitude(
     """The neighbour that the rounding chooses."""
     below: FloatFormat | None = None
     if underflow == "truncate" and isinstance(format, FloatFormat) and format.subnormals != "gradual":
-        # The converter that only rounds mantissas: it knows the binades of field 0 and up, and what comes out without
-        # a code (2^-b in CFG-5) is zero.
+        # A converter that only rounds mantissas: it handles binades from field 0 upwards, and a result that has no
+        # code (2^-b in CFG-5) becomes zero.
         if magnitude < Fraction(2) ** format.lowest_exponent:
             return Fraction(0)
         below, bias = format, 1 - format.lowest_exponent
@@ -115,7 +113,7 @@ def round_magnitude(
     elif rounding == "stochastic":
         up = _stochastic_up(delta, random, random_bits, variant)
     else:
-        raise UserError(f"rounding '{rounding}' is not known.")
+        raise UserError(f"Unknown rounding '{rounding}'.")
     chosen = hi if up else lo
     return Fraction(0) if below is not None and chosen < below.min_positive else chosen
 
@@ -130,7 +128,7 @@ def _stochastic_up(delta: Fraction, random: int, bits: int, variant: str) -> boo
 
 
 def _wrap(value: Fraction, format: FixedFormat) -> float:
-    """Two's complement: what is left of an integer when the upper bits are dropped."""
+    """Two's complement: drop the upper bits."""
     half = 2 ** (format.width - 1)
     multiple = value * 2**format.fraction
     return math.ldexp((int(multiple) + half) % (2 * half) - half, -format.fraction)
@@ -143,7 +141,7 @@ def _nan(nans: bool, infinities: bool, nan: str) -> float:
         return math.inf
     if nan == "zero":
         return 0.0
-    raise UserError("NaN has no place in this format.")
+    raise UserError("This format has no NaN.")
 
 
 def exponent_of(magnitude: Fraction) -> int:

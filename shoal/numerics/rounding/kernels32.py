@@ -1,33 +1,33 @@
-"""The rounding loops for float32, compiled by numba: integer arithmetic on bit patterns, without branches, in vectors.
+"""The rounding loops for float32, compiled by numba: branch-free, vectorised integer arithmetic on bit patterns.
 
-Notation: u magnitude bits, e exponent field (1 for subnormals, too), so that sig = u - (e-1)·2^23 is the significand
+Notation: u magnitude bits, e exponent field (1 also for subnormals), so that sig = u - (e-1)·2^23 is the significand
 with its leading bit, and the value is sig·2^(e-150). A format's spacing at that magnitude is 2^shift units of sig; k
-is the number of spacings. Integers are 32 bits wide throughout: numba widens every sum to 64, hence the casts.
+is the number of spacings. All integers have 32 bits; numba widens every sum to 64, hence the casts.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from shoal.numerics.rounding.plan import FLOAT32, Plan
+from shoal.numerics.rounding.plan import FLOAT32, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 from shoal.numerics.rounding.shifts import left, right
 
-HELPERS = "1dc55c8228c9140f"
-"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
-file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+HELPERS = "0c8bba54e201968d"
+"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
+this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 INFINITY = np.int32(FLOAT32.infinity)
 MAGNITUDE = np.int32(0x7FFFFFFF)
 SIGN = np.int32(-(2**31))
 M0, M1 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
 S0, S1, S2 = np.int32(SHIFTS[0]), np.int32(SHIFTS[1]), np.int32(SHIFTS[2])
-BLOCK = 4096  # elements that stay in the first cache between two loops over them
+BLOCK = 4096  # elements that stay in the L1 cache between two passes over them
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: Plan) -> int:
-    """y = x rounded, bits to bits; returns how many are NaN."""
+def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: RoundingPlan) -> int:
+    """y = x rounded, on bit patterns; returns the number of NaN."""
     dropped, lowest_field = np.int32(plan.dropped), np.int32(plan.lowest_field)
     near, away = np.int32(-plan.near), np.int32(plan.away)
     full_positive, full_negative = np.int32(-plan.full_positive), np.int32(-plan.full_negative)
@@ -54,11 +54,11 @@ def round_nearest_or_directed(x: NDArray[np.int32], y: NDArray[np.int32], plan: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: Plan) -> np.int32:
-    """The bits of k spacings: in a full binade k carries into the exponent, below all of them it is k·2^lsb."""
+def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: RoundingPlan) -> np.int32:
+    """The bits of k spacings: in a full binade k carries into the exponent, below the lowest one it is k·2^lsb."""
     full = np.int32(left(k, np.int32(plan.dropped)) + left(np.int32(e - 1), np.int32(23)))
-    # k·2^lsb by adding to the exponent field of float(k), which no mode of the processor can flush; where that would
-    # leave the normal range of float32, the bits of a subnormal are its multiple of 2^-149.
+    # k·2^lsb by adding to the exponent field of float(k), which no processor mode can flush; where that would leave
+    # the normal range of float32, the bits of a subnormal are its multiple of 2^-149.
     small = np.int32(np.float32(k).view(np.int32) + left(np.int32(plan.lsb), np.int32(23)))
     spare = np.int32(min(max(plan.lsb + 149, 0), 31))
     least = left(np.int32(1), np.int32(min(max(-126 - plan.lsb, 0), 24)))
@@ -67,8 +67,8 @@ def magnitude_of(e: np.int32, k: np.int32, below: np.int32, plan: Plan) -> np.in
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: Plan) -> np.int32:
-    """Overflow, specials and the sign."""
+def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: RoundingPlan) -> np.int32:
+    """Overflow, special values and the sign."""
     over = np.int32(plan.over_negative) if x < 0 else np.int32(plan.over_positive)
     largest = np.int32(plan.max_negative) if x < 0 else np.int32(plan.max_positive)
     infinity = np.int32(plan.infinity_negative) if x < 0 else np.int32(plan.infinity_positive)
@@ -84,16 +84,16 @@ def finish_rounding(x: np.int32, u: np.int32, r: np.int32, plan: Plan) -> np.int
 def round_stochastically(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: int,
     before: int,
     between: int,
     bits: int,
     variant: int,
 ) -> int:
-    """y = x rounded up or down by chance, bits to bits; returns how many are NaN. x and y do not overlap.
+    """y = x rounded stochastically, on bit patterns; returns the number of NaN. x and y must not overlap.
 
-    The element at position i has the random word of index first_index + i (its lower 32 bits) under these keys;
+    The element at position i uses the random word of index first_index + i (its lower 32 bits) under these keys;
     `variant` is 0, 1, 2 for A, B, C.
     """
     nans = 0
@@ -110,22 +110,22 @@ def round_stochastically(
 def _chance(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: np.uint32,
     before: np.uint32,
     between: np.uint32,
     bits: int,
     variant: int,
 ) -> int:
-    """All elements, those below the smallest value as if underflow were gradual.
+    """All elements; those below the smallest value as if underflow were gradual.
 
-    delta, the part of a spacing that is dropped, is kept as 32 bits after the point. Up means delta + R >= 1 with R
-    made of the upper `bits` of the word (B: and half a unit of them), and without a 33rd bit: delta > ~R.
+    delta, the dropped part of a spacing, has 32 bits after the point. A magnitude is rounded up if delta + R >= 1, with
+    R made of the upper `bits` of the word (B: plus half of their last bit); without a 33rd bit this is delta > ~R.
     """
     dropped, lowest_field = np.int32(plan.dropped), np.int32(plan.lowest_field)
     upper = np.uint32(0xFFFFFFFF << (32 - bits))
     half = np.uint32((1 << (31 - bits)) if variant == 1 else 0)
-    unit, rest = np.int32(32 - bits), np.uint32(~upper >> np.uint32(1))
+    cut, rest = np.int32(32 - bits), np.uint32(~upper >> np.uint32(1))
     nearest = np.uint32(0xFFFFFFFF if variant == 2 else 0)
     least_kept = np.int32(plan.smallest if plan.gap_floor > 0 else 0)
     nans = np.int32(0)
@@ -142,10 +142,10 @@ def _chance(
         places_down = min(max(np.int32(shift - 32), np.int32(0)), np.int32(31))
         delta = right(left(tail, places_up), places_down)
 
-        # Variant C rounds delta to the nearest unit, ties to even; bits lost to the right break a tie.
+        # Variant C rounds delta to `bits` bits, ties to even; bits lost to the right break a tie.
         lost = np.uint32(1) if right(left(delta, places_down), places_up) != tail else np.uint32(0)
         exact = np.uint32(delta | lost)
-        tie = np.uint32(right(exact, unit) & np.uint32(1))
+        tie = np.uint32(right(exact, cut) & np.uint32(1))
         rounded = np.uint32(exact + np.uint32(np.uint32(rest + tie) & nearest))
         carry = rounded < exact
 
@@ -161,7 +161,7 @@ def _chance(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _any_in_gap(x: NDArray[np.int32], smallest: int) -> bool:
-    """Whether there is a magnitude below the smallest value; zeros do not count, they are right already."""
+    """Whether any magnitude is below the smallest value; zeros do not count, as they are already correct."""
     least = np.uint32(0xFFFFFFFF)
     for i in range(x.size):
         least = min(least, np.uint32(np.uint32(x[i] & MAGNITUDE) - np.uint32(1)))
@@ -172,18 +172,18 @@ def _any_in_gap(x: NDArray[np.int32], smallest: int) -> bool:
 def _chance_in_gap(
     x: NDArray[np.int32],
     y: NDArray[np.int32],
-    plan: Plan,
+    plan: RoundingPlan,
     first_index: np.uint32,
     before: np.uint32,
     between: np.uint32,
     bits: int,
     variant: int,
 ) -> None:
-    """Again the elements below the smallest value w of a format without subnormals: delta = |x| / w.
+    """Redo the elements below the smallest value w of a format without subnormals: delta = |x| / w.
 
-    w = W·2^g is no power of two in CFG-5, so instead of a quotient two products are compared: with N = 2^bits - R,
-    floor(delta·2^bits) >= N (A) is |x|·2^bits >= w·N, and B and C move N by a half. Twice |x|·2^(bits+1-g) is compared
-    with twice W·(2N or 2N - 1), so that a lowest bit is free for what a shift loses and for C's ties.
+    w = W·2^g is not a power of two in CFG-5, so two products are compared instead of a quotient: with N = 2^bits - R,
+    floor(delta·2^bits) >= N (A) is |x|·2^bits >= w·N, and B and C shift N by a half. Twice |x|·2^(bits+1-g) is compared
+    with twice W·(2N or 2N - 1), so that the lowest bit is free for bits lost in a shift and for C's ties.
     """
     for i in range(x.size):
         u = np.int32(x[i] & MAGNITUDE)
@@ -216,7 +216,7 @@ def random_word(index: np.uint32, before: np.uint32, between: np.uint32) -> np.u
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def count_nans(x: NDArray[np.int32]) -> int:
-    """How many of the numbers are NaN."""
+    """The number of NaN."""
     nans = 0
     for start in range(0, x.size, BLOCK):
         part = np.int32(0)

@@ -1,4 +1,4 @@
-"""The rounding loops for float64, compiled by numba: as in `kernels`, but one number after the other.
+"""The rounding loops for float64, compiled by numba: as in `kernels32`, but not vectorised.
 
 64-bit integers throughout, as in `tensors`; the dropped part `delta` has 62 bits after the point.
 """
@@ -8,12 +8,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.numerics.rounding.kernels32 import random_word
-from shoal.numerics.rounding.plan import FLOAT64, Plan
+from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 
-HELPERS = "3e5a784c3aa354db"
-"""Of the modules imported above, whose code and numbers are compiled into the functions below. numba looks only at this
-file to see whether its cache is up to date, so this changes with them; a test tells what it must be."""
+HELPERS = "5bf48c3e4f143851"
+"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
+this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 INFINITY = FLOAT64.infinity
 MAGNITUDE = 2**63 - 1
@@ -23,8 +23,8 @@ POINT = 62
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: Plan) -> int:
-    """y = x rounded, bits to bits; returns how many are NaN."""
+def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: RoundingPlan) -> int:
+    """y = x rounded, on bit patterns; returns the number of NaN."""
     nans = 0
     for i in range(x.size):
         u, negative = x[i] & MAGNITUDE, x[i] < 0
@@ -46,9 +46,15 @@ def round_nearest_or_directed(x: NDArray[np.int64], y: NDArray[np.int64], plan: 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_stochastically(
-    x: NDArray[np.int64], y: NDArray[np.int64], plan: Plan, first_index: int, keys: Keys, bits: int, variant: int
+    x: NDArray[np.int64],
+    y: NDArray[np.int64],
+    plan: RoundingPlan,
+    first_index: int,
+    keys: Keys,
+    bits: int,
+    variant: int,
 ) -> int:
-    """y = x rounded up or down by chance, bits to bits; arguments as in `kernels.round_stochastically`."""
+    """y = x rounded stochastically, on bit patterns; arguments as in `kernels32.round_stochastically`."""
     nans = 0
     for i in range(x.size):
         u = x[i] & MAGNITUDE
@@ -72,24 +78,24 @@ def round_stochastically(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_by_chance(sig: int, shift: int, random: int, bits: int, variant: int) -> int:
-    """How many spacings of 2^shift units sig becomes; delta, what is dropped of one, has POINT bits after the point."""
-    within, unit = min(shift, POINT), POINT - bits
+    """sig as a number of spacings of 2^shift units; delta, the dropped part, has POINT bits after the point."""
+    within, cut = min(shift, POINT), POINT - bits
     tail = (sig & ((1 << within) - 1)) << (POINT - within)
     down = min(shift - within, 62)
     delta = tail >> down
     if variant == 2:
         exact = delta | (1 if (delta << down) != tail else 0)
-        delta = exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)
+        delta = exact + ((1 << (cut - 1)) - 1) + ((exact >> cut) & 1)
     if variant == 1:
-        up = (delta >> (unit - 1)) + 2 * random + 1 >= 1 << (bits + 1)
+        up = (delta >> (cut - 1)) + 2 * random + 1 >= 1 << (bits + 1)
     else:
-        up = (delta >> unit) + random >= 1 << bits
+        up = (delta >> cut) + random >= 1 << bits
     return (sig >> within) + (1 if up else 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def up_in_gap(e: int, sig: int, random: int, plan: Plan, bits: int, variant: int) -> bool:
-    """As in `kernels`."""
+def up_in_gap(e: int, sig: int, random: int, plan: RoundingPlan, bits: int, variant: int) -> bool:
+    """As in `kernels32._chance_in_gap`."""
     places = e - 1074 + bits - plan.gap_exponent
     down = min(max(-places, 0), 62)
     scaled = 2 * ((sig << max(places, 0)) >> down) + (1 if sig & ((1 << down) - 1) else 0)
@@ -99,8 +105,8 @@ def up_in_gap(e: int, sig: int, random: int, plan: Plan, bits: int, variant: int
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def magnitude_of(e: int, k: int, below: int, plan: Plan) -> int:
-    """The bits of k spacings, as in `kernels`."""
+def magnitude_of(e: int, k: int, below: int, plan: RoundingPlan) -> int:
+    """The bits of k spacings, as in `kernels32`."""
     if below == 0:
         return (k << plan.dropped) + ((e - 1) << 52)
     if k < 1 << min(max(-1022 - plan.lsb, 0), 52):  # zero or subnormal
@@ -109,8 +115,8 @@ def magnitude_of(e: int, k: int, below: int, plan: Plan) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def finish_rounding(x: int, u: int, r: int, plan: Plan) -> int:
-    """Overflow, specials and the sign."""
+def finish_rounding(x: int, u: int, r: int, plan: RoundingPlan) -> int:
+    """Overflow, special values and the sign."""
     if u > INFINITY:
         return plan.nan
     if u == INFINITY:

@@ -1,7 +1,7 @@
-"""What a rounding loop needs to know, worked out once a call: a format and its rules as bits of the carrier.
+"""The parameters of a rounding loop, computed once per call: a format and its rules as bit patterns of the carrier.
 
-A carrier is the IEEE type that the numbers are kept in, float32 or float64. Non-negative floats are ordered like their
-bit patterns, so that every comparison with a limit is one of integers, and no processor mode (flushed subnormals) can
+A carrier is the IEEE type that holds the numbers, float32 or float64. Non-negative floats are ordered like their bit
+patterns, so every comparison with a limit is an integer comparison, and no processor mode (flushed subnormals) can
 change a result.
 """
 
@@ -35,21 +35,21 @@ class Carrier(NamedTuple):
 
     @property
     def nan(self) -> int:
-        """The bits of the one NaN that is ever given out: quiet, positive, no payload."""
+        """The bits of the only NaN that is ever returned: quiet, positive, no payload."""
         return self.infinity + (1 << (self.mantissa - 1))
 
     def bits_below(self, value: Fraction) -> int:
-        """The bits of the largest number that is not above `value` (>= 0)."""
+        """The bits of the largest number <= `value`, which is >= 0."""
         binade, multiple = self._position(value)
         return ((binade - self.lowest) << self.mantissa) + math.floor(multiple)
 
     def bits_from(self, value: Fraction) -> int:
-        """The bits of the smallest number that is not below `value` (>= 0)."""
+        """The bits of the smallest number >= `value`, which is >= 0."""
         binade, multiple = self._position(value)
         return ((binade - self.lowest) << self.mantissa) + math.ceil(multiple)
 
     def _position(self, value: Fraction) -> tuple[int, Fraction]:
-        """The binade, and how many times the spacing in it makes the value."""
+        """The binade, and the value as a multiple of the spacing there."""
         binade = max(exponent_of(value), self.lowest) if value else self.lowest
         return binade, value / Fraction(2) ** (binade - self.mantissa)
 
@@ -58,51 +58,51 @@ FLOAT16, BFLOAT16 = Carrier(10, -14, 15), Carrier(7, -126, 127)
 FLOAT32, FLOAT64 = Carrier(23, -126, 127), Carrier(52, -1022, 1023)
 
 
-class Plan(NamedTuple):
-    """A format and its rules as integers; magnitudes are bits of the carrier without the sign."""
+class RoundingPlan(NamedTuple):
+    """A format and its rules as integers; magnitudes are bit patterns of the carrier without the sign."""
 
     dropped: int
-    """Mantissa bits of the carrier that the format does not have."""
+    """Mantissa bits that the carrier has and the format lacks."""
     lowest_field: int
-    """The carrier's exponent field of the format's lowest full binade; below it the spacing does not shrink."""
+    """The carrier's exponent field of the format's lowest full binade; below it the spacing is constant."""
     lsb: int
     """That spacing is 2^lsb."""
     near: int
-    """1 for the two roundings to nearest, else 0."""
+    """1 for the two round-to-nearest modes, else 0."""
     away: int
     """1 if ties go away from zero."""
     full_positive: int
-    """1 if whatever is dropped from a positive number sends its magnitude up."""
+    """1 if any dropped bit rounds the magnitude of a positive number up."""
     full_negative: int
     smallest: int
-    """The smallest positive value if there is nothing between it and zero; 0 if underflow is gradual."""
+    """The smallest positive value if there is a gap between it and zero; 0 if underflow is gradual."""
     gap_positive: int
-    """Positive magnitudes below `smallest` become `smallest` from here on, and zero below."""
+    """Positive magnitudes below `smallest` become `smallest` from this threshold on, and zero below it."""
     gap_negative: int
     gap_floor: int
-    """Stochastic: 0, or with truncating underflow the bits of the lowest full binade, below which all is zero."""
+    """Stochastic: 0, or with truncating underflow the bits of the lowest full binade, below which all becomes zero."""
     gap_units: int
     """Stochastic, rounding underflow: `smallest` is gap_units·2^gap_exponent."""
     gap_exponent: int
     max_positive: int
     max_negative: int
     over_positive: int
-    """What a positive result beyond the largest value becomes."""
+    """Result for a positive number beyond the largest value."""
     over_negative: int
     infinity_positive: int
-    """What +inf becomes."""
+    """Result for +inf."""
     infinity_negative: int
     nan: int
-    """What NaN becomes."""
+    """Result for NaN."""
     signed_zero: int
 
 
 @lru_cache(maxsize=512)
-def make_plan(
+def rounding_plan(
     format: FloatFormat | FixedFormat, carrier: Carrier, rounding: str, overflow: str, underflow: str, nan: str
-) -> Plan:
-    """The plan for one of the roundings except hysteresis; with `wrap` the plan knows no largest value."""
-    if isinstance(format, FixedFormat):  # one spacing everywhere: all of the carrier's bits, above the lowest binade
+) -> RoundingPlan:
+    """The plan for any rounding mode except hysteresis; with `wrap` the plan has no largest value."""
+    if isinstance(format, FixedFormat):  # constant spacing; above this binade the carrier itself is coarser
         mantissa, lowest = carrier.mantissa, carrier.mantissa - format.fraction
         infinities = nans = signed_zero = gap = False
     else:
@@ -131,7 +131,7 @@ def make_plan(
     kept = carrier.infinity if infinities else carrier.nan if overflow == "nan" else None
     if overflow == "saturate":
         kept = None
-    plan = Plan(
+    plan = RoundingPlan(
         dropped=carrier.mantissa - mantissa,
         lowest_field=lowest - carrier.lowest + 1,
         lsb=lowest - mantissa,
@@ -154,15 +154,14 @@ def make_plan(
         nan=carrier.nan if nans else carrier.infinity if nan == "infinity" else 0,
         signed_zero=signed_zero,
     )
-    return Plan(*map(int, plan))  # one type for the compiled loops
+    return RoundingPlan(*map(int, plan))  # one type for the compiled loops
 
 
 @lru_cache(maxsize=512)
 def fits(format: FloatFormat | FixedFormat, carrier: Carrier) -> bool:
-    """Whether the carrier holds every value of the format."""
-    significant = format.width - 1 if isinstance(format, FixedFormat) else format.mantissa + 1
+    """Whether the carrier can represent every value of the format."""
     return (
-        significant <= carrier.mantissa + 1
+        format.significant_bits <= carrier.mantissa + 1
         and format.lsb_exponent >= carrier.lowest - carrier.mantissa
         and format.highest_exponent <= carrier.highest
     )
@@ -170,7 +169,7 @@ def fits(format: FloatFormat | FixedFormat, carrier: Carrier) -> bool:
 
 @lru_cache(maxsize=512)
 def rounds_in(format: FloatFormat | FixedFormat, carrier: Carrier) -> bool:
-    """Whether a plan for this carrier is possible: it holds the format, and no full binade is subnormal in it."""
+    """Whether a plan for this carrier is possible: it can represent the format without subnormal full binades."""
     lowest = carrier.lowest if isinstance(format, FixedFormat) else format.lowest_exponent
     return fits(format, carrier) and lowest >= carrier.lowest
 
@@ -178,20 +177,20 @@ def rounds_in(format: FloatFormat | FixedFormat, carrier: Carrier) -> bool:
 def check_rules(
     format: FloatFormat | FixedFormat, rounding: str, overflow: str | None, underflow: str, nan: str
 ) -> str:
-    """The overflow rule in force; refuses rules that the format cannot follow."""
+    """The overflow rule in effect; rules that do not apply to the format are refused."""
     check_choice("rounding", rounding, ROUNDINGS)
     check_choice("underflow", underflow, UNDERFLOWS)
     check_choice("nan", nan, NANS)
     infinities = isinstance(format, FloatFormat) and format.infinities
     if nan == "infinity" and not infinities:
-        raise UserError(f"nan is 'infinity', but {format} has no infinities; 'error' and 'zero' are possible.")
+        raise UserError(f"nan is 'infinity', but {format} has no infinities; choose 'error' or 'zero'.")
     if overflow is None:
         return "infinity" if infinities else "saturate"
     check_choice("overflow", overflow, OVERFLOWS)
     if overflow == "infinity" and not infinities:
-        raise UserError(f"overflow is 'infinity', but {format} has no infinities; 'saturate' is possible.")
+        raise UserError(f"overflow is 'infinity', but {format} has no infinities; choose 'saturate'.")
     if overflow == "nan" and not (isinstance(format, FloatFormat) and format.nans):
-        raise UserError(f"overflow is 'nan', but {format} has no NaN; 'saturate' is possible.")
+        raise UserError(f"overflow is 'nan', but {format} has no NaN; choose 'saturate'.")
     if overflow == "wrap" and not isinstance(format, FixedFormat):
-        raise UserError(f"overflow is 'wrap', which only fixed-point formats do, not {format}.")
+        raise UserError(f"overflow is 'wrap', which is for fixed-point formats, not {format}.")
     return overflow

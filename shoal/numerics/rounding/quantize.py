@@ -1,7 +1,7 @@
-"""`quantize`: numbers rounded to the values of a format, for numpy arrays and torch tensors.
+"""`quantize`: rounding of numpy arrays and torch tensors to a number format.
 
-The definition is `exact.round_exact`. On the CPU float32 goes through the loops of `kernels`, float64 and formats that
-float32 does not hold through those of `kernels64`; other devices do the same in torch operations (`tensors`).
+`exact.round_exact` is the definition. On the CPU, float32 goes through the loops of `kernels32`; float64, and formats
+that float32 cannot represent, through those of `kernels64`. Other devices use torch operations (`tensors`).
 """
 
 from typing import Any, NamedTuple, TypeVar, cast
@@ -23,10 +23,10 @@ from shoal.numerics.rounding.plan import (
     FLOAT64,
     VARIANTS,
     Carrier,
-    Plan,
+    RoundingPlan,
     check_rules,
     fits,
-    make_plan,
+    rounding_plan,
     rounds_in,
 )
 from shoal.numerics.rounding.randomness import SPAN, keys
@@ -37,15 +37,15 @@ Array = TypeVar("Array", bound=Any)
 CARRIERS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float32: FLOAT32, torch.float64: FLOAT64}
 STARTS = ("nearest-even", "down")
 ALONE = 2**15
-"""Elements that one thread rounds faster than two."""
+"""Up to this many elements one thread is faster than two."""
 PAGED = 2**22
-"""Bytes from which on large pages pay."""
+"""From this many bytes on, large pages are worth asking for."""
 LARGE = 2**28
-"""Bytes from which on it is asked whether they are to be had."""
+"""From this many bytes on, free memory is checked first."""
 
 
 class Rules(NamedTuple):
-    """How a format's values are chosen; the arguments of `quantize` with the defaults filled in."""
+    """The arguments of `quantize` with the defaults filled in."""
 
     rounding: str
     overflow: str
@@ -77,28 +77,29 @@ def quantize(
     out: Any = None,
     threads: int | None = None,
 ) -> Array:
-    """The numbers of a tensor as values of a format; docs/numerics.md has every special case in a table.
+    """Round a tensor to a number format; docs/numerics.md has a table of all special cases.
 
-    The result has the tensor's type where that holds every value of the format, else float32, else float64. No
+    The result has the tensor's type if that can represent every value of the format, else float32, else float64. No
     gradient flows through it.
 
     Args:
         tensor: floating-point numbers, numpy or torch, of any shape and layout; or one float.
         format: a format or its name.
         rounding: `nearest-even`, `nearest-away`, `toward-zero`, `up`, `down`, `stochastic` or `hysteresis`.
-        overflow: what becomes of results beyond the largest value: `infinity` (the default where the format has it),
+        overflow: what to do with results beyond the largest value: `infinity` (the default where the format has it),
             `saturate` (the default elsewhere), `nan`, or `wrap` (fixed point).
-        underflow: below the smallest value of a format without subnormals `round` to the nearer of it and zero, or
-            `truncate` as a converter does that only rounds mantissas.
-        nan: NaN where the format has none: `error`, `zero` or `infinity`.
-        seed, call: stochastic: decide the random bits, together with each element's index.
+        underflow: below the smallest value of a format without subnormals, `round` to the nearer of it and zero, or
+            `truncate` like a converter that only rounds mantissas.
+        nan: what to do with NaN if the format has none: `error`, `zero` or `infinity`.
+        seed: stochastic: determines the random bits, together with `call` and each element's index.
+        call: stochastic: number of this call, so that calls with one seed draw different bits.
         offset: stochastic: the index of the first element, for a tensor that is rounded piece by piece.
-        random_bits: stochastic: bits of R, 1 to 30 (to 60 for float64); as many as possible by default.
+        random_bits: stochastic: number of random bits, 1 to 30 (60 for float64); by default the maximum.
         variant: stochastic: `A`, `B` or `C`.
-        previous: hysteresis: the last result; without it the first is rounded as `start` says.
+        previous: hysteresis: the previous result; without it, `start` decides how to round.
         start: hysteresis: `nearest-even` or `down`.
-        out: where to put the result; may be the tensor itself. A refusal writes nothing there.
-        threads: as many as torch uses by default; never changes the result.
+        out: array or tensor for the result; may be the input itself. Nothing is written on an error.
+        threads: number of threads, by default torch's; does not change the result.
 
     """
     chosen = parse(format) if isinstance(format, str) else format
@@ -109,7 +110,8 @@ def quantize(
     in_force = check_rules(element, rounding, overflow, underflow, nan)
     dtype = _result_type(chosen, x.dtype)
     y = _place(out, tensor, x, dtype)
-    check_memory(f"Rounding {x.numel():,} numbers", _needed(x, element, dtype, y), "pieces of it, or out=, need less")
+    needed = memory_needed(x, element, dtype, y)
+    check_memory(f"Rounding {x.numel():,} numbers", needed, "pieces of it, or out=, need less")
 
     if rounding == "hysteresis":
         check_choice("start", start, STARTS)
@@ -119,7 +121,7 @@ def quantize(
         else:
             last = _as_torch(previous)[0]
             if last.shape != x.shape:
-                raise UserError(f"previous has shape {tuple(last.shape)}, but the tensor {tuple(x.shape)}.")
+                raise UserError(f"previous has shape {tuple(last.shape)}, but the tensor has shape {tuple(x.shape)}.")
             down, up = (quantize(x, chosen, way, **rest) for way in ("down", "up"))
             result = torch.where(x > last.to(x.device), down, up)
         return cast(Array, give_back(result if y is None else y.copy_(result)))
@@ -181,9 +183,9 @@ def _round(
 
 
 def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """New memory for as many numbers, where x is.
+    """New memory for as many numbers, on the device of x.
 
-    Much of it by way of numpy, which asks the system for large pages: finding small ones takes longer than rounding.
+    Large arrays come from numpy, which asks the system for large pages: mapping small ones takes longer than rounding.
     """
     size = x.numel() * dtype.itemsize
     if x.device.type != "cpu" or size < PAGED:
@@ -192,8 +194,8 @@ def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
-    """y = x rounded by the compiled loops; returns how many are NaN."""
-    plan = make_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    """y = x rounded by the compiled loops; returns the number of NaN."""
+    plan = rounding_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     x = x.contiguous()
     if rules.rounding == "stochastic" and _overlap(x, y):
         x = x.clone()
@@ -249,8 +251,8 @@ def _round_blocks_float32(
     exponents: tuple[int, int, int],
     keep_infinities: bool,
 ) -> int:
-    """y = x rounded by the compiled loops; returns how many are NaN, or less than 0 if they cannot."""
-    plan = make_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    """y = x rounded by the compiled loops; returns the number of NaN, or a negative number if they cannot."""
+    plan = rounding_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     if keep_infinities:
         plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
     source = x.contiguous().numpy().reshape(shape).view(np.int32)
@@ -258,7 +260,7 @@ def _round_blocks_float32(
     before, between = keys(rules.seed, rules.call, rules.offset // SPAN)[:2]
     bits = rules.random_bits if rules.rounding == "stochastic" else 0
     chance = (rules.offset % SPAN, before, between, bits, rules.variant)
-    impossible = -x.numel() - 1  # outweighs the NaN of all other shares
+    impossible = -x.numel() - 1  # outweighs the NaN counts of all other threads
 
     def work(first: int, last: int) -> int:
         nans = int(block_kernels.round_bands(source, target, plan, tile, (first, last), exponents, chance))
@@ -269,8 +271,8 @@ def _round_blocks_float32(
 
 
 def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
-    """y = x rounded by the compiled loops; returns how many are NaN."""
-    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    """y = x rounded by the compiled loops; returns the number of NaN."""
+    plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     source = x.contiguous().numpy().reshape(-1).view(np.int64)
     target = y.numpy().reshape(-1).view(np.int64)
 
@@ -294,8 +296,8 @@ def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y
 
 
 def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
-    """y = x rounded by torch operations, in pieces; both flat. Returns how many are NaN."""
-    plan = make_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    """y = x rounded by torch operations, in pieces; both flat. Returns the number of NaN."""
+    plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     nans = 0
     for first in range(0, x.numel(), tensors.PIECE):
         piece = x[first : first + tensors.PIECE].double()
@@ -304,7 +306,7 @@ def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, 
     return nans
 
 
-def _round_piece(x: Tensor, plan: Plan, rules: Rules, first: int) -> Tensor:
+def _round_piece(x: Tensor, plan: RoundingPlan, rules: Rules, first: int) -> Tensor:
     if rules.rounding != "stochastic":
         return tensors.round_nearest_or_directed(x, plan)
     parts = [
@@ -328,7 +330,7 @@ def _spans(first: int, last: int, offset: int) -> list[tuple[int, int, int]]:
 
 
 def _wrap(y: Tensor, format: FixedFormat) -> Tensor:
-    """Two's complement: multiples of the period are dropped. All of it is exact; the last sum makes -0 into 0."""
+    """Two's complement: drop multiples of the period. All steps are exact; the last addition turns -0 into 0."""
     period = -2 * format.min
     y = torch.fmod(y, period)
     y = torch.where(y > format.max, y - period, y)
@@ -336,7 +338,7 @@ def _wrap(y: Tensor, format: FixedFormat) -> Tensor:
 
 
 def _as_torch(tensor: Any) -> tuple[Tensor, Any]:
-    """A torch tensor of the same numbers, and how to give a result back as the caller's kind."""
+    """A torch tensor of the same numbers, and a function that converts a result to the caller's type."""
     if isinstance(tensor, Tensor):
         if not is_dense(tensor) or tensor.device.type == "meta":
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
@@ -352,29 +354,29 @@ def _as_torch(tensor: Any) -> tuple[Tensor, Any]:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor is one plain block of floating-point numbers."""
+    """Whether a tensor is a dense block of floating-point numbers."""
     return tensor.dtype in CARRIERS and tensor.layout == torch.strided and not tensor.is_nested
 
 
 def from_numpy(array: Any) -> Tensor:
-    """The same floating-point numbers as a tensor; copied only if torch cannot look at them as they lie."""
+    """The same floating-point numbers as a tensor; copied only if torch cannot view them in place."""
     if isinstance(array, np.ma.MaskedArray):
-        raise UserError("A masked array is given, whose mask would be lost; fill it first with .filled(…).")
+        raise UserError("The mask of a masked array would be lost; fill it first with .filled(…).")
     native = array.dtype.newbyteorder("=")
     if not (array.flags.c_contiguous and array.flags.writeable and array.dtype == native):
-        check_memory(f"A copy of {array.size:,} numbers", array.nbytes, "an array that lies in one piece needs none")
+        check_memory(f"A copy of {array.size:,} numbers", array.nbytes, "a contiguous array needs none")
         array = np.array(array, native, order="C", copy=True, subok=False)
     return torch.from_numpy(np.asarray(array))
 
 
 def check_memory(what: str, needed: int, less: str) -> None:
-    """Refuse in a sentence what would not fit into memory; small work is not asked about."""
+    """Refuse what would not fit into memory; small sizes are not checked."""
     if needed >= LARGE:
         check_fits(what, needed, lambda _free: less)
 
 
-def _needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
-    """Bytes that rounding takes beside the tensor and `out`, on the CPU."""
+def memory_needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
+    """Bytes that rounding takes on the CPU, in addition to the tensor and `out`."""
     if x.device.type != "cpu":
         return 0
     carrier = torch.float32 if x.dtype != torch.float64 and rounds_in(element, FLOAT32) else torch.float64
@@ -388,7 +390,7 @@ def _place(out: Any, tensor: Any, x: Tensor, dtype: torch.dtype) -> Tensor | Non
     if out is None:
         return None
     if isinstance(out, Tensor) != isinstance(tensor, Tensor) or not isinstance(out, Tensor | np.ndarray):
-        raise UserError(f"out is a {type(out).__name__}, but the tensor a {type(tensor).__name__}.")
+        raise UserError(f"out is a {type(out).__name__}, but the tensor is a {type(tensor).__name__}.")
     if isinstance(out, Tensor):
         y = out.detach() if is_dense(out) and not out.is_neg() else None
     else:
@@ -396,13 +398,13 @@ def _place(out: Any, tensor: Any, x: Tensor, dtype: torch.dtype) -> Tensor | Non
         y = torch.from_numpy(out) if fit and out.dtype.itemsize <= 8 else None
     if y is None or not y.is_contiguous() or y.shape != x.shape or y.dtype != dtype or y.device != x.device:
         raise UserError(
-            f"out must be writeable, contiguous, of shape {tuple(x.shape)} and {dtype}, where the tensor is."
+            f"out must be writable, contiguous, of shape {tuple(x.shape)} and {dtype}, on the tensor's device."
         )
     return y
 
 
 def _overlap(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors may have memory in common."""
+    """Whether two tensors may share memory."""
     (a, size_a), (b, size_b) = ((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in (x, y))
     return x.device == y.device and a < b + size_b and b < a + size_a
 
@@ -415,29 +417,29 @@ def _count_nans(x: Tensor, threads: int) -> int:
 
 
 def _result_type(format: Format, dtype: torch.dtype) -> torch.dtype:
-    """The tensor's own type, or the next that holds every value of the format."""
+    """The tensor's own type, or the next wider one that can represent every value of the format."""
     for candidate in (dtype, torch.float32, torch.float64):
         if _holds(format, CARRIERS[candidate]) and CARRIERS[candidate].mantissa >= CARRIERS[dtype].mantissa:
             return candidate
-    raise AssertionError(f"float64 holds every value of every format, also of {format}")
+    raise AssertionError(f"float64 can represent every value of every format, including {format}")
 
 
 def _holds(format: Format, carrier: Carrier) -> bool:
-    if isinstance(format, BlockFormat):  # its shared exponents are held to the carrier's range
-        element = format.element
-        significant = element.width - 1 if isinstance(element, FixedFormat) else element.mantissa + 1
-        return significant <= carrier.mantissa + 1
+    if isinstance(format, BlockFormat):  # its shared exponents are limited to the carrier's range
+        return format.element.significant_bits <= carrier.mantissa + 1
     return fits(format, carrier)
 
 
 def _refuse_nans(nans: int, format: Format) -> None:
     if nans:
-        raise UserError(f"{nans} of the numbers are NaN, which {format} cannot hold; nan='zero' rounds them to zero.")
+        raise UserError(
+            f"{nans} of the numbers are NaN, which {format} cannot represent; nan='zero' rounds them to zero."
+        )
 
 
 def _seed(seed: int | None, rounding: str) -> int:
     if seed is None and rounding == "stochastic":
-        raise UserError("stochastic rounding needs a seed, which decides its random bits.")
+        raise UserError("stochastic rounding needs a seed for its random bits.")
     return 0 if seed is None else whole_number("seed", seed)
 
 
@@ -447,7 +449,7 @@ def _variant(variant: str) -> int:
 
 
 def _random_bits(bits: int | None, dtype: torch.dtype, format: FloatFormat | FixedFormat) -> int:
-    """The bits of R: two less than the word has, so that variants B and C can tell a half and a tie."""
+    """The bits of R: at most two fewer than a word has, so that variants B and C can detect halves and ties."""
     most = 60 if dtype == torch.float64 else 30
     if isinstance(format, FloatFormat) and format.subnormals != "gradual":
         most = min(most, 59 - format.mantissa)  # products with the smallest value stay below 2^63

@@ -1,9 +1,9 @@
-"""Random bits by counting: a hash of (seed, call, index of the element), with no state and no order.
+"""Counter-based random bits: a hash of (seed, call, element index), with no state.
 
-The same element gets the same bits whatever thread rounds it and however the work is cut. Two 32-bit words an element
-are to be had; the first is the upper one, so that r <= 32 bits are the same whether the second is looked at or not.
-A word is a keyed permutation of the index's lower 32 bits: two rounds of xor-shift and multiply, keys before the first
-and between them. The keys are drawn from the seed, the call and the index's upper bits by the finaliser of splitmix64.
+An element gets the same bits whichever thread rounds it and however the work is split. There are two 32-bit words per
+element; the first is the upper one, so r <= 32 bits are the same whether or not the second is used. A word is a keyed
+permutation of the lower 32 bits of the index: two rounds of xor-shift and multiply, with keys before the first round
+and between the two. The finaliser of splitmix64 derives the keys from the seed, the call and the upper index bits.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def keys(seed: int, call: int, span: int) -> Keys:
 
 
 def word(index: int, before: int, between: int) -> int:
-    """The 32 random bits of an element: the definition that the loops follow."""
+    """The 32 random bits of an element: the definition that the loops implement."""
     x = (index % SPAN) ^ before
     x ^= x >> SHIFTS[0]
     x = x * MULTIPLIERS[0] % SPAN
@@ -44,7 +44,7 @@ def word(index: int, before: int, between: int) -> int:
 
 
 def random_bits(seed: int, call: int, index: int, bits: int) -> int:
-    """R in [0, 2^bits) of an element, bits <= 64."""
+    """R in [0, 2^bits) for an element, bits <= 64."""
     chosen = keys(seed, call, index // SPAN)
     both = word(index, *chosen[:2]) * SPAN + word(index, *chosen[2:])
     return both >> (64 - bits)

@@ -1,6 +1,6 @@
 """Shifts of 32-bit integers by 0 to 31 places, for loops compiled by numba.
 
-Numba itself shifts in 64 bits, and that halves the number of lanes of a vectorised loop.
+Numba itself shifts in 64 bits, which halves the number of lanes of a vectorised loop.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def _right(_typing: Any, value: Any, places: Any) -> Any:
 
 
 left: Any = _left
-"""left(value, places): value·2^places, the upper bits dropped; `places` is an int32."""
+"""left(value, places): value·2^places without the upper bits; `places` is an int32."""
 
 right: Any = _right
-"""right(value, places): the bits moved down, zeros coming in at the top; `places` is an int32."""
+"""right(value, places): a logical shift, with zeros shifted in; `places` is an int32."""

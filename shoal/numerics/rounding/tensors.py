@@ -1,13 +1,13 @@
-"""The rounding loops in plain torch operations: the same bits as the compiled ones, on any device.
+"""The rounding loops in plain torch operations: bit-identical to the compiled ones, on any device.
 
-Numbers are taken apart as float64, which holds float32 exactly. The notation is that of `kernels`, with 52 mantissa
+Numbers are processed as float64, which holds float32 exactly. The notation is that of `kernels32`, with 52 mantissa
 bits and 64-bit integers throughout; the dropped part `delta` has 62 bits after the point.
 """
 
 import torch
 from torch import Tensor
 
-from shoal.numerics.rounding.plan import FLOAT64, Plan
+from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, SPAN, Keys
 
 MANTISSA = FLOAT64.mantissa
@@ -17,10 +17,10 @@ SIGN = -(2**63)
 POINT = 62
 """Bits of `delta` after the point."""
 PIECE = 2**22
-"""Elements that are worked on together, so that temporaries stay small."""
+"""Elements processed together, so that temporaries stay small."""
 
 
-def round_nearest_or_directed(x: Tensor, plan: Plan) -> Tensor:
+def round_nearest_or_directed(x: Tensor, plan: RoundingPlan) -> Tensor:
     """x, flat float64, rounded."""
     bits = x.view(torch.int64)
     u, e, sig, below = _take_apart(bits, plan)
@@ -38,8 +38,8 @@ def round_nearest_or_directed(x: Tensor, plan: Plan) -> Tensor:
     return _finish(bits, u, r, plan)
 
 
-def round_stochastically(x: Tensor, plan: Plan, index: int, keys: Keys, bits: int, variant: int) -> Tensor:
-    """x, flat float64, rounded up or down by chance; arguments as in `kernels.round_stochastically`."""
+def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, bits: int, variant: int) -> Tensor:
+    """x, flat float64, rounded stochastically; arguments as in `kernels64.round_stochastically`."""
     pattern = x.view(torch.int64)
     u, e, sig, below = _take_apart(pattern, plan)
     shift = below + plan.dropped
@@ -50,27 +50,27 @@ def round_stochastically(x: Tensor, plan: Plan, index: int, keys: Keys, bits: in
 
     indices = torch.arange(index, index + x.numel(), device=x.device) % SPAN
     word = (random_word(indices, *keys[:2]) << 30) | (random_word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
-    unit = POINT - bits
-    random = (word >> unit) << unit
+    cut = POINT - bits
+    random = (word >> cut) << cut
     if variant == 0:
-        needed = delta >> unit << unit
+        needed = delta >> cut << cut
     elif variant == 1:
-        needed, random = delta >> (unit - 1) << (unit - 1), random + (1 << (unit - 1))
+        needed, random = delta >> (cut - 1) << (cut - 1), random + (1 << (cut - 1))
     else:
         exact = delta | ((delta << places_down) != (tail << (POINT - within))).long()
-        needed = (exact + ((1 << (unit - 1)) - 1) + ((exact >> unit) & 1)) >> unit << unit
+        needed = (exact + ((1 << (cut - 1)) - 1) + ((exact >> cut) & 1)) >> cut << cut
     up = (needed + random >= 1 << POINT).long()
     r = _magnitude(e, kept + up, below, plan)
     if plan.gap_floor > 0:
         r = torch.where((u < plan.gap_floor) | (r < plan.smallest), 0, r)
     elif plan.smallest > 0:
-        inside = _chance_in_gap(e, sig, word >> unit, plan, bits, variant)
+        inside = _chance_in_gap(e, sig, word >> cut, plan, bits, variant)
         r = torch.where(u < plan.smallest, inside, r)
     return _finish(pattern, u, r, plan)
 
 
-def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: Plan, bits: int, variant: int) -> Tensor:
-    """As in `kernels`; right below the smallest value, anything elsewhere."""
+def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: RoundingPlan, bits: int, variant: int) -> Tensor:
+    """As in `kernels32`; only valid below the smallest value."""
     places = e - 1074 + bits - plan.gap_exponent
     down = (-places).clamp(0, 62)
     scaled = (sig << places.clamp(0, 62)) >> down
@@ -80,15 +80,15 @@ def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: Plan, bits: int
     return torch.where(2 * scaled + lost.long() >= needed, plan.smallest, 0)
 
 
-def _take_apart(bits: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Magnitude bits, exponent field, significand, and how many binades below the format's lowest full one."""
+def _take_apart(bits: Tensor, plan: RoundingPlan) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Magnitude bits, exponent field, significand, and number of binades below the format's lowest full one."""
     u = bits & MAGNITUDE
     e = (u >> MANTISSA).clamp(min=1)
     sig = u - ((e - 1) << MANTISSA)
     return u, e, sig, (plan.lowest_field - e).clamp(min=0)
 
 
-def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: Plan) -> Tensor:
+def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: RoundingPlan) -> Tensor:
     """The bits of k spacings."""
     full = (k << plan.dropped) + ((e - 1) << MANTISSA)
     # k·2^lsb, exact, in two steps because 2^lsb itself may be subnormal
@@ -96,8 +96,8 @@ def _magnitude(e: Tensor, k: Tensor, below: Tensor, plan: Plan) -> Tensor:
     return torch.where(below > 0, small, full)
 
 
-def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: Plan) -> Tensor:
-    """Overflow, specials and the sign."""
+def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: RoundingPlan) -> Tensor:
+    """Overflow, special values and the sign."""
     negative = bits < 0
     over = torch.where(negative, plan.over_negative, plan.over_positive)
     largest = torch.where(negative, plan.max_negative, plan.max_positive)

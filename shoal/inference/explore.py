@@ -1,0 +1,105 @@
+"""Exploration as in training, with any engine: the same noise gives the same actions as `Team.act`.
+
+    explorer = Explorer(policy, partial(make_engine, precision="int8", batch=copies))
+    actions = explorer.explore(observation)              # (E, N, A) as the replay ring stores them
+    step = env.step(explorer.to_world(actions))
+
+The engine runs the network alone, so that every precision is one of exploration, too; the head is here, once:
+
+    choices            softmax(outputs + Gumbel noise), or the one-hot vector of its largest entry
+    boxes              tanh(outputs) + deviation * normal noise, clipped to [-1, 1]
+    boxes, Gaussian    tanh(mean + standard deviation * normal noise)
+
+Shape letters: E copies, N agents, O observation, A action, U outputs.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+from shoal.inference.engine import Draws, Engine, check_noise, make_engine
+from shoal.inference.layers import Array
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Policy
+
+
+class Explorer:
+    """A policy that plays with the noise of training."""
+
+    def __init__(self, policy: Policy, make: Callable[[Policy], Engine] = make_engine, seed: int = 0) -> None:
+        """`make`: makes the engine for the policy's network; `seed`: of the noise that is not given."""
+        self.policy = _explorable(policy)
+        self.engine = make(policy.network())
+        self._draws = Draws(seed)
+
+    def explore(self, observation: Array, noise: Array | None = None) -> Array:
+        """Noisy actions (E, N, A) as the replay ring stores them: soft or one-hot choices, boxes in [-1, 1].
+
+        Args:
+            observation: (E, N, O) as the world gives them.
+            noise: (E, N, A), standard Gumbel for choices and standard normal for boxes; None: drawn.
+
+        """
+        if noise is None:
+            noise = self.draw(len(observation))
+        check_noise(self.policy, noise, len(observation))
+        return explored(self.policy, self.engine.act(observation), noise)
+
+    def draw(self, copies: int) -> Array:
+        """The noise (E, N, A) of one step."""
+        draw = self._draws.gumbel if self.policy.head.discrete else self._draws.normal
+        return draw((copies, self.policy.agents, self.policy.action_size))
+
+    def to_world(self, actions: Array) -> Array:
+        """Actions as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
+        low, high = self.policy.head.low, self.policy.head.high
+        if low is None or high is None:
+            return actions
+        return np.asarray((high + low) / 2 + (high - low) / 2 * actions, np.float32)
+
+    def load(self, policy: Policy) -> None:
+        """Explore with other weights of the same shapes from now on."""
+        policy = _explorable(policy)
+        if _actions(policy) != _actions(self.policy):
+            raise UserError("The new weights are of a policy with other actions; make a new explorer for it.")
+        self.engine.load(policy.network())
+        self.policy = policy
+
+
+def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array) -> Array:
+    """Noisy actions (E, N, A) for the network's outputs (E, N, U)."""
+    exploration, size = policy.exploration, policy.action_size
+    assert exploration is not None
+    noise, real = np.asarray(noise, np.float32), policy.mask == 0
+    if policy.head.discrete:
+        soft = _softmax(outputs + policy.mask + noise)
+        if not exploration.one_hot:
+            return soft
+        return (np.arange(size) == soft.argmax(-1)[..., None]).astype(np.float32)
+    mean = outputs[..., :size]
+    if policy.head.kind == "gaussian":
+        return np.tanh(mean + np.exp(_log_deviation(outputs[..., size:])) * noise) * real
+    return np.clip(np.tanh(mean) + np.float32(exploration.deviation) * noise, -1, 1) * real
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _log_deviation(output: Array) -> Array:
+    """As `shoal.networks.actors.log_deviation`."""
+    half = (LOG_STD_HIGH - LOG_STD_LOW) / 2
+    return np.asarray(LOG_STD_LOW + half * (np.tanh(output) + 1), np.float32)
+
+
+def _explorable(policy: Policy) -> Policy:
+    if policy.exploration is None:
+        raise UserError("The policy cannot explore: only a team's own policy, with all its outputs, says how it does.")
+    return policy.check()
+
+
+def _actions(policy: Policy) -> tuple[object, ...]:
+    head = policy.head
+    return head.discrete, head.kind == "gaussian", policy.action_sizes, policy.one_hot

@@ -1,0 +1,77 @@
+"""What `shoal quantize` returns: the table of a policy at many widths, its return over bits, and its weights."""
+
+import math
+
+from shoal.errors import counted
+from shoal.policies.widths import Row, WeightHistogram, WidthTable
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+
+
+def width_result(found: WidthTable, style: str) -> Result:
+    """The rows as a table and two figures; `style` is that of the quantizers."""
+    played = counted(found.episodes, "episode")
+    over_bits = f"Return over bits, {found.env}: means of {played} with 95 % intervals"
+    return Result(
+        "quantize",
+        f"{found.subject} in {found.env}",
+        [Table.of(f"{found.subject} in {found.env}, {played} each", [_cells(row) for row in found.rows])],
+        figures=[
+            Figure("quantize", over_bits, [return_panel(found.rows)]),
+            Figure("weights", "Weight histograms of the layers", [weights_panel(layer) for layer in found.layers]),
+        ],
+        data=found.to_dict() | {"style": style},
+    )
+
+
+def _cells(row: Row) -> dict[Column, Value]:
+    mean, half = row.return_mean, _known(row.return_ci95)
+    return {
+        Column("precision"): row.precision,
+        Column("quantized"): row.what,
+        Column("return"): mean,
+        Column("95 % interval"): "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
+        Column("relative error", format="+z.1%"): row.relative_error,
+        Column("equal actions", format=".1%"): row.equal_actions,
+        Column("KL"): row.kl,
+        Column("bytes"): row.bytes,
+    }
+
+
+def return_panel(rows: list[Row]) -> Panel:
+    """Returns over precisions, widest first: lines through integers, other formats as rings at their width."""
+    full, *narrow = rows
+    widths = {row.precision: row.bits for row in narrow}
+    order = sorted(widths, key=lambda name: (-widths[name], not _integers(name), name))
+    series = []
+    for what in dict.fromkeys(row.what for row in narrow):
+        own = {row.precision: row for row in narrow if row.what == what}
+        series.append(
+            Series(
+                what,
+                [_known(own[name].return_mean) if name in own else None for name in order],
+                halves=[_known(own[name].return_ci95) if name in own else None for name in order],
+                hollow=[not _integers(name) for name in order],
+            )
+        )
+    return Panel(
+        "", "return of an episode", series, "bits, or number format", [name.removesuffix(" bits") for name in order],
+        level=full.return_mean, level_label="float32", level_half=_known(full.return_ci95),
+        rings="" if all(map(_integers, order)) else "number formats",
+    )  # fmt: skip
+
+
+def weights_panel(layer: WeightHistogram) -> Panel:
+    """The histogram of one layer."""
+    step = (layer.high - layer.low) / len(layer.counts)
+    edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
+    shape = " × ".join(str(side) for side in layer.shape)
+    return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)])
+
+
+def _integers(precision: str) -> bool:
+    return precision.endswith(" bits")
+
+
+def _known(value: float) -> float | None:
+    """One episode alone has no interval."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,77 @@
+"""Pictures as data: what a figure shows, apart from what draws it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+# Colours that colour-blind people can tell apart (six of Okabe and Ito's first).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8F98", "#332288", "#999933")
+INK, FAINT_INK = "#212529", "#68707A"
+
+Numbers = list[float | None]
+"""None leaves a gap."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers of one kind."""
+
+    label: str
+    """In the legend; a label has the same colour in all panels of a figure."""
+    values: Numbers
+    kind: Literal["line", "bars", "stack", "steps", "spans"] = "line"
+    """bars: side by side; stack: on top of each other; steps: a histogram; spans: from `low` to `values`."""
+    at: list[float] = field(default_factory=list)
+    """Places on a numeric x axis (of steps: the edges); none: over the panel's ticks."""
+    halves: Numbers = field(default_factory=list)
+    """Half-widths of the values' intervals."""
+    low: Numbers = field(default_factory=list)
+    """The lower edge of a band around the values, or the lower ends of spans."""
+    high: Numbers = field(default_factory=list)
+    """The upper edge of a band."""
+    hollow: list[bool] = field(default_factory=list)
+    """Values shown as rings, which no line joins to the others."""
+    paper: Numbers = field(default_factory=list)
+    """The papers' numbers beside those of the bars."""
+    texts: list[str] = field(default_factory=list)
+    """Beside spans."""
+    colour: str = ""
+    """None: the next of COLOURS."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    y: str
+    """Label of the axis, with its unit."""
+    series: list[Series]
+    x: str = ""
+    ticks: list[str] = field(default_factory=list)
+    """Names along the x axis; none: it is numeric."""
+    above: list[str] = field(default_factory=list)
+    """Texts above the bars of each tick."""
+    level: float | None = None
+    """A dashed line across the panel."""
+    level_label: str = ""
+    level_half: float | None = None
+    """Half-width of the level's interval."""
+    points: bool = False
+    """Lines have markers only: the ticks have no order."""
+    rings: str = ""
+    """What hollow markers mean."""
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together, with one legend."""
+
+    name: str
+    """Also its file's, without the ending."""
+    title: str
+    panels: list[Panel]
+    same_scale: bool = False
+    """All panels share the y axis."""
+    key: list[str] = field(default_factory=list)
+    """Lines of text beside the panels."""

@@ -1,0 +1,67 @@
+"""Tables with units."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds, and how its numbers are written."""
+
+    name: str
+    unit: str = ""
+    format: str = ""
+    """Format specification of numbers, such as .1f; by default four significant digits."""
+
+    @property
+    def heading(self) -> str:
+        """The name with the unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    def text(self, value: Value) -> str:
+        """A value as a person reads it."""
+        if value is None:
+            return "–"
+        if isinstance(value, str | bool):
+            return str(value)
+        if self.format:
+            return format(value, self.format)
+        if isinstance(value, float):
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{value:,}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under named columns."""
+
+    title: str
+    columns: list[Column]
+    rows: list[list[Value]]
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[Any, Any]], row_type: type | None = None) -> "Table":
+        """A table of rows that all have the same keys: columns, or names of columns.
+
+        With a `row_type`, a TypedDict, the columns are those of its annotations, such as `Annotated[float,
+        Column("update", "ms")]`.
+        """
+        hints = get_type_hints(row_type, include_extras=True) if row_type else {}
+        annotated = {key: hint.__metadata__[0] for key, hint in hints.items() if hasattr(hint, "__metadata__")}
+        columns = [
+            key if isinstance(key, Column) else annotated.get(key, Column(key.replace("_", " ")))
+            for key in (rows[0] if rows else hints)
+        ]
+        return cls(title, columns, [list(row.values()) for row in rows])
+
+    @classmethod
+    def of_texts(cls, title: str, lines: Sequence[tuple[str, ...]]) -> "Table":
+        """A table of texts, the first line being its header."""
+        return cls(title, [Column(name) for name in lines[0]], [list(line) for line in lines[1:]])
+
+    def records(self) -> list[dict[str, Value]]:
+        """The rows, each value under its column's heading."""
+        return [dict(zip((column.heading for column in self.columns), row, strict=True)) for row in self.rows]

@@ -1,0 +1,31 @@
+"""The engine's builder: copies of a world in arrays, stacked agents, one ring for all of them."""
+
+import torch
+
+from shoal.algorithms import make_team
+from shoal.errors import UserError, counted
+from shoal.replay import Ring, make_sampler
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env
+from shoal.training.parts import Parts
+from shoal.training.precision import make_precision
+from shoal.training.setup import check_update_memory, compile_loops, most_samples
+
+__all__ = ["build_parts", "compile_loops"]
+
+
+def build_parts(config: TrainConfig, device: torch.device) -> Parts:
+    """The engine's world, team, ring and sampler."""
+    env = build_env(config, config.copies, config.seed, config.stagger)
+    spec = env.spec
+    reserved = check_update_memory(config, spec)
+    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    ring = Ring(spec, config.copies, config.capacity, config.storage, most_samples(config, spec), reserved)
+    if sampler.needs > ring.capacity_per_copy:
+        raise UserError(
+            f"--sampler {config.sampler} needs {counted(sampler.needs, 'transition')} per copy, but "
+            f"--capacity {config.capacity} holds {ring.capacity_per_copy} for each of "
+            f"{counted(config.copies, 'copy', 'copies')}."
+        )
+    team = make_team(spec, config, config.seed, device)
+    return Parts(config, env, team, ring, sampler, make_precision(team, config))

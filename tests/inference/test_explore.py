@@ -1,0 +1,143 @@
+"""Exploring engines against `Team.act` on the same noise."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.maddpg import MADDPG
+from shoal.algorithms.masac import MASAC
+from shoal.algorithms.noise import Noise
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
+from shoal.inference import Explorer, make_engine
+from shoal.inference.codes import safe_bits
+from shoal.inference.engine import KINDS
+from shoal.inference.explore import explored
+from shoal.quantization.export import from_team
+from shoal.quantization.qat import Qat
+from shoal.quantization.torch_engine import TorchEngine
+from tests.inference.policies import random_policy
+from tests.inference.simulated import int8_outputs
+
+CONFIG = LearnConfig(hidden=(24, 16), exploration_noise=0.3)
+LOW, HIGH = np.float32([[-1, -2, -3], [0, -1, 0]]), np.float32([[1, 5, 4], [2, 3, 0]])  # padded with 0
+SPECS = {
+    "soft choices": EnvSpec("soft", ("a", "b", "c"), (7, 7, 7), (5, 5, 5), True, soft_actions=True),
+    "padded choices": EnvSpec("padded", ("a", "b"), (6, 4), (5, 3), True, soft_actions=True),
+    "one-hot choices": EnvSpec("hard", ("a", "b"), (6, 4), (5, 3), True),
+    "whole numbers": EnvSpec("whole", ("a",), (9,), (3,), True, whole_numbers=True),
+    "boxes": EnvSpec("boxes", ("a", "b"), (6, 4), (3, 2), False, action_low=LOW, action_high=HIGH),
+}
+TEAMS = [(algorithm, name) for algorithm in (MADDPG, MASAC) for name in SPECS]
+ENGINES = {f"{name} {precision}": partial(make_engine, name=name, precision=precision) for name, precision in KINDS}
+ENGINES["torch float32"] = TorchEngine
+
+
+def team_of(algorithm, name, seed=0):
+    """A team whose outputs are far from zero."""
+    team = algorithm(SPECS[name], CONFIG, seed, torch.device("cpu"))
+    with torch.no_grad():
+        for weight in team.actors.weights:
+            weight.mul_(2)
+        for bias in team.actors.biases:
+            bias.normal_(generator=torch.Generator().manual_seed(seed))
+    return team
+
+
+def played(team, copies=40):
+    """Observations, the noise that the team gets (E, N, A), and what it does and tells the world."""
+    rng, spec = np.random.default_rng(1), team.spec
+    x = rng.standard_normal((copies, spec.agents, spec.observation_size)).astype(np.float32)
+    x *= np.arange(spec.observation_size) < np.array(spec.observation_sizes)[:, None]
+    if spec.whole_numbers:
+        x = np.eye(spec.observation_size, dtype=np.float32)[rng.integers(spec.observation_size, size=x.shape[:2])]
+    source, drawn = Noise(2, torch.device("cpu")), []
+    team.rollout_noise = lambda kind, shape: drawn.append(source(kind, shape)) or drawn[-1]
+    actions = team.act(x)
+    (noise,) = drawn
+    return x, noise.transpose(0, 1).numpy(), actions, team.to_world(actions)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("algorithm", "name"), TEAMS)
+def test_the_same_noise_gives_the_actions_of_training(algorithm, name, engine):
+    team = team_of(algorithm, name)
+    x, noise, expected, told = played(team)
+    explorer = Explorer(from_team(team), ENGINES[engine])
+    actions = explorer.explore(x, noise)
+    assert actions.dtype == np.float32 and actions.shape == expected.shape
+    precision = engine.split()[1]
+    if name == "one-hot choices" or name == "whole numbers":
+        assert set(np.unique(actions)) == {0, 1} and (actions.sum(-1) == 1).all()
+        assert (actions == expected).mean() >= {"float32": 1, "float16": 0.98, "int8": 0.9}[precision]
+    else:
+        wrong = np.abs(actions - expected)
+        assert wrong.max() < {"float32": 5e-6, "float16": 0.02, "int8": 0.6}[precision]
+        assert wrong.mean() < {"float32": 5e-7, "float16": 1e-3, "int8": 0.02}[precision]
+    assert (actions[..., ~(explorer.policy.mask == 0)] == 0).all()
+    assert np.array_equal(explorer.to_world(expected), told)
+    one = Explorer(from_team(team), ENGINES[engine]).explore(x[:1], noise[:1])
+    assert np.allclose(one, actions[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), TEAMS)
+def test_int8_is_that_of_plain_numpy(algorithm, name):
+    policy = from_team(team_of(algorithm, name))
+    x, noise, _, _ = played(team_of(algorithm, name))
+    found = Explorer(policy, ENGINES["onnx int8"]).explore(x, noise)
+    expected = explored(policy, int8_outputs(policy.network(), x, safe_bits()), noise)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("algorithm", [MADDPG, MASAC])
+def test_a_team_that_was_trained_in_few_bits(algorithm):
+    team = team_of(algorithm, "boxes")
+    x, *_ = played(team)
+    qat = Qat({"actors": team.actors}, 4, 0.0)
+    team.actors(torch.from_numpy(x).transpose(0, 1))  # observes the ranges
+    qat.freeze()
+    x, noise, expected, _ = played(team)
+    wrong = np.abs(Explorer(from_team(team), ENGINES["onnx float32"]).explore(x, noise) - expected)
+    assert np.median(wrong) < 1e-6 and (wrong > 1e-4).mean() < 0.02  # another sum may lead to another code
+    with pytest.raises(UserError, match="no grids"):
+        Explorer(from_team(team), TorchEngine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_other_weights_in_a_running_explorer(engine):
+    old, new = from_team(team_of(MASAC, "boxes")), team_of(MASAC, "boxes", seed=3)
+    x, noise, _, _ = played(new)
+    explorer = Explorer(old, ENGINES[engine])
+    explorer.explore(x, noise)
+    explorer.load(from_team(new))
+    assert np.array_equal(explorer.explore(x, noise), Explorer(from_team(new), ENGINES[engine]).explore(x, noise))
+    with pytest.raises(UserError, match="other actions"):
+        explorer.load(from_team(team_of(MADDPG, "boxes")))
+    with pytest.raises(UserError, match="only a team's own policy"):
+        explorer.load(old.played())
+
+
+def test_noise_that_is_not_given_is_drawn_by_the_seed():
+    for name in ("soft choices", "boxes"):
+        policy = from_team(team_of(MASAC, name))
+        x = np.zeros((500, policy.agents, policy.observation_size), np.float32)
+        first, again, other = (Explorer(policy, seed=seed).explore(x) for seed in (0, 0, 1))
+        assert np.array_equal(first, again) and not np.array_equal(first, other)
+        noise = Explorer(policy).draw(20_000)
+        mean, deviation = (0.5772, np.pi / 6**0.5) if name == "soft choices" else (0, 1)
+        assert abs(noise.mean() - mean) < 0.02 and abs(noise.std() - deviation) < 0.02 and noise.dtype == np.float32
+
+
+def test_what_cannot_explore_and_wrong_noise():
+    with pytest.raises(UserError, match="cannot explore"):
+        Explorer(random_policy(head="box"))
+    policy = from_team(team_of(MADDPG, "boxes"))
+    assert dataclasses.replace(policy.exploration, deviation=0.3) == policy.exploration
+    with pytest.raises(UserError, match="The noise has the shape"):
+        Explorer(policy).explore(np.zeros((4, 2, 6), np.float32), np.zeros((4, 2, 2), np.float32))
+    with pytest.raises(UserError, match="The observation has the shape"):
+        Explorer(policy).explore(np.zeros((4, 2, 5), np.float32))

@@ -1,0 +1,44 @@
+"""A policy at many widths as a table and figures."""
+
+import math
+
+from shoal.policies.width_result import return_panel, weights_panel, width_result
+from shoal.policies.widths import Row, WeightHistogram, WidthTable
+
+
+def row(precision, bits, what, mean, half=1.0):
+    return Row(precision, bits, what, mean, half, (100 - mean) / 100, 0.9, None, 10)
+
+
+ROWS = [
+    row("float32", 32, "none", 100.0),
+    row("8 bits", 8, "trained", 98.0, math.nan),
+    row("4 bits", 4, "both", 50.0),
+    row("E4M3", 8, "both", 90.0),
+    row("8 bits", 8, "both", 99.0),
+]
+
+
+def test_widest_first_and_formats_as_rings_behind_integers_of_their_width():
+    panel = return_panel(ROWS)
+    assert panel.ticks == ["8", "E4M3", "4"] and panel.rings
+    trained, both = panel.series
+    assert trained.values == [98.0, None, None] and trained.halves == [None] * 3  # one episode has no interval
+    assert both.values == [99.0, 90.0, 50.0] and both.hollow == [False, True, False]
+    assert (panel.level, panel.level_half) == (100.0, 1.0)
+    assert not return_panel(ROWS[:3]).rings
+    assert return_panel(ROWS[:1]).series == []  # interrupted
+
+
+def test_a_histogram_has_an_edge_more_than_counts():
+    panel = weights_panel(WeightHistogram("0", [2, 3], 0.0, 1.0, -1.0, 2.0, [1, 2, 3]))
+    assert panel.title == "0  (2 × 3)" and panel.series[0].at == [-1.0, 0.0, 1.0, 2.0]
+
+
+def test_the_table():
+    result = width_result(WidthTable("ppo.zip", "CartPole-v1", 5, 1, 10, "calibrated", ROWS, [], []), "paper")
+    (table,) = result.tables
+    assert table.title == "ppo.zip in CartPole-v1, 5 episodes each"
+    shown = [[column.text(value) for column, value in zip(table.columns, cells, strict=True)] for cells in table.rows]
+    assert shown[2] == ["4 bits", "both", "50", "49.0 to 51.0", "+50.0%", "90.0%", "–", "10"]
+    assert shown[1][3] == "–" and result.data["style"] == "paper" and result.data["rows"][0]["precision"] == "float32"

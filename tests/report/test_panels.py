@@ -1,0 +1,70 @@
+"""One renderer draws every kind of series."""
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from shoal.report import panels
+from shoal.report.panels import draw_figure, draw_figures
+from shoal.results import Figure, Panel, Result, Series
+from shoal.results.figure import COLOURS, INK
+
+TICKS = ["3", "6"]
+EPISODES = list(range(50))
+PANELS = [
+    Panel("lines", "%", [Series("a", [1.0, None], halves=[0.1, None]), Series("b", [2.0, 3.0])], ticks=TICKS),
+    Panel("level", "", [Series("a", [1.0, 2.0])], ticks=TICKS, level=1.0, level_label="full", level_half=0.5),
+    Panel("rings", "", [Series("a", [1.0, 2.0], hollow=[True, False])], ticks=TICKS, points=True, rings="formats"),
+    Panel("bars", "", [Series("a", [1, -2], "bars", paper=[2, None]), Series("b", [1, 1], "bars")], ticks=TICKS),
+    Panel("stack", "%", [Series("a", [90, 40], "stack"), Series("b", [10, 60], "stack")], ticks=TICKS),
+    Panel("band", "", [Series("a", [1.0] * 50, at=EPISODES, low=[0.5] * 50, high=[2.0] * 50)], "episode"),
+    Panel("histogram", "", [Series("w", [1, 5, 2], "steps", [0.0, 1.0, 2.0, 3.0])]),
+    Panel("spans", "", [Series("", [0.1, 0.01], "spans", [10, 20], low=[0.01, 0.001], texts=["1", "2"])], log=True),
+]
+
+
+@pytest.fixture
+def canvas(monkeypatch):
+    """The canvas of the last figure."""
+    made = []
+
+    class Kept(Canvas):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr(matplotlib.figure, "Figure", Kept)
+    return lambda: made[-1]
+
+
+def test_every_kind_in_one_figure(canvas, tmp_path):
+    figure = Figure("all", "Everything", PANELS, key=["1  one", "2  two"])
+    (path,) = draw_figures(Result("all", "", figures=[figure]), tmp_path, "-quick")
+    assert path.name == "all-quick.png" and path.stat().st_size > 20_000
+    below, beside = canvas().legends
+    assert [text.get_text() for text in below.get_texts()] == ["a", "b", "w", "full", "formats", "papers"]
+    assert [text.get_text() for text in beside.get_texts()] == figure.key
+    shown = {panel.title: axes for panel, axes in zip(PANELS, canvas().axes, strict=True)}
+    assert [tick.get_text() for tick in shown["lines"].get_xticklabels()] == TICKS
+
+
+def test_stacks_have_the_numbers_of_their_larger_parts(canvas, tmp_path):
+    stack = [Series("a", [95.0, 40.0], "stack"), Series("b", [5.0, 60.0], "stack")]
+    draw_figure(Figure("x", "", [Panel("", "%", stack, ticks=TICKS, above=["A", "B"])]), tmp_path / "x.png")
+    assert [text.get_text() for text in canvas().axes[0].texts] == ["95", "40", "60", "A", "B"]
+
+
+def test_a_label_has_one_colour_in_all_panels():
+    first = Panel("", "", [Series("uniform", []), Series("neighbor", []), Series("half", [])])
+    second = Panel("", "", [Series("half", []), Series("uniform", []), Series("dots", [], colour=INK)])
+    third = Panel("", "", [Series("mine", [], colour=COLOURS[0])])
+    both = {"uniform": COLOURS[0], "neighbor": COLOURS[1], "half": COLOURS[2], "dots": INK}
+    assert panels._colours([first, second]) == both
+    assert panels._colours([first, third])["uniform"] == COLOURS[1]
+    many = [Panel("", "", [Series(str(k), []) for k in range(20)])]
+    assert len(panels._colours(many)) == 20
+
+
+def test_nothing_was_measured(canvas, tmp_path):
+    assert draw_figure(Figure("x", "nothing", []), tmp_path / "x.png").stat().st_size > 1_000
+    assert not canvas().legends and not canvas().axes[0].get_visible()

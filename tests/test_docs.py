@@ -1,0 +1,94 @@
+"""The documents: links and navigation lead somewhere, lines are short, examples run, API pages name what exists."""
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+DOCUMENTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING"))]
+LONGEST = 120
+REWRITTEN = {"docs/numerics.md", "docs/architecture.md"}  # their long lines go with the work on numerics and the loop
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if name(path) not in REWRITTEN], ids=name)
+def test_lines_are_short(path):
+    long = [f"{number}: {line}" for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > LONGEST]
+    assert not long
+
+
+def without_code(text):
+    return re.sub(r"```.*?```|`[^`\n]*`|^    .*$", "", text, flags=re.S | re.M)
+
+
+def anchors(path):
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", without_code(path.read_text()), re.M)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_navigation_names_every_page():
+    named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in PAGES)
+
+
+def described():
+    """What the API pages describe, as dotted names."""
+    return [dotted for path in PAGES for dotted in re.findall(r"^::: (\S+)$", path.read_text(), re.M)]
+
+
+@pytest.mark.parametrize("dotted", described())
+def test_api_pages_describe_what_there_is(dotted):
+    """Under a name that can be imported, with a docstring whose arguments are those of the function."""
+    module, _, attribute = dotted.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    assert inspect.getdoc(found)
+    members = [found] if inspect.isfunction(found) else [f for _, f in inspect.getmembers(found, inspect.isfunction)]
+    for function in members:
+        text = inspect.getdoc(function) or ""
+        _, _, section = text.partition("\nArgs:\n")
+        arguments = re.findall(r"^    (\S[^:\n]*):", section.partition("\n\n")[0], re.M)
+        assert set(arguments) <= set(inspect.signature(function).parameters), function.__qualname__
+
+
+def examples():
+    """The code of each section of docs/extending.md: (title of the block, code)."""
+    for section in re.split(r"^## ", (DOCS / "extending.md").read_text(), flags=re.M)[1:]:
+        blocks = re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', section, re.S | re.M)
+        yield pytest.param(blocks, id=section.partition("\n")[0])
+
+
+@pytest.mark.parametrize("blocks", examples())
+def test_examples_of_extending_run(blocks, tmp_path, monkeypatch):
+    """A block with a title is a file, the others run one after the other."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert blocks
+    names = {"__name__": "example"}
+    for title, code in blocks:
+        if title:
+            Path(title).write_text(code)
+        else:
+            exec(compile(code, "docs/extending.md", "exec"), names)
+    for title, _ in blocks:
+        sys.modules.pop(Path(title).stem, None)
