@@ -59,7 +59,8 @@ class ControlTask(gymnasium.Env):
         actions = env.action_spec()
         size = sum(int(np.prod(part.shape)) for part in env.observation_spec().values())
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
-        self.action_space = Box(actions.minimum, actions.maximum, actions.shape, np.float64)
+        low, high = (np.broadcast_to(bound, actions.shape) for bound in (actions.minimum, actions.maximum))
+        self.action_space = Box(low, high, dtype=np.float64)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float64], dict[str, Any]]:
         """Begin an episode."""

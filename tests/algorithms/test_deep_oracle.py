@@ -1,12 +1,13 @@
 """The stacked updates of D4PG and DQN equal a plain loop over agents, to 1e-9 in float64 after five updates."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
-from shoal.replay import Batch
 from tests.algorithms.plain import actor_nets, numpy_noise, precision_of_networks
 from tests.algorithms.plain_deep import PlainD4PG, PlainDQN, atom_critic_nets
 from tests.algorithms.test_oracle import ROWS, UPDATES, flat, make_batch, make_spec
@@ -49,8 +50,7 @@ def agree(spec, plain_kind, change=lambda rng, batch, spec: batch, n_step=5, **o
             return drawn[-1]
 
         team.noise = noise
-        copy = Batch(*(None if array is None else array.copy() for array in batch))
-        team.learn(as_tensors(copy, spec, team.config.discount, CPU), lambda phase: None)
+        team.learn(as_tensors(deepcopy(batch), spec, team.config.discount, CPU), lambda phase: None)
         if plain_kind is PlainD4PG:
             zeros = torch.zeros(spec.agents, m * ROWS, spec.action_size)
             plain.update(batch, *(drawn or (zeros, zeros)))
