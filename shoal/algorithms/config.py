@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 else:
     Own = Optional[T]  # noqa: UP045
 OWN: Any = None
-"""The default of a setting that differs by algorithm; `resolved` puts the algorithm's own value in its place, so that
-whoever reads a checked configuration finds a value."""
+"""The default of a setting that differs by algorithm: a new configuration puts the algorithm's own value in its place,
+so that whoever reads it finds a value."""
 
 PAPER: dict[str, Any] = {
     "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,
@@ -117,15 +117,16 @@ class LearnConfig:
     """MASAC: online policies for next actions, both critics in the actor loss, entropy per row;
     or as the public TF2 code: target policies for next actions and rollouts, first critic, batch-mean entropy."""
 
-    def resolved(self: "Config") -> "Config":
-        """The same settings with the algorithm's own in place of None."""
-        own = dict(OWN_SETTINGS[self.algorithm])
+    def __post_init__(self) -> None:
+        """Put the algorithm's own settings in place of None."""
+        own = dict(OWN_SETTINGS.get(str(self.algorithm), PAPER))  # an unknown algorithm is refused later
         given = {name for name, value in vars(self).items() if value is not None}
         if "tau" in given:
             own["target_period"] = 1
         elif "target_period" in given:
             own["tau"] = 1.0
-        return replace(self, **{name: value for name, value in own.items() if name not in given})
+        for name in own.keys() - given:
+            object.__setattr__(self, name, own[name])
 
     @property
     def critic_layers(self) -> tuple[int, ...]:
@@ -176,7 +177,7 @@ class LearnConfig:
             )
 
 
-Config = TypeVar("Config", bound=LearnConfig)
+Config = TypeVar("Config")
 
 
 def as_declared(config: Config) -> Config:
@@ -185,7 +186,7 @@ def as_declared(config: Config) -> Config:
     numpy numbers, lists and paths are converted; anything else is refused.
     """
     hints = get_type_hints(type(config))
-    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})
+    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
 
 
 def _declared(what: str, value: Any, hint: Any) -> Any:

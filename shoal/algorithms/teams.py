@@ -19,7 +19,6 @@ TEAMS: dict[str, type[Team]] = {"maddpg": MADDPG, "masac": MASAC, "d4pg": D4PG, 
 
 def make_team(spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> Team:
     """A fresh team for this world; every network that Shoal trains, plays or exports is built here."""
-    config = config.resolved()
     check_choices(spec, config.algorithm)
     check_fits(
         f"A team of {spec.agents} agents with hidden layers of {_shown(config.hidden)} units",
@@ -45,7 +44,6 @@ def team_bytes(spec: EnvSpec, config: LearnConfig) -> int:
 
 def network_weights(spec: EnvSpec, config: LearnConfig) -> tuple[int, int]:
     """Numbers in the actors and in the critics of all agents, targets not counted."""
-    config = config.resolved()
     joint = spec.agents * (spec.observation_size + spec.action_size)
     actor = _weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
     critic = _weights((joint, *config.critic_layers, config.atoms or 1))

@@ -93,11 +93,8 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
     """All settings of a training run."""
 
     def checked(self) -> "TrainConfig":
-        """The same settings in their declared types, with the algorithm's own in place of None.
-
-        Raises a `UserError` for the first invalid one.
-        """
-        config = as_declared(self).resolved()
+        """The same settings in their declared types; a `UserError` for the first invalid one."""
+        config = as_declared(self)
         config.check()
         return config
 

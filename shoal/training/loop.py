@@ -148,7 +148,6 @@ class Training:
     """A run in memory: a collector and a learner over the same ring, a clock, and what was logged and saved."""
 
     def __init__(self, config: TrainConfig) -> None:
-        config = config.resolved()
         keep_freed_memory()
         parts = implementation(config.implementation).build_parts(config, make_device(config.device))
         self.config = parts.config

@@ -35,7 +35,7 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     A setting that has its default counts as not asked for: from Python nobody can tell.
     """
     stored = read_config(folder)
-    own = TrainConfig(algorithm=asked.algorithm).resolved()
+    own = TrainConfig(algorithm=asked.algorithm)
     default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
     return dataclasses.replace(stored, out=asked.out, threads=asked.threads or stored.threads)

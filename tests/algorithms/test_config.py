@@ -9,11 +9,11 @@ from shoal.errors import UserError
 
 def test_the_papers_settings_are_the_defaults():
     for algorithm in ("maddpg", "masac"):
-        config = LearnConfig(algorithm=algorithm).resolved()
+        config = LearnConfig(algorithm=algorithm)
         assert (config.hidden, config.learning_rate, config.discount, config.tau) == ((64, 64), 0.01, 0.95, 0.01)
         assert (config.batch, config.warmup, config.update_every, config.clip) == (1024, 25_600, 100, 0.5)
         assert (config.clip_by, config.target_period, config.n_step, config.atoms) == ("variable", 1, 1, None)
-    config = LearnConfig(algorithm="d4pg").resolved()
+    config = LearnConfig(algorithm="d4pg")
     assert (config.atoms, config.n_step, config.discount, config.batch) == (51, 5, 0.99, 256)
     assert (config.learning_rate, config.target_period, config.tau) == (1e-4, 100, 1.0)
 
@@ -21,7 +21,7 @@ def test_the_papers_settings_are_the_defaults():
 def test_what_is_given_stays():
     config = TrainConfig(algorithm="d4pg", hidden=(8,), n_step=1, atoms=11).checked()
     assert (config.hidden, config.n_step, config.atoms, config.batch) == ((8,), 1, 11, 256)
-    assert config.resolved() == config == config.checked()
+    assert config == config.checked()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_given_stays():
     ids=str,
 )
 def test_targets_are_copied_in_periods_or_moved_slowly(given, tau, period):
-    config = LearnConfig(algorithm="dqn", **given).resolved()
+    config = LearnConfig(algorithm="dqn", **given)
     assert (config.tau, config.target_period) == (tau, period)
 
 

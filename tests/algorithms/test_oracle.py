@@ -56,7 +56,7 @@ def agree(spec, config, precision=np.float64, seed=0):
     """Run both five times on the same batches and noise, and compare every weight."""
     with precision_of_networks(precision):
         team = make_team(spec, config, seed, CPU)
-    plain, config = Plain(team), team.config
+    plain = Plain(team)
     rng = np.random.default_rng(seed)
     m = 1 if config.minibatch == "shared" else spec.agents
     for _ in range(UPDATES):
