@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
-from shoal.replay import Batch
+from shoal.replay import Batch, Returns
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Minibatch:
         return values.mean(-1) if self.weight is None else (values * self.weight).sum(-1)
 
 
-def as_tensors(batch: Batch, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
+def as_tensors(batch: Batch | Returns, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
     """The gathered arrays, without a copy on the CPU."""
     joint, next_joint = torch.from_numpy(batch.joint).to(device), torch.from_numpy(batch.next_joint).to(device)
     bootstrap: Tensor | float = discount
-    if batch.steps is not None:
+    if isinstance(batch, Returns):
         bootstrap = torch.from_numpy(discount**batch.steps).to(device, joint.dtype)  # (M, B)
     weight = alive = next_alive = None
     if not spec.fixed_length:  # somebody may have ended or left early
@@ -47,7 +47,7 @@ def as_tensors(batch: Batch, spec: EnvSpec, discount: float, device: torch.devic
         weight = _own_column(there).to(joint.dtype)
         weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
         alive = there.flatten(0, 1).T[..., None].to(joint.dtype)
-        stays = there & ~ended if batch.next_alive is None else torch.from_numpy(batch.next_alive).to(device)
+        stays = torch.from_numpy(batch.next_alive).to(device) if isinstance(batch, Returns) else there & ~ended
         next_alive = stays.flatten(0, 1).T[..., None].to(joint.dtype)
     reward = _own_column(torch.from_numpy(batch.reward).to(device))
     if len(joint) == 1:

@@ -42,7 +42,7 @@ def ring_places(ring: Ring, batch: Batch) -> Places:
     """Where the arrays of a ring and of its newest sample really lie."""
     store = ring._store  # the ring shows nobody its rows, but here their place is the point
     arrays = (store.floats, store.start, *batch, ring._at, ring._after)
-    return Places(*(array.__array_interface__["data"][0] for array in arrays if array is not None))
+    return Places(*(array.__array_interface__["data"][0] for array in arrays))
 
 
 def ring_ranges(ring: Ring, batch: Batch, writes: bool = True) -> Ints:

@@ -54,17 +54,29 @@ class Batch(NamedTuple):
 
     joint: Floats  # (M, B, J)  all agents' observations, then all agents' actions as played: a critic's input
     next_joint: Floats  # (M, B, J)  the observations that followed; where the actions go there are zeros to fill in
-    reward: Floats  # (M, B, N)  of one step, or the discounted sum of several
+    reward: Floats  # (M, B, N)
     terminated: Bools  # (M, B, N)  nothing to bootstrap from
     alive: Bools  # (M, B, N)  the agent took part in this step
     copies: Ints  # (M, B)  where the transitions are from
     transitions: Ints  # (M, B)
-    steps: Ints | None = None  # (M, B)  from `joint` to `next_joint`; None: always one
-    next_alive: Bools | None = None  # (M, B, N)  is there to act on the next observation; None: alive, not terminated
 
 
-def empty_batch(layout: Layout, minibatches: int, batch: int, several_steps: bool = False) -> Batch:
-    """Arrays for M × B transitions, or returns of several steps."""
+class Returns(NamedTuple):
+    """The same of returns of several steps: `next_joint` is what followed the last."""
+
+    joint: Floats
+    next_joint: Floats
+    reward: Floats  # (M, B, N)  discounted and added
+    terminated: Bools  # (M, B, N)  in one of the steps
+    alive: Bools  # (M, B, N)  the agent took part in the first
+    copies: Ints
+    transitions: Ints
+    steps: Ints  # (M, B)  how many
+    next_alive: Bools  # (M, B, N)  the agent is there to act on the next observation
+
+
+def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
+    """Arrays for M × B transitions."""
     shape, agents, joint = (minibatches, batch), layout.agents, layout.joint_size
     return Batch(
         joint=np.zeros((*shape, joint), np.float32),
@@ -74,9 +86,13 @@ def empty_batch(layout: Layout, minibatches: int, batch: int, several_steps: boo
         alive=np.zeros((*shape, agents), np.bool_),
         copies=np.zeros(shape, np.int64),
         transitions=np.zeros(shape, np.int64),
-        steps=np.zeros(shape, np.int64) if several_steps else None,
-        next_alive=np.zeros((*shape, agents), np.bool_) if several_steps else None,
     )
+
+
+def empty_returns(layout: Layout, minibatches: int, batch: int) -> Returns:
+    """Arrays for M × B returns."""
+    one_step = empty_batch(layout, minibatches, batch)
+    return Returns(*one_step, np.zeros_like(one_step.copies), np.zeros_like(one_step.alive))
 
 
 @njit(cache=True)
@@ -243,7 +259,7 @@ def gather_halves(store: Store, at: Ints, after: Ints, joint: Floats, next_joint
 
 
 @njit(cache=True)
-def gather_outcomes(store: Store, at: Ints, batch: Batch, low: int, high: int) -> None:
+def gather_outcomes(store: Store, at: Ints, batch: Batch | Returns, low: int, high: int) -> None:
     """Rows low to high of rewards and flags."""
     floats, reward, terminated, alive = store.floats, batch.reward, batch.terminated, batch.alive
     _, rewards, flags = columns(store)
@@ -256,7 +272,7 @@ def gather_outcomes(store: Store, at: Ints, batch: Batch, low: int, high: int) -
 
 
 @njit(cache=True)
-def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, chunk: int) -> None:
+def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, chunk: int) -> None:
     """Fill one chunk of the mini-batches, given with M and B as one axis."""
     low, high = chunk * CHUNK, min(chunk * CHUNK + CHUNK, at.size)
     if store.kind == 0:
@@ -307,19 +323,19 @@ def goes_on(store: Store, added: Ints, e: int, t: int) -> bool:
 
 
 @njit(cache=True)
-def end_windows(store: Store, added: Ints, n_step: int, batch: Batch, after: Ints) -> None:
+def end_windows(store: Store, added: Ints, n_step: int, batch: Returns, after: Ints) -> None:
     """Take up to `n_step` steps from each drawn transition: how many, and the address of the row that follows them."""
     rows, capacity = store.rows, store.start.shape[1]
     for i in range(after.size):
         e, t, steps = batch.copies[i], batch.transitions[i], 1
         while steps < n_step and goes_on(store, added, e, t + steps - 1):
             steps += 1
-        batch.steps[i] = steps  # type: ignore[index]
+        batch.steps[i] = steps
         after[i] = e * rows + (store.start[e, t % capacity] + steps) % rows
 
 
 @njit(cache=True)
-def sum_rewards(store: Store, discount: float, batch: Batch) -> None:
+def sum_rewards(store: Store, discount: float, batch: Returns) -> None:
     """Each agent's discounted rewards up to the end of the window or to its own true end, if that comes first."""
     rows, capacity = store.rows, store.start.shape[1]
     _, rewards, flags = columns(store)
@@ -327,7 +343,7 @@ def sum_rewards(store: Store, discount: float, batch: Batch) -> None:
         e, first = batch.copies[i], store.start[batch.copies[i], batch.transitions[i] % capacity]
         for n in range(store.agents):
             total, factor, ended, flag = 0.0, 1.0, False, 0
-            for k in range(batch.steps[i]):  # type: ignore[index]
+            for k in range(batch.steps[i]):
                 row = e * rows + (first + k) % rows
                 flag = int(store.floats[row, flags + n])
                 if not ended:
@@ -336,12 +352,12 @@ def sum_rewards(store: Store, discount: float, batch: Batch) -> None:
                     ended = flag & TERMINATED != 0
             batch.reward[i, n] = total
             batch.terminated[i, n] = ended
-            batch.next_alive[i, n] = flag == ALIVE  # type: ignore[index]
+            batch.next_alive[i, n] = flag == ALIVE
 
 
 @njit(cache=True)
 def gather_returns(
-    store: Store, added: Ints, n_step: int, discount: float, at: Ints, after: Ints, batch: Batch
+    store: Store, added: Ints, n_step: int, discount: float, at: Ints, after: Ints, batch: Returns
 ) -> None:
     """As `gather_serial`, with returns of up to `n_step` steps; `added` (E,) are the transitions of each copy."""
     locate(store, batch.copies, batch.transitions, at, after)

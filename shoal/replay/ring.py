@@ -27,7 +27,7 @@ from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.memory import check_fits
 from shoal.replay import gather
-from shoal.replay.gather import Batch, Store, empty_batch
+from shoal.replay.gather import Batch, Returns, Store, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
 from shoal.replay.layout import BOUNDS, STORAGES, Layout, describe, most_that_fit, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
@@ -36,7 +36,7 @@ PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""
 
 
-def gathered_in_parallel(batch: Batch) -> bool:
+def gathered_in_parallel(batch: Batch | Returns) -> bool:
     """Whether mini-batches of this size are gathered by all threads."""
     return batch.joint.nbytes + batch.next_joint.nbytes >= PARALLEL_BYTES
 
@@ -76,7 +76,7 @@ class Ring:
         self._all = np.arange(copies)
         self._begun = False  # all copies have
         self._loading: _Loading | None = None
-        self._batch: Batch | None = None
+        self._batch: Batch | Returns | None = None
         self._check_memory(reserved)
         self._allocate()
 
@@ -127,7 +127,7 @@ class Ring:
     @property
     def sample_nbytes(self) -> int:
         """Bytes of the mini-batches that were sampled last; they are kept for the next."""
-        return 0 if self._batch is None else sum(array.nbytes for array in self._batch if array is not None)
+        return 0 if self._batch is None else sum(array.nbytes for array in self._batch)
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
@@ -237,7 +237,7 @@ class Ring:
         minibatches: int = 1,
         n_step: int = 1,
         discount: float = 1.0,
-    ) -> Batch:
+    ) -> Batch | Returns:
         """Draw mini-batches of `batch` transitions: one that all agents share, or N independent ones.
 
         For `n_step` and `discount` see `gather`.
@@ -251,7 +251,9 @@ class Ring:
             )
         return self._gathered(*sampler.draw(self, minibatches, batch, rng), n_step, discount)
 
-    def gather(self, copies: ArrayLike, transitions: ArrayLike, n_step: int = 1, discount: float = 1.0) -> Batch:
+    def gather(
+        self, copies: ArrayLike, transitions: ArrayLike, n_step: int = 1, discount: float = 1.0
+    ) -> Batch | Returns:
         """The live transitions of these copies (M, B) and numbers (M, B).
 
         With an `n_step` above 1 their returns: rewards of up to so many steps, discounted and added, and the
@@ -275,28 +277,24 @@ class Ring:
 
     def _gathered(
         self, copies: NDArray[np.int64], transitions: NDArray[np.int64], n_step: int, discount: float
-    ) -> Batch:
+    ) -> Batch | Returns:
         """Fill the mini-batches."""
         self._check_whole()
         check_range("n_step", n_step, 1)
-        batch = self._arrays(copies.shape[0], copies.shape[1], n_step > 1)._replace(
-            copies=copies, transitions=transitions
-        )
+        kind = Batch if n_step == 1 else Returns
+        batch = self._arrays(kind, *copies.shape)._replace(copies=copies, transitions=transitions)
         flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
-        if n_step > 1:
+        if isinstance(flat, Returns):
             gather.gather_returns(self._store, self.added, n_step, float(discount), self._at, self._after, flat)
-            return batch
-        fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
-        fill(self._store, self._at, self._after, flat)
+        elif gathered_in_parallel(batch):
+            gather.gather_parallel(self._store, self._at, self._after, flat)
+        else:
+            gather.gather_serial(self._store, self._at, self._after, flat)
         return batch
 
-    def _arrays(self, minibatches: int, batch: int, several_steps: bool) -> Batch:
-        """The mini-batches' arrays, kept from one call to the next while the shape stays."""
-        if (
-            self._batch is None
-            or self._batch.copies.shape != (minibatches, batch)
-            or (self._batch.steps is not None) != several_steps
-        ):
+    def _arrays(self, kind: type[Batch] | type[Returns], minibatches: int, batch: int) -> Batch | Returns:
+        """The mini-batches' arrays, kept from one call to the next while kind and shape stay."""
+        if not isinstance(self._batch, kind) or self._batch.copies.shape != (minibatches, batch):
             self._batch = None  # the old ones go first: both may not fit
             each = minibatches * self.layout.sample_bytes
             check_fits(
@@ -304,13 +302,11 @@ class Ring:
                 batch * each,
                 lambda usable: f"the largest batch that fits is {usable // each:,}",
             )
-            self._batch = empty_batch(self.layout, minibatches, batch, several_steps)
-            rows = minibatches * batch
-            self._flat = Batch(
-                *(None if array is None else array.reshape(rows, *array.shape[2:]) for array in self._batch)  # type: ignore[arg-type]
-            )
-            self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
-            self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
+            rows, empty = minibatches * batch, empty_batch if kind is Batch else empty_returns
+            self._batch = empty(self.layout, minibatches, batch)
+            self._flat = kind(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
+            self._at = np.empty(rows, np.int64)  # (M·B,)  addresses of the rows
+            self._after = np.empty(rows, np.int64)  # (M·B,)  and of those that follow them
         return self._batch
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------

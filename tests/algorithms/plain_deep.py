@@ -2,6 +2,7 @@
 
 import torch
 
+from shoal.replay import Returns
 from tests.algorithms.plain import Net, actor_nets
 
 
@@ -63,7 +64,7 @@ class PlainTeam:
             m = i if len(batch.joint) > 1 else 0
             dtype = torch.from_numpy(batch.joint).dtype
             steps = torch.ones(batch.joint.shape[1], dtype=dtype)
-            if batch.steps is not None:
+            if isinstance(batch, Returns):
                 steps = torch.from_numpy(batch.steps[m]).to(dtype)
             goes_on = torch.from_numpy(~batch.terminated[m, :, i]).to(dtype)
             weight = torch.from_numpy(batch.alive[m, :, i]).to(dtype)
@@ -116,7 +117,7 @@ class PlainD4PG(PlainTeam):
         n, o, a = self.n, self.o, self.a
         rows = batch.joint.shape[1]
         gathered = self.rows(batch)
-        stays = batch.alive & ~batch.terminated if batch.next_alive is None else batch.next_alive
+        stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
         targets = []
         for i, (joint, next_joint, reward, bootstrap, _) in enumerate(gathered):
             m = i if len(batch.joint) > 1 else 0

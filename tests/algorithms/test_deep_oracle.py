@@ -8,6 +8,7 @@ import torch
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
+from shoal.replay import Returns
 from tests.algorithms.plain import actor_nets, numpy_noise, precision_of_networks
 from tests.algorithms.plain_deep import PlainD4PG, PlainDQN, atom_critic_nets
 from tests.algorithms.test_oracle import ROWS, UPDATES, flat, make_batch, make_spec
@@ -20,7 +21,7 @@ def several_steps(rng, batch, spec):
     next_alive = batch.alive & ~batch.terminated
     if not spec.fixed_length:
         next_alive &= rng.random(batch.alive.shape) < 0.8
-    return batch._replace(steps=rng.integers(1, 6, batch.copies.shape), next_alive=next_alive)
+    return Returns(*batch, rng.integers(1, 6, batch.copies.shape), next_alive)
 
 
 def one_hot_actions(rng, batch, spec):

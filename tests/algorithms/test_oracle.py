@@ -5,7 +5,6 @@ In float32 to 1e-5, as a user gets them; in float64 to 1e-9, where rounding can 
 
 import itertools
 import random
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -68,7 +67,8 @@ def agree(spec, config, precision=np.float64, seed=0):
             return drawn[-1]
 
         team.noise = noise
-        losses = team.learn(as_tensors(deepcopy(batch), spec, config.discount, CPU), lambda phase: None)
+        copy = Batch(*(array.copy() for array in batch))
+        losses = team.learn(as_tensors(copy, spec, config.discount, CPU), lambda phase: None)
         assert all(loss.dtype == team.critics.first.dtype for loss in losses.values())
         plain.update(batch, *sort_noise(drawn, spec, config, m))
     compare(team, plain, TOLERANCE[precision])
@@ -217,7 +217,7 @@ def test_padding_changes_nothing(algorithm, discrete):
             return drawn[-1]
 
         team.noise = noise
-        team.learn(as_tensors(deepcopy(batch), spec, 0.95, CPU), lambda p: None)
+        team.learn(as_tensors(Batch(*(x.copy() for x in batch)), spec, 0.95, CPU), lambda p: None)
         queue = iter(drawn)
 
         def wide_noise(kind, shape, queue=queue):

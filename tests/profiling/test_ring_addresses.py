@@ -1,7 +1,5 @@
 """The addresses are those that the engine's sampler touches: all of them and no others."""
 
-from copy import deepcopy
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,7 @@ def within(ranges, array):
 
 
 def taken(batch):
-    return deepcopy(batch)
+    return [array.copy() for array in batch]
 
 
 def same(one, other):
@@ -81,7 +79,7 @@ def test_every_listed_word_of_the_ring_is_read(storage):
 def test_every_byte_of_the_batch_is_written(storage):
     ring = filled_ring(storage)
     batch = ring.sample(Neighbor(3), 50, np.random.default_rng(0), 2)
-    for array in (*batch[:7], ring._at, ring._after):
+    for array in (*batch, ring._at, ring._after):
         assert within(ring_ranges(ring, batch), array).all()
     read_only = ring_ranges(ring, batch, writes=False)
     for array in batch[:5]:

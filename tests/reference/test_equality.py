@@ -51,9 +51,8 @@ class Recorder:
 
 
 def in_precision(arrays, precision):
-    """A named tuple of arrays with its floats in this precision; the absent ones stay absent."""
-    there = {name: array for name, array in arrays._asdict().items() if array is not None}
-    return type(arrays)(**{k: a.astype(precision) if a.dtype.kind == "f" else a.copy() for k, a in there.items()})
+    """A named tuple of arrays with its floats in this precision."""
+    return type(arrays)(*(a.astype(precision) if a.dtype.kind == "f" else a.copy() for a in arrays))
 
 
 class PreciseSampler(ListSampler):

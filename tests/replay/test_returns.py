@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.envs.base import EnvSpec, Step
-from shoal.replay import Ring, Uniform
+from shoal.replay import Batch, Returns, Ring, Uniform
 
 O, A = 2, 1
 
@@ -114,8 +114,8 @@ def test_one_step_is_what_it_always_was():
     for _ in range(40):
         ring.add(*play.step())
     one, explicit = (ring.sample(Uniform(), 8, np.random.default_rng(1), **words) for words in ({}, {"n_step": 1}))
-    assert one.steps is None and one.next_alive is None
-    assert all(np.array_equal(a, b) for a, b in zip(one[:7], explicit[:7], strict=True))
+    assert isinstance(one, Batch) and isinstance(explicit, Batch)
+    assert all(np.array_equal(a, b) for a, b in zip(one, explicit, strict=True))
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
@@ -126,6 +126,6 @@ def test_arrays_follow_the_number_of_steps(minibatches):
     ring.begin(play.observation)
     for _ in range(20):
         ring.add(*play.step())
-    for n_step, shape in ((3, (minibatches, 8)), (1, None), (4, (minibatches, 8))):
+    for n_step, kind in ((3, Returns), (1, Batch), (4, Returns)):
         batch = ring.sample(Uniform(), 8, np.random.default_rng(1), minibatches, n_step, 0.9)
-        assert (batch.steps is None) if shape is None else (batch.steps.shape == shape)
+        assert isinstance(batch, kind) and batch.reward.shape == (minibatches, 8, 3)
