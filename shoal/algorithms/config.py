@@ -42,7 +42,8 @@ class LearnConfig:
     """Settings of the algorithm, the mini-batches and the replay ring."""
 
     algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
-    """Learning algorithm; with one agent MADDPG is DDPG, MASAC is SAC. DQN is for discrete actions only."""
+    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings
+    that default to None have the algorithm's own value, or are none of its settings."""
     hidden: Own[tuple[int, ...]] = OWN
     """Units per hidden layer, of actors and critics."""
     critic_hidden: tuple[int, ...] | None = None

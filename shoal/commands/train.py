@@ -21,6 +21,7 @@ def train(argv: list[str]) -> int:
     shoal train --env cooperative-navigation --episodes 8000
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
+    shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
     shoal train --resume runs/hunt
     """
     from shoal.training.config import TrainConfig

@@ -6,7 +6,11 @@ import torch
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.errors import UserError
+from shoal.quantization.qat import Qat
+from shoal.replay import Uniform
 from tests.algorithms.test_learning import learn, mean_reward
+from tests.algorithms.test_oracle import make_spec
+from tests.algorithms.test_team import filled_ring
 from tests.toys import Constant, Toy
 
 CPU = torch.device("cpu")
@@ -76,8 +80,6 @@ def test_epsilon_decays_with_the_samples():
 
 
 def test_a_choice_that_an_agent_does_not_have_is_never_played():
-    from tests.algorithms.test_oracle import make_spec
-
     spec = make_spec(3, discrete=True, unequal=True)
     team = make_team(spec, LearnConfig(algorithm="dqn", hidden=(8,), epsilon=1.0), 0, CPU)
     with torch.no_grad():
@@ -89,13 +91,9 @@ def test_a_choice_that_an_agent_does_not_have_is_never_played():
 
 
 def test_targets_are_copied_once_in_a_period():
-    from tests.algorithms.test_team import filled_ring
-
     env = Toy()
     team = make_team(env.spec, LearnConfig(algorithm="dqn", hidden=(8,), batch=16, target_period=3), 0, CPU)
     ring, rng = filled_ring(env), np.random.default_rng(0)
-    from shoal.replay import Uniform
-
     equal = []
     for _ in range(6):
         team.update(ring, Uniform(), rng, lambda phase: None)
@@ -106,3 +104,18 @@ def test_targets_are_copied_once_in_a_period():
 def test_boxes_are_refused():
     with pytest.raises(UserError, match="dqn picks one of several choices, but the actions of toy are boxes"):
         make_team(Toy(discrete=False).spec, LearnConfig(algorithm="dqn"), 0, CPU)
+
+
+def test_critics_over_atoms_can_be_trained_for_few_bits():
+    env = Toy()
+    team = make_team(env.spec, LearnConfig(algorithm="d4pg", hidden=(8, 8), batch=16, layer_norm=True), 0, CPU)
+    qat = Qat(team.networks, 8, delay=0.0, targets=team.targets)
+    ring, rng = filled_ring(env), np.random.default_rng(0)
+    losses = [team.update(ring, Uniform(), rng, lambda phase: None) for _ in range(3)][-1]
+    assert all(loss.isfinite().all() for loss in losses.values())
+    assert set(qat.layers) == {
+        "critics.first",
+        *(f"critics.rest.{k}" for k in (0, 1)),
+        *(f"actors.{k}" for k in range(3)),
+    }
+    assert all(layer.seen > 0 for layer in qat.layers.values())
