@@ -25,7 +25,7 @@ from shoal.bench.networks import NETWORKS, bench_policy
 from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
 from shoal.inference.codes import safe_bits
-from shoal.inference.engine import Engine, runs_in_numba
+from shoal.inference.engine import Engine, runs_in_native, runs_in_numba
 from shoal.inference.form import Form
 from shoal.inference.graph import build
 from shoal.quantization.torch_engine import TorchEngine
@@ -65,6 +65,7 @@ def _rows(network: str, seconds: float, memory: bool) -> list[Row]:
     policy = bench_policy(network)
     kinds = [("numba", "float32")] if runs_in_numba(policy) else []
     kinds += [("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
+    kinds += [("native", "int8")] if runs_in_native(policy) else []
     held = _memory(network, policy, [("torch", "float32"), *kinds]) if memory else {}
     rows: list[Row] = []
     for batch in BATCHES:

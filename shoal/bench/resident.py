@@ -39,6 +39,10 @@ def main(engine: str, network: str, path: str) -> None:
             from shoal.quantization.torch_engine import TorchEngine
 
             player = TorchEngine(policy)
+        elif engine == "native":
+            from shoal.inference.native_engine import NativeEngine
+
+            player = NativeEngine(policy)
         else:
             from shoal.inference.numba_engine import NumbaEngine
 

@@ -11,16 +11,18 @@ from shoal.errors import UserError, check_choice, check_range
 from shoal.inference.layers import Array, Conv2d, Layer
 from shoal.inference.policy import Actions, Policy
 
-EngineName = Literal["auto", "numba", "onnx"]
+EngineName = Literal["auto", "numba", "native", "onnx"]
 EnginePrecision = Literal["auto", "float32", "float16", "int8"]
 KINDS: tuple[tuple[str, str], ...] = (
     ("numba", "float32"),
     ("onnx", "float32"),
     ("onnx", "float16"),
+    ("native", "int8"),
     ("onnx", "int8"),
 )
 """Every engine in every precision that it has."""
 NUMBA_LARGEST = 1_000_000  # parameters: beyond, its plain loops are far behind and would only be waited for
+NATIVE_INPUTS = 2**16  # of a layer: sums of 255 · 127 stay within 32 bits
 SECONDS, LEAST, NEAR = 0.05, 5, 1.05
 """For the choice of an engine: time, calls of the first one, and times that are as good as equal."""
 
@@ -139,7 +141,7 @@ def make_engine(
 
     "auto" for the name, the precision or both measures those that can be and takes the fastest.
     """
-    check_choice("The engine", name, ("auto", "numba", "onnx"))
+    check_choice("The engine", name, ("auto", "numba", "native", "onnx"))
     check_choice("The precision", precision, ("auto", "float32", "float16", "int8"))
     check_range("threads", threads, 1, 1024)
     check_range("batch", batch, 1, 2**20)
@@ -149,6 +151,7 @@ def make_engine(
         raise UserError(f"The engine '{name}' has no precision '{precision}'; ONNX Runtime has.")
     if len(wanted) > 1:
         wanted = [kind for kind in wanted if kind[0] != "numba" or runs_in_numba(policy)]
+        wanted = [kind for kind in wanted if kind[0] != "native" or runs_in_native(policy)]
     engines = [_make(policy, kind, threads, batch) for kind in wanted]
     return engines[0] if len(engines) == 1 else fastest(engines, policy, batch)
 
@@ -158,11 +161,21 @@ def runs_in_numba(policy: Policy) -> bool:
     return policy.linear_only and policy.parameters <= NUMBA_LARGEST and not policy.grids
 
 
+def runs_in_native(policy: Policy) -> bool:
+    """Whether the native int8 engine is a choice at all."""
+    widest = max(layer.weight.shape[1] for layer in policy.layers)
+    return policy.linear_only and widest <= NATIVE_INPUTS and not policy.grids
+
+
 def _make(policy: Policy, kind: tuple[str, str], threads: int, batch: int) -> Engine:
     if kind[0] == "numba":
         from shoal.inference.numba_engine import NumbaEngine
 
         return NumbaEngine(policy)
+    if kind[0] == "native":
+        from shoal.inference.native_engine import NativeEngine
+
+        return NativeEngine(policy)
     from shoal.inference.onnx_engine import OnnxEngine
 
     return OnnxEngine(policy, kind[1], threads, batch)

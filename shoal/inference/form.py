@@ -44,11 +44,15 @@ def apart(policy: Policy, form: Form) -> bool:
 def weight_arrays(policy: Policy, form: Form) -> Arrays:
     """Every array of the graph that depends on the weights, by name: what a template's are replaced with."""
     policy = policy.played()
-    agents: list[int | None] = [*range(policy.agents)] if apart(policy, form) else [None]
     by_rows = not (form.alone and apart(policy, form))
+    return named_arrays(policy, form, [layer_arrays(layer, form, by_rows) for layer in policy.layers])
+
+
+def named_arrays(policy: Policy, form: Form, layers: list[Arrays]) -> Arrays:
+    """The arrays of all layers under the names that they have in the graph."""
+    agents: list[int | None] = [*range(policy.agents)] if apart(policy, form) else [None]
     arrays: Arrays = {}
-    for k, layer in enumerate(policy.layers):
-        whole = _layer_arrays(layer, form, by_rows)
+    for k, (layer, whole) in enumerate(zip(policy.layers, layers, strict=True)):
         for agent in agents:
             for name, array in whole.items():
                 arrays[key(k, name, agent)] = _of_agent(name, array, agent) if isinstance(layer, Linear) else array
@@ -69,7 +73,7 @@ def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]
     return array if name == "weight" else array[:, None]
 
 
-def _layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
+def layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     """weight (N, I, U), bias, scale and, where int8 is by rows, sums (N, U); of a convolution without the agents."""
     if form.precision == "float32":
         return {"weight": layer.played_weight, "bias": layer.bias}

@@ -15,9 +15,10 @@ from onnx import TensorProto
 from shoal.errors import UserError
 from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
-from shoal.inference.form import Arrays, Form, Precision, weight_arrays
+from shoal.inference.form import Arrays, Form, Precision, named_arrays, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.layers import Array
+from shoal.inference.packed_codes import unpack_codes
 from shoal.inference.policy import Actions, Policy
 from shoal.inference.ports import ACTION, OBSERVATION, Ports
 from shoal.inference.runtime import new_session, session_options
@@ -63,7 +64,7 @@ class Side:
             self.session = new_session(build(policy, form).SerializeToString(), session_options(threads))
         else:
             self.template, self.names = template(policy, form)
-            self._renew(arrays)
+            self.renew(arrays)
 
     def load(self, policy: Policy) -> None:
         """Other weights in the same graph."""
@@ -71,9 +72,9 @@ class Side:
         for name, array in self.given.items():
             array[...] = arrays[name]
         if not self.given:
-            self._renew(arrays)
+            self.renew(arrays)
 
-    def _renew(self, arrays: Arrays) -> None:
+    def renew(self, arrays: Arrays) -> None:
         """A session of the template with these weights."""
         options = session_options(self.threads)
         self._weights = [np.ascontiguousarray(arrays[name]) for name in self.names]  # the session may look at them
@@ -119,6 +120,7 @@ class OnnxEngine:
         self._given = precision == "float32" and batch == 1
         self._draws = Draws()
         self._sides: dict[bool, Side] = {}
+        self._codes: list[Arrays] | None = None
         self._binding(batch)
 
     @property
@@ -148,13 +150,23 @@ class OnnxEngine:
                 side.load(policy)
         else:
             self._sides.clear()
-        self.policy = policy
+        self.policy, self._codes = policy, None
+
+    def load_codes(self, buffer: Any) -> None:
+        """Play packed codes of a policy of the same shapes, normaliser and box: int8 only, with new sessions."""
+        if self.precision != "int8":
+            raise UserError(f"The engine has the precision {self.precision}, but packed codes are for int8.")
+        self._codes = unpack_codes(buffer, self.policy, safe_bits())
+        for side in self._sides.values():
+            side.renew(named_arrays(self.policy, side.form, self._codes))
 
     def _binding(self, batch: int) -> Binding:
         alone = self.precision == "int8" and batch == 1
         side = self._sides.get(alone)
         if side is None:
             side = self._sides[alone] = Side(self.policy, self._form(alone), self.threads)
+            if self._codes is not None:
+                side.renew(named_arrays(self.policy, side.form, self._codes))
         return side.binding(batch)
 
     def _form(self, alone: bool) -> Form:

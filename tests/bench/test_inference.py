@@ -13,6 +13,7 @@ def test_rows_of_a_small_network(monkeypatch):
     rows = inference.run(("3x64",), seconds=0.02, memory=False)
     assert [list(row)[:9] for row in rows] == [COLUMNS] * len(rows)
     kinds = [("torch", "float32"), ("numba", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
+    kinds.append(("native", "int8"))
     for batch in (1, 64):
         own = [row for row in rows if row["batch"] == batch]
         assert [(row["engine"], row["precision"]) for row in own[:-1]] == kinds and own[-1]["engine"] == "auto"

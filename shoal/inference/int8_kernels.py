@@ -1,0 +1,441 @@
+"""Int8 matrix products in native code, and a whole policy made of them in one compiled call.
+
+Each row of activations is quantized dynamically, with its own scale and zero point; weights are int8 codes with one
+scale per unit. The formulas are those of `graph.py`; the layout of the codes is described in `packed_codes.py`.
+
+    y = activation((sum of code * weight - zero * sum of weight) * (scale * weight scale) + bias)
+
+The sums are exact integers, so every kind of product gives the same bits. There are three; their inner loops are LLVM
+IR, because numba has no way to ask for these instructions:
+
+    VNNI       u8 × s8, four products accumulated in 32 bits by one instruction
+    AVX2       pairs of products are added in 16 bits first, so weights must have 7 bits or fewer
+    PORTABLE   shifts and 32-bit multiplications, on any processor
+
+Vectors have 256 bits: VNNI with 512 bits was no faster on Zen 4, for batches of 1 to 64.
+
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+"""
+
+from functools import cache, reduce
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+from shoal.inference.layers import ACTIVATIONS, LEAK
+
+# numba's cache only notices changes to this file, so the functions below use no constants from other files, except
+# those that are asserted here.
+TILE, GROUP = 16, 4
+"""Units in a tile, inputs in a group."""
+# Words of the header of packed codes; FIELDS words per layer start at FIRST, and the action sizes follow them.
+MAGIC_AT, VERSION_AT, CHECKSUM, BITS, SQUASH = range(5)
+SIZE, HEAD, AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, FRAME, FIRST = range(5, 14)
+INPUTS, UNITS, ACTIVATION, START, FIELDS = range(5)
+FIXED = SIZE
+"""From here on, the words are the same for all versions of a policy's weights."""
+PORTABLE, AVX2, VNNI = range(3)
+ROWS = 32
+"""Rows that go through a layer together."""
+LN2 = float(np.log(2.0))
+TINY = np.finfo(np.float32).tiny
+RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
+NO_SQUASH, CLIP = range(2)
+assert (ACTIVATIONS, LEAK) == (("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"), 0.01)
+
+
+@cache
+def available() -> tuple[int, ...]:
+    """The kinds of products that numba can compile in this process, fastest first."""
+    return kinds_for(cpu_target.target_context.codegen().magic_tuple()[2])
+
+
+def kinds_for(features: str) -> tuple[int, ...]:
+    """The kinds of products for a processor with these LLVM features, fastest first."""
+    found = set(features.split(","))
+    vnni = "+avxvnni" in found or {"+avx512vnni", "+avx512vl"} <= found
+    return tuple(kind for kind, there in ((VNNI, vnni), (AVX2, "+avx2" in found), (PORTABLE, True)) if there)
+
+
+def product_kind(bits: int) -> int:
+    """The fastest kind of product for weights of this many bits."""
+    return next(kind for kind in available() if kind != AVX2 or bits <= 7)
+
+
+I8, I16, I32, I64 = (ir.IntType(width) for width in (8, 16, 32, 64))
+LANES = 8
+VECTOR, PARTS = ir.VectorType(I32, LANES), TILE // LANES
+
+
+def _multiply_add(builder: Any, kind: int, total: Any, x: Any, weights: Any) -> Any:
+    """total + x · weights: in each of the 32-bit lanes four unsigned codes of x by four signed weights."""
+
+    def call(name: str, result: Any, *arguments: Any) -> Any:
+        function = ir.FunctionType(result, [argument.type for argument in arguments])
+        return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
+
+    def all_lanes(number: int) -> Any:
+        return ir.Constant(VECTOR, [number] * LANES)
+
+    if kind == VNNI:
+        return call("llvm.x86.avx512.vpdpbusd.256", VECTOR, total, x, weights)
+    if kind == AVX2:
+        eighths, halves = ir.VectorType(I8, 4 * LANES), ir.VectorType(I16, 2 * LANES)
+        x, weights = builder.bitcast(x, eighths), builder.bitcast(weights, eighths)
+        pairs, ones = call("llvm.x86.avx2.pmadd.ub.sw", halves, x, weights), ir.Constant(halves, [1] * 2 * LANES)
+        return builder.add(total, call("llvm.x86.avx2.pmadd.wd", VECTOR, pairs, ones))
+    for k in range(GROUP):  # byte k of each lane, the lowest first
+        code = builder.and_(builder.lshr(x, all_lanes(8 * k)), all_lanes(255))
+        weight = builder.ashr(builder.shl(weights, all_lanes(24 - 8 * k)), all_lanes(24))
+        total = builder.add(total, builder.mul(code, weight))
+    return total
+
+
+class _Tile:
+    """Generates code that multiplies `rows` rows of codes by one tile of 16 units.
+
+    `unroll` groups of inputs are added at a time, each to its own totals: those stay in registers.
+    """
+
+    def __init__(self, kind: int, rows: int, unroll: int) -> None:
+        self.kind, self.rows, self.unroll = kind, rows, unroll
+
+    def __call__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if self.kind in available():  # otherwise never called, and LLVM could not compile it
+            self._write(context, builder, signature, arguments)
+        return context.get_dummy_value()
+
+    def _write(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        def first_byte(k: int, at: Any) -> Any:
+            data = context.make_array(signature.args[k])(context, builder, arguments[k]).data
+            return builder.gep(builder.bitcast(data, I8.as_pointer()), [at])
+
+        _, sums_at, sums_step, _, codes_at, codes_step, _, weights_at, groups = arguments
+        sums, codes, weights = first_byte(0, sums_at), first_byte(3, codes_at), first_byte(6, weights_at)
+        rows = [builder.gep(codes, [builder.mul(codes_step, I64(r))]) for r in range(self.rows)]
+
+        def add_group(group: Any, totals: list[Any]) -> list[Any]:
+            block = builder.gep(weights, [builder.mul(group, I64(GROUP * TILE))])
+            vectors = [_at(builder, block, 4 * LANES * p) for p in range(PARTS)]
+            after = []
+            for r, row in enumerate(rows):
+                x = builder.load(builder.bitcast(builder.gep(row, [builder.mul(group, I64(GROUP))]), I32.as_pointer()))
+                x = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), x, I32(0))
+                x = builder.shuffle_vector(x, x, ir.Constant(VECTOR, [0] * LANES))
+                for p, vector in enumerate(vectors):
+                    after.append(_multiply_add(builder, self.kind, totals[r * PARTS + p], x, vector))
+            return after
+
+        totals = [[ir.Constant(VECTOR, [0] * LANES)] * self.rows * PARTS] * self.unroll
+        whole = builder.mul(builder.sdiv(groups, I64(self.unroll)), I64(self.unroll))
+        totals = _loop(builder, I64(0), whole, add_group, totals)
+        if self.unroll > 1:
+            totals = [[reduce(builder.add, own) for own in zip(*totals, strict=True)]]
+            totals = _loop(builder, whole, groups, add_group, totals)
+        for k, total in enumerate(totals[0]):
+            row = builder.gep(sums, [builder.mul(sums_step, I64(k // PARTS))])
+            _at(builder, row, 4 * LANES * (k % PARTS), total)
+
+
+def _at(builder: Any, base: Any, offset: int, stored: Any = None) -> Any:
+    """The vector at this many bytes from the base; with `stored`, writes it there."""
+    place = builder.bitcast(builder.gep(base, [I64(offset)]), VECTOR.as_pointer())
+    access = builder.load(place) if stored is None else builder.store(stored, place)
+    access.align = 4
+    return access
+
+
+def _loop(builder: Any, begin: Any, end: Any, add_group: Any, totals: list[list[Any]]) -> list[list[Any]]:
+    """Adds all groups from `begin` to `end`, in turns to each of the totals."""
+    before, head, body, done = builder.block, *(builder.append_basic_block() for _ in range(3))
+    builder.branch(head)
+    builder.position_at_end(head)
+    group = builder.phi(I64)
+    group.add_incoming(begin, before)
+    held = [[builder.phi(VECTOR) for _ in own] for own in totals]
+    for phis, own in zip(held, totals, strict=True):
+        for phi, value in zip(phis, own, strict=True):
+            phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", group, end), body, done)
+    builder.position_at_end(body)
+    for k, phis in enumerate(held):
+        for phi, value in zip(phis, add_group(builder.add(group, I64(k)), phis), strict=True):
+            phi.add_incoming(value, body)
+    group.add_incoming(builder.add(group, I64(len(totals))), body)
+    builder.branch(head)
+    builder.position_at_end(done)
+    return held
+
+
+def _tile(kind: int, rows: int, unroll: int) -> Any:
+    """An intrinsic that multiplies rows by a tile; all offsets and steps are in bytes."""
+    write = _Tile(kind, rows, unroll)
+
+    @intrinsic
+    def tile(_context, sums, sums_at, sums_step, codes, codes_at, codes_step, weights, weights_at, groups):  # type: ignore[no-untyped-def]
+        at = types.intp
+        return types.void(sums, at, at, codes, at, at, weights, at, at), write
+
+    return tile
+
+
+MANY = 4
+"""Rows multiplied by a tile at once, if there are so many."""
+_one_portable, _many_portable = _tile(PORTABLE, 1, 4), _tile(PORTABLE, MANY, 1)
+_one_avx2, _many_avx2 = _tile(AVX2, 1, 4), _tile(AVX2, MANY, 1)
+_one_vnni, _many_vnni = _tile(VNNI, 1, 4), _tile(VNNI, MANY, 1)
+
+
+@njit(cache=True, nogil=True)
+def products(kind, rows, codes, codes_step, weights, at, groups, tiles, sums, sums_step):  # type: ignore[no-untyped-def]
+    """Integer sums of all units for some rows.
+
+    Args:
+        kind: One of `available()`.
+        rows: Number of rows.
+        codes: Unsigned codes, a row every `codes_step` bytes.
+        codes_step: A multiple of 4.
+        weights: Bytes that hold the layer's weights from `at` on.
+        at: A multiple of 4.
+        groups: Groups of four inputs.
+        tiles: Tiles of 16 units.
+        sums: int32, a row every `sums_step` numbers; overwritten.
+        sums_step: At least 16 * tiles.
+    """
+    for t in range(tiles):
+        w, r = at + t * groups * GROUP * TILE, 0
+        while r < rows:
+            s, c = 4 * (r * sums_step + t * TILE), r * codes_step
+            if r + MANY <= rows:
+                if kind == VNNI:
+                    _many_vnni(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                elif kind == AVX2:
+                    _many_avx2(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                else:
+                    _many_portable(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                r += MANY
+            else:
+                if kind == VNNI:
+                    _one_vnni(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                elif kind == AVX2:
+                    _one_avx2(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                else:
+                    _one_portable(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                r += 1
+
+
+@njit(inline="always")
+def _ordered(bits):  # type: ignore[no-untyped-def]
+    """Maps the bits of float32 numbers to integers in the same order, and back."""
+    return np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
+@njit(error_model="numpy")
+def _extent(x):  # type: ignore[no-untyped-def]
+    """Minimum and maximum of the row and 0; compared as integers, because LLVM vectorises that."""
+    bits, low, high = x.view(np.int32), np.int32(0), np.int32(0)
+    for i in range(x.size):
+        whole = _ordered(bits[i])
+        low, high = min(low, whole), max(high, whole)
+    return _ordered(low).view(np.float32), _ordered(high).view(np.float32)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def quantize_row(x, codes):  # type: ignore[no-untyped-def]
+    """Write the row's unsigned codes; return its scale and zero point."""
+    low, high = _extent(x)
+    scale = max((high - low) / np.float32(255), TINY)
+    zero = np.rint(-low / scale)
+    for i in range(x.size):
+        codes[i] = np.uint8(min(max(np.rint(x[i] / scale) + zero, np.float32(0)), np.float32(255)))
+    return scale, np.int32(zero)
+
+
+@njit(error_model="numpy")
+def _dequantize(sums, scale, zero, scales, biases, weight_sums, y):  # type: ignore[no-untyped-def]
+    """Write the layer's outputs before the activation to y (U,)."""
+    for u in range(y.size):
+        y[u] = np.float32(sums[u] - zero * weight_sums[u]) * (scale * scales[u]) + biases[u]
+
+
+@njit(inline="always")
+def _tanh(x):  # type: ignore[no-untyped-def]
+    """tanh(x) = 1 - 2 / (exp(2x) + 1), within 0.51 ulp of float32.
+
+    In float64 and without a call to the library, so that LLVM vectorises it: eight times as fast.
+    """
+    size = np.float64(min(abs(x), np.float32(10)))  # beyond, it is 1
+    n = np.rint(size * (2 / LN2))
+    r = 2 * size - n * LN2  # exp(2 size) = 2^n exp(r) with |r| <= ln(2) / 2
+    exp = 1 / 40320
+    for factorial in (5040, 720, 120, 24, 6, 2, 1, 1):
+        exp = exp * r + 1 / factorial
+    exp *= np.int64((np.int64(n) + 1023) << 52).view(np.float64)
+    y = 1 - 2 / (exp + 1) if size > 1e-3 else size - size * size * size / 3
+    return np.float32(y if x >= 0 else -y)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def activate_row(y, activation):  # type: ignore[no-untyped-def]
+    """Apply the activation in place."""
+    one = np.float32(1)
+    if activation == RELU:
+        for u in range(y.size):
+            y[u] = max(y[u], np.float32(0))
+    elif activation == TANH:
+        for u in range(y.size):
+            y[u] = _tanh(y[u])
+    elif activation == ELU:
+        for u in range(y.size):
+            y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
+    elif activation == LEAKY:
+        for u in range(y.size):
+            y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
+    elif activation == SIGMOID:
+        for u in range(y.size):
+            y[u] = one / (one + np.exp(-y[u]))
+
+
+@njit(error_model="numpy")
+def _observe(observation, n, header, packed, x):  # type: ignore[no-untyped-def]
+    """Write raw observations (B, N, O) of agent n to the rows of x as the first layer takes them."""
+    agents, size = header[AGENTS], header[SEEN]
+    frame = packed[header[FRAME] :]
+    frame = frame[: 4 * (2 * agents * (size + header[ACTION]) + 2)].view(np.float32)
+    mean, deviation = frame[n * size : (n + 1) * size], frame[(agents + n) * size : (agents + n + 1) * size]
+    clip, divisor = frame[-2], frame[-1]
+    for b in range(observation.shape[0]):
+        seen, row = observation[b, n], x[b]
+        if header[ONE_HOT]:
+            for i in range(header[ONE_HOT]):
+                row[i] = np.float32(i == np.rint(seen[0]))
+        else:
+            for i in range(size):
+                row[i] = min(max((seen[i] / divisor - mean[i]) / deviation[i], -clip), clip)
+
+
+@njit(error_model="numpy")
+def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untyped-def]
+    """Run layer k of agent n in place, on the first rows of the scratch."""
+    x, wide = scratch[0], scratch.shape[2]
+    sums, codes = scratch[1].reshape(-1).view(np.int32), scratch[2].reshape(-1).view(np.uint8)
+    scale, zero = scratch[3, 0], scratch[3, 1]
+    fields = header[FIRST + FIELDS * k :]
+    inputs, units, at = fields[INPUTS], fields[UNITS], fields[START]
+    groups, tiles = -(-inputs // GROUP), -(-units // TILE)
+    for r in range(rows):
+        scale[r], zero[r] = quantize_row(x[r, :inputs], codes[r * wide : (r + 1) * wide])
+    part = 4 * tiles * TILE  # bytes of an agent's scales
+    agents = header[AGENTS]
+    weights = at + 3 * agents * part + n * tiles * TILE * groups * GROUP
+    products(kind, rows, codes, wide, packed, weights, groups, tiles, sums, wide)
+    scales = packed[at + n * part : at + (n + 1) * part].view(np.float32)
+    biases = packed[at + (agents + n) * part : at + (agents + n + 1) * part].view(np.float32)
+    weight_sums = packed[at + (2 * agents + n) * part : at + (2 * agents + n + 1) * part].view(np.int32)
+    for r in range(rows):
+        own = sums[r * wide : r * wide + units]
+        _dequantize(own, scale[r], np.int32(zero[r]), scales, biases, weight_sums, x[r, :units])
+        activate_row(x[r, :units], fields[ACTIVATION])
+
+
+@njit(error_model="numpy")
+def _choose(outputs, noise, actions):  # type: ignore[no-untyped-def]
+    """Choices (B,) for one agent's outputs (B, U); noise (B, U), or empty to take the largest."""
+    for b in range(actions.size):
+        best, actions[b] = np.float32(-np.inf), 0
+        for a in range(outputs.shape[1]):
+            value = outputs[b, a]
+            if noise.size:
+                value -= np.log(-np.log(noise[b, a]))
+            if value > best:
+                best, actions[b] = value, a
+
+
+@njit(error_model="numpy")
+def _squash(outputs, squash, low, high, actions):  # type: ignore[no-untyped-def]
+    """Boxes (B, A) for one agent's outputs (B, U)."""
+    for b in range(len(actions)):
+        for a in range(low.size):
+            if squash == NO_SQUASH:
+                actions[b, a] = outputs[b, a]
+            elif squash == CLIP:
+                actions[b, a] = min(max(outputs[b, a], low[a]), high[a])
+            else:
+                middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
+                actions[b, a] = middle + half * _tanh(outputs[b, a])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
+    """Actions for raw observations (B, N, O).
+
+    Args:
+        observation: (B, N, O) float32.
+        header: The checked header of the packed codes.
+        packed: All bytes of the packed codes.
+        kind: `product_kind` for their bits.
+        scratch: (4, ROWS, W) float32, where no layer has more than W inputs or units, and W >= ROWS.
+        noise: (B, N, A) in (0, 1), or empty if nothing is drawn.
+        choices: (B, N) int64, or empty if actions are boxes.
+        boxes: (B, N, A) float32, or empty if actions are choices.
+    """
+    agents, size, rows = header[AGENTS], header[ACTION], observation.shape[0]
+    sizes = header[FIRST + FIELDS * header[LAYERS] :]
+    begin = header[FRAME] + 8 * agents * header[SEEN]
+    ends = packed[begin : begin + 8 * agents * size].view(np.float32).reshape((2, agents, size))
+    for first in range(0, rows, ROWS):
+        last = min(first + ROWS, rows)
+        for n in range(agents):
+            _observe(observation[first:last], n, header, packed, scratch[0])
+            for k in range(header[LAYERS]):
+                _layer(k, n, last - first, header, packed, kind, scratch)
+            if choices.size:
+                drawn = noise[first:last, n] if noise.size else noise[:, 0]
+                _choose(scratch[0, :, : sizes[n]], drawn, choices[first:last, n])
+            else:
+                _squash(scratch[0], header[SQUASH], ends[0, n], ends[1, n], boxes[first:last, n])
+
+
+@njit(cache=True, nogil=True)
+def lay_out(codes, weight, sums):  # type: ignore[no-untyped-def]
+    """Write codes (N, I, U) as tiles (N, tiles, groups, 16), four inputs per uint32, and their sums (N, padded U)."""
+    agents, inputs, units = codes.shape
+    rows = np.zeros((GROUP, sums.shape[1]), np.uint8)  # one group, padded
+    for n in range(agents):
+        sums[n] = 0
+        for g in range(weight.shape[2]):
+            for j in range(GROUP):
+                i = g * GROUP + j
+                if i < inputs:
+                    for u in range(units):
+                        rows[j, u] = np.uint8(codes[n, i, u])
+                        sums[n, u] += codes[n, i, u]
+                else:
+                    rows[j] = 0
+            for t in range(weight.shape[1]):
+                for u in range(TILE):
+                    word = np.uint32(0)
+                    for j in range(GROUP):
+                        word |= np.uint32(rows[j, t * TILE + u]) << np.uint32(8 * j)
+                    weight[n, t, g, u] = word
+
+
+@njit(cache=True, nogil=True)
+def checksum(words):  # type: ignore[no-untyped-def]
+    """64-bit checksum of all words but the checksum itself, in eight lanes; any change of one word changes it."""
+    prime = np.uint64(0x100000001B3)
+    lanes = np.zeros(8, np.uint64)
+    for k in range(8):
+        lanes[k] = np.uint64(0 if k == CHECKSUM else words[k])
+    for at in range(8, words.size, 8):
+        for k in range(8):
+            lanes[k] = (lanes[k] ^ words[at + k]) * prime
+    total = np.uint64(0)
+    for k in range(8):
+        total = (total ^ lanes[k]) * prime
+    return total
