@@ -50,6 +50,8 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         numbers = weight.detach().cpu().numpy().copy(), bias.detach().cpu().numpy()[:, 0].copy()
         layers.append(Linear(*numbers, "none" if last else "relu", frozen[k] if frozen else None))
     if spec.discrete:
+        if sample and actors.kind == "values":
+            raise UserError("A DQN plays its best choice and has no probabilities to draw by; leave --sample out.")
         head = Head("categorical" if sample else "argmax")
     else:
         if sample:

@@ -18,7 +18,8 @@ class WorldConfig:
     """The world: which one, how many agents and copies."""
 
     env: str = "cooperative-navigation"
-    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3) or gym:ID."""
+    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID or
+    dm:DOMAIN/TASK (dm:humanoid/stand)."""
     agents: int | None = None
     """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
@@ -145,6 +146,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         for name in ("qat_agent", "quant_delay", "qat_critics"):
             if self.qat_bits is None and getattr(self, name) != getattr(PrecisionConfig, name):
                 raise UserError(f"{option(name)} is for quantization-aware training, but --qat-bits is not given.")
+        if self.implementation == "reference":
+            self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
 
@@ -182,6 +185,19 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError("--actors is the engine's only; the reference implementation plays and learns in turn.")
         if self.actors and self.qat_bits is not None:
             raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
+
+    def _check_reference(self) -> None:
+        """Refuse what only the engine has."""
+        engine_only = {
+            f"--algorithm {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
+            "--n-step": self.n_step > 1,
+            "--target-period": self.target_period > 1,
+            "--critic-hidden": self.critic_hidden is not None,
+            "--layer-norm": self.layer_norm,
+        }
+        for name, asked in engine_only.items():
+            if asked:
+                raise UserError(f"{name} is the engine's only; leave --implementation reference out.")
 
     def _check_mac(self, mac: str) -> None:
         from shoal.numerics.mac.unit import parse_mac

@@ -247,6 +247,7 @@ class Training:
         ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
+        self.learner.team.progress(self.samples)
         self.learner.precision.progress(self.episodes / self.config.episodes)
 
     def update(self) -> None:

@@ -78,6 +78,10 @@ class LearningTeam(Protocol):
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         ...
 
+    def progress(self, samples: int) -> None:
+        """The run has collected so many samples: what decays with them goes on."""
+        ...
+
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Actions in the world's units."""
         ...

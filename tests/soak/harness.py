@@ -136,6 +136,7 @@ class Shoal:
             self._count, self._process = 0, subprocess.Popen(
                 command, cwd=HOME, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )  # fmt: skip
+            assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
         return self._process
 
     @staticmethod

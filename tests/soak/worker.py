@@ -2,7 +2,7 @@
 
 A request is a line of JSON on standard input: `words`, the working directory `folder`. The answer, on standard output,
 has the exit `code` (None: an exception came out, whose text is `trace`), and all that was written to `out` and `err`,
-by native code too.
+by native code too. The first line is "ready": what is sent before it might meet a process that is not yet there.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ MEMORY = 6 * 2**30
 def run(words: list[str]) -> int:
     """The exit code of a command, however it ends."""
     from shoal.cli import main
-    from shoal.training.interrupt import SIGNALS
 
     path = [*sys.path]
     try:
@@ -30,9 +29,16 @@ def run(words: list[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
     finally:
-        for number in SIGNALS:  # one that comes after the end of the command
-            signal.signal(number, lambda number, frame: None)
+        ignore_signals()  # one that comes after the end of the command
         sys.path[:] = path
+
+
+def ignore_signals() -> None:
+    """Until a command sets its own handlers."""
+    from shoal.training.interrupt import SIGNALS
+
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: None)
 
 
 def answer(request: dict[str, Any], out: BinaryIO, err: BinaryIO) -> dict[str, Any]:
@@ -66,6 +72,9 @@ def serve() -> None:
         os.dup2(err.fileno(), 2)
         import shoal.training.loop  # noqa: F401  # which takes long, and is not what is timed
 
+        ignore_signals()  # one that comes before the command has set its own handlers
+        answers.write("ready\n")
+        answers.flush()
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for line in requests:
