@@ -36,11 +36,12 @@ def run(told: dict[str, Any]) -> None:
     config = TrainConfig(**told["config"])
     play = Play(**told["play"])
     env = build_env(config, config.copies, told["world_seed"], config.stagger)
-    player = make_player(policy, play, env.spec, told["deviation"], told["noise_seed"])
+    player = make_player(policy, play, env.spec, told["noise_seed"])
     chunks = SharedMemory(told["chunks"]["size"], told["chunks"]["descriptor"])
     queue = ChunkQueue(chunks, ChunkLayout.of(env.spec, config.copies, told["chunk_steps"]), told["slots"])
     versions = Versions(payloads, told["payload_bytes"])
     actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, told["lockstep"])
+    actor.deviation = told["deviation"]
     try:
         actor.play()
     except Stop:
@@ -64,6 +65,8 @@ class Actor:
         self.env, self.player, self.queue, self.versions, self.board = env, player, queue, versions, board
         self.index, self.pull_every, self.lockstep = index, pull_every, lockstep
         self.steps = self.number = self.version = 0
+        self.deviation: float | None = None
+        """Of this actor's noise; None: as the learner has it on the board."""
         self._next_pull = 0
 
     def play(self) -> None:
@@ -108,7 +111,7 @@ class Actor:
         if self.board.stopping:
             raise Stop
         start = time.perf_counter()
-        actions = self.player.act(observation)
+        actions = self.player.act(observation, self.board.exploration if self.deviation is None else self.deviation)
         acted = time.perf_counter()
         step = self.env.step(self.player.to_world(actions))
         if not self.env.spec.fixed_length:

@@ -39,6 +39,15 @@ class Board:
     def round(self, number: int) -> None:
         self._flags[1] = number
 
+    @property
+    def exploration(self) -> float:
+        """How much the actors explore, where that changes with the run."""
+        return float(self._flags[2:3].view(np.float64)[0])
+
+    @exploration.setter
+    def exploration(self, value: float) -> None:
+        self._flags[2:3].view(np.float64)[0] = value
+
     def count(self, child: int, name: str) -> int:
         """One of a child's COUNTS."""
         return int(self._counts[child, COUNTS.index(name)])

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.actorq.collector import ActorCollector
+from shoal.algorithms.team import Team
 from shoal.replay import can_sample
 from shoal.replay.limited import Limited
 from shoal.training.learner import Learner
@@ -16,16 +17,17 @@ from shoal.training.parts import Parts
 class ActorLearner(Learner):
     """A learner that is never waited for: actors play its last version while it makes the next."""
 
-    def __init__(self, parts: Parts, collector: ActorCollector, actors: torch.nn.Module) -> None:
-        """`actors`: the networks whose parameters are published."""
+    def __init__(self, parts: Parts, collector: ActorCollector, team: Team) -> None:
         super().__init__(parts)
+        self._team = team
         self.collector, self.limiter, self.system = collector, collector.limiter, collector.system
-        self._published = [parameter.detach() for parameter in actors.flat]  # type: ignore[union-attr]
+        self._published = [parameter.detach() for parameter in team.rollout_actors.flat]
         count = sum(parameter.numel() for parameter in self._published)
         self._row = torch.zeros(count + count % 2)  # a multiple of 8 bytes
 
     def owes_update(self, samples: int) -> bool:
         """Whether the rate limiter lets it sample; what has come goes in first."""
+        self.system.board.exploration = self._team.exploration
         if self.config.lockstep:
             return super().owes_update(samples) and self._draws_left()
         if self.collector.ready():
@@ -48,6 +50,7 @@ class ActorLearner(Learner):
 
     def publish(self) -> None:
         """Hand the present policy to the quantizer."""
+        self.system.board.exploration = self._team.exploration
         numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
         self._row[: numbers.numel()] = numbers
         self.collector.updates = self.updates

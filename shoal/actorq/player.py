@@ -3,7 +3,7 @@
 Shape letters: E copies, N agents, O observation, A action.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from shoal.actorq.broadcast import from_payload, to_payload, with_numbers
@@ -48,8 +48,11 @@ class Play:
 class Player(Protocol):
     """Plays with the newest version that it was given."""
 
-    def act(self, observation: Array) -> Array:
-        """Noisy actions (E, N, A) as the replay ring keeps them, for observations (E, N, O)."""
+    def act(self, observation: Array, deviation: float) -> Array:
+        """Noisy actions (E, N, A) as the replay ring keeps them, for observations (E, N, O).
+
+        `deviation`: of the noise, where the policy does not have its own; of Q values the probability of any choice.
+        """
         ...
 
     def to_world(self, actions: Array) -> Array:
@@ -64,16 +67,14 @@ class Player(Protocol):
 class EnginePlayer:
     """A player without torch."""
 
-    def __init__(self, policy: Policy, play: Play, deviation: float, seed: int) -> None:
-        """`deviation`: of this actor's noise, where its policy is a box without one of its own."""
-        assert policy.exploration is not None
-        self.policy = replace(policy, exploration=replace(policy.exploration, deviation=deviation))
-        self.play = play
+    def __init__(self, policy: Policy, play: Play, seed: int) -> None:
+        self.policy, self.play = policy, play
         self.explorer = Explorer(self.policy, play.make_engine, seed)
         self.to_world = self.explorer.to_world
 
-    def act(self, observation: Array) -> Array:
+    def act(self, observation: Array, deviation: float) -> Array:
         """Noisy actions (E, N, A)."""
+        self.explorer.deviation = deviation
         return self.explorer.explore(observation)
 
     def load(self, payload: Bytes) -> None:
@@ -84,10 +85,10 @@ class EnginePlayer:
             self.explorer.load(with_numbers(self.policy, from_payload(self.policy, payload, self.play.bits)))
 
 
-def make_player(policy: Policy, play: Play, spec: EnvSpec, deviation: float, seed: int) -> Player:
+def make_player(policy: Policy, play: Play, spec: EnvSpec, seed: int) -> Player:
     """The player for an engine; torch is imported only for its own."""
     if play.engine == "torch":
         from shoal.actorq.torch_player import TorchPlayer
 
-        return TorchPlayer(policy, play, spec, deviation, seed)
-    return EnginePlayer(policy, play, deviation, seed)
+        return TorchPlayer(policy, play, spec, seed)
+    return EnginePlayer(policy, play, seed)

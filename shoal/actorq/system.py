@@ -155,7 +155,9 @@ class ActorSystem:
         return Post("shoal.actorq.quantizer", told, descriptors, QUANTIZER)
 
     def _actor(self, k: int, template: int, chunks: SharedMemory) -> Post:
-        config = self.config
+        config, policy = self.config, self.policy
+        assert policy.exploration is not None
+        deviation = None if policy.exploration.values else deviation_of(k, config.actors, config.exploration_noise)
         told = self._common(template) | {
             "config": dataclasses.asdict(config),
             "chunks": {"descriptor": chunks.descriptor, "size": chunks.size},
@@ -163,7 +165,7 @@ class ActorSystem:
             "slots": SLOTS,
             "lockstep": config.lockstep,
             "processor": processor_of(k, config.actors),
-            "deviation": deviation_of(k, config.actors, config.exploration_noise),
+            "deviation": deviation,
         }
         descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
         return Post("shoal.actorq.actor", told, descriptors, 1 + k)

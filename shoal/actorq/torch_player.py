@@ -16,24 +16,25 @@ from shoal.networks.actors import Kind
 class TorchPlayer:
     """Stacked actors in float32."""
 
-    def __init__(self, policy: Policy, play: Play, spec: EnvSpec, deviation: float, seed: int) -> None:
+    def __init__(self, policy: Policy, play: Play, spec: EnvSpec, seed: int) -> None:
         torch.set_num_threads(1)
         assert policy.exploration is not None
         kinds: dict[str, Kind] = {"argmax": "categorical", "box": "deterministic", "gaussian": "gaussian"}
+        kind = "values" if policy.exploration.values else kinds[policy.head.kind]
         hidden = [outputs for _, _, outputs in shapes(policy)[:-1]]
         generator = torch.Generator().manual_seed(0)
         hard = policy.exploration.one_hot
-        self.actors = Actors(spec, hidden, kinds[policy.head.kind], generator, hard).requires_grad_(False)
+        self.actors = Actors(spec, hidden, kind, generator, hard).requires_grad_(False)
         self.policy, self.bits = policy, play.bits
-        self.noise, self.deviation = Noise(seed, torch.device("cpu")), deviation
+        self.noise = Noise(seed, torch.device("cpu"))
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
 
     @torch.inference_mode()
-    def act(self, observation: Array) -> Array:
+    def act(self, observation: Array, deviation: float) -> Array:
         """Noisy actions (E, N, A)."""
         head = self.actors(torch.from_numpy(observation).transpose(0, 1))
-        return self.actors.explore(head, self.noise, self.deviation).transpose(0, 1).contiguous().numpy()
+        return self.actors.explore(head, self.noise, deviation).transpose(0, 1).contiguous().numpy()
 
     def to_world(self, actions: Array) -> Array:
         """Boxes from [-1, 1] to the world's units, choices as they are."""

@@ -41,9 +41,9 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
     system = ActorSystem(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
-    actors = parts.team.rollout_actors
+    team = parts.team
     parts = dataclasses.replace(parts, config=config, collector=collector)
-    return dataclasses.replace(parts, learner=ActorLearner(parts, collector, actors))
+    return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
 
 
 def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:

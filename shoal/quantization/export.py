@@ -60,7 +60,7 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
     one_hot = spec.observation_size if spec.whole_numbers else 0
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
-    exploration = Exploration(team.config.exploration_noise, actors.hard)
+    exploration = Exploration(team.exploration, actors.hard, actors.kind == "values")
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
     )

@@ -116,6 +116,17 @@ class ActorConfig:
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig):
     """All settings of a training run."""
 
+    def __post_init__(self) -> None:
+        """Put the algorithm's own settings in place of None; samples per insert say how often to update."""
+        given = self.update_every is not None
+        super().__post_init__()
+        if not given and isinstance(self.samples_per_insert, float | int) and self.samples_per_insert > 0:
+            object.__setattr__(self, "update_every", self._samples_per_update())
+
+    def _samples_per_update(self) -> int:
+        assert self.samples_per_insert is not None
+        return max(1, round(self.batch / self.samples_per_insert))
+
     def checked(self) -> "TrainConfig":
         """The same settings in their declared types; a `UserError` for the first invalid one."""
         config = as_declared(self)
@@ -160,8 +171,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--pull-every", self.pull_every, 1, 2**40)
         if self.samples_per_insert is not None:
             check_range("--samples-per-insert", self.samples_per_insert, 1e-6, 1e6)
-            held = self.batch / self.update_every
-            if self.update_every != LearnConfig.update_every and abs(held - self.samples_per_insert) > 1e-6 * held:
+            if self.update_every != self._samples_per_update():
+                held = self.batch / self.update_every
                 raise UserError(
                     f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
                     f"{self.update_every} makes {held:g}; leave one of them out."

@@ -33,7 +33,14 @@ def same(one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("settings", [{}, {"algorithm": "masac", "env": "gym:Pendulum-v1", "discount": 0.9}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"algorithm": "masac", "env": "gym:Pendulum-v1"},
+        {"algorithm": "dqn", "env": "gym:CartPole-v1", "epsilon_decay": 100},
+    ],
+)
 def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, settings):
     plain = dataclasses.replace(SMALL, out=str(tmp_path / "plain"), **settings)
     actors = dataclasses.replace(
