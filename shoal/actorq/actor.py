@@ -96,15 +96,17 @@ class Actor:
             self._pause()
             found = self.versions.pull(self.number)
         pulled = time.perf_counter()
-        if found is not None:
-            self.player.load(found.payload)
-            self.number, self.version = found.number, found.version
-            self.board.add(self.index, "bytes", found.payload.nbytes)
-            self.board.spend(self.index, "load", time.perf_counter() - pulled)
-        self.board.add(self.index, "pulls")
         self.board.set(self.index, "refused", self.versions.refused)
-        self.board.spend(self.index, "pull", pulled - start)
         self._next_pull = self.steps + self.pull_every
+        if found is None:  # nothing new
+            return
+        self.player.load(found.payload)
+        if self.number:  # the wait for the very first version is none of what a pull costs
+            self.board.add(self.index, "pulls")
+            self.board.add(self.index, "bytes", found.payload.nbytes)
+            self.board.spend(self.index, "pull", pulled - start)
+            self.board.spend(self.index, "load", time.perf_counter() - pulled)
+        self.number, self.version = found.number, found.version
 
     def _step(self, t: int, chunk: Chunk, observation: Any) -> Any:
         """One step of all copies, into place t of the chunk."""

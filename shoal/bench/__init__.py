@@ -20,6 +20,7 @@ BENCHES = {
     "gemm": "emulated matrix products beside float32 ones of the same shape",
     "quantize": "ns an element beside a copy",
     "qat": "quantization-aware training beside plain training",
+    "actorq": "env steps/s of a running system with quantized actors over those of float32 actors in PyTorch",
     "inference": "engines and precisions beside PyTorch: latency, memory, loading of weights",
 }
 
