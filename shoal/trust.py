@@ -1,8 +1,9 @@
 """Third-party code: how it is named, and when it may run.
 
 A run folder and an exported policy name the world that they were trained in. Shoal's own worlds, the environments of
-PettingZoo and mpe2, and those that Gymnasium has registered are installed already; any other name makes Python import
-a module and run it. A name that the user typed is trusted; one that was read from a file only with --trust.
+PettingZoo, mpe2 and dm_control, and those that Gymnasium has registered are installed already; any other name makes
+Python import a module and run it. A name that the user typed is trusted; one that was read from a file only with
+--trust.
 """
 
 import json
@@ -43,7 +44,7 @@ def names_third_party(argv: list[str]) -> bool:
 
 def _with_kind(env: str) -> str:
     """A Gymnasium ID may be given without the prefix gym: for a Stable-Baselines3 model."""
-    return env if env.startswith(("pettingzoo:", "gym:")) else f"gym:{env}"
+    return env if env.startswith(("pettingzoo:", "gym:", "dm:")) else f"gym:{env}"
 
 
 def check_trusted(what: str, env: str, options: str, trust: bool) -> None:

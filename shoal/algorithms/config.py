@@ -5,32 +5,69 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from os import PathLike, fspath
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, get_args, get_origin, get_type_hints
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Own = Annotated[T, "None: the algorithm's own"]
+else:
+    Own = Optional[T]  # noqa: UP045
+OWN: Any = None
+"""The default of a setting that differs by algorithm: a new configuration puts the algorithm's own value in its place,
+so that whoever reads it finds a value."""
+
+PAPER: dict[str, Any] = {
+    "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,
+    "warmup": 25_600, "update_every": 100, "clip": 0.5, "clip_by": "variable", "n_step": 1,
+}  # fmt: skip
+"""Of "Towards Efficient Multi-Agent Learning Systems"."""
+ACTORQ: dict[str, Any] = {
+    "hidden": (256, 256), "learning_rate": 1e-4, "discount": 0.99, "tau": 1.0, "target_period": 100, "batch": 256,
+    "warmup": 2_000, "update_every": 16, "clip": 40.0, "clip_by": "network", "n_step": 5,
+}  # fmt: skip
+"""Of the code of QuaRL's ActorQ, but for the layers: its policies have three of 2048 units."""
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "maddpg": PAPER,
+    "masac": PAPER,
+    "d4pg": {**ACTORQ, "atoms": 51, "v_min": -150.0, "v_max": 150.0},
+    "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
+}
+"""What each algorithm has in place of None; a setting that it does not list is none of its settings."""
 
 
 @dataclass(frozen=True)
 class LearnConfig:
     """Settings of the algorithm, the mini-batches and the replay ring."""
 
-    algorithm: Literal["maddpg", "masac"] = "maddpg"
-    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC."""
-    hidden: tuple[int, ...] = (64, 64)
+    algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
+    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings
+    that default to None have the algorithm's own value, or are none of its settings."""
+    hidden: Own[tuple[int, ...]] = OWN
     """Units per hidden layer, of actors and critics."""
-    learning_rate: float = 0.01
+    critic_hidden: tuple[int, ...] | None = None
+    """Units per hidden layer of the critics; None: as --hidden."""
+    layer_norm: bool = False
+    """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
+    learning_rate: Own[float] = OWN
     """Learning rate of Adam."""
-    discount: float = 0.95
+    discount: Own[float] = OWN
     """Discount factor (gamma)."""
-    tau: float = 0.01
-    """Soft-update coefficient (tau) of the target networks."""
-    batch: int = 1024
+    tau: Own[float] = OWN
+    """Soft-update coefficient (tau) of the target networks; 1 copies."""
+    target_period: Own[int] = OWN
+    """Updates between two updates of the target networks. If only this is given, tau is 1; if only --tau is given,
+    this is 1."""
+    batch: Own[int] = OWN
     """Mini-batch size."""
     minibatch: Literal["shared", "independent"] = "shared"
     """One mini-batch for all agents, or one per agent as in the papers' baseline."""
     sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
     """How mini-batches are sampled: uniformly, or as temporal neighbours of sampled transitions
     (v1, v2: the papers' two versions; reference implementation only)."""
+    n_step: Own[int] = OWN
+    """Steps of the n-step return."""
     neighbors: int = 3
     """Neighbour sampling: transitions on either side of the sampled one."""
     include_center: bool = False
@@ -39,13 +76,13 @@ class LearnConfig:
     """Replay capacity in transitions, all copies together."""
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
     """Data type of observations in the replay ring; 16 bits halve its size."""
-    warmup: int = 25_600
+    warmup: Own[int] = OWN
     """Samples before the first update; the updates due by then are done at once."""
-    update_every: int = 100
+    update_every: Own[int] = OWN
     """Samples (steps of one copy) per update of all agents."""
-    clip: float = 0.5
+    clip: Own[float] = OWN
     """Maximum gradient norm; 0: no clipping."""
-    clip_by: Literal["variable", "network"] = "variable"
+    clip_by: Own[Literal["variable", "network"]] = OWN
     """Clip the gradient norm per agent and weight array, or per agent and network."""
     gumbel: Literal["auto", "soft", "straight-through"] = "auto"
     """Gumbel-softmax samples of discrete actions: soft vectors, or one-hot with the straight-through gradient;
@@ -55,9 +92,21 @@ class LearnConfig:
     first_layer: Literal["reuse", "dense"] = "reuse"
     """Critics' first layer in the actor loss: computed once and corrected per agent, or in full per agent."""
     logit_penalty: float = 1e-3
-    """MADDPG: weight of the mean squared logits in the actor loss."""
+    """MADDPG, D4PG: weight of the mean squared logits in the actor loss."""
     exploration_noise: float = 0.1
-    """MADDPG with box actions: standard deviation of the exploration noise, in half-widths of the box."""
+    """MADDPG, D4PG with box actions: standard deviation of the exploration noise, in half-widths of the box."""
+    atoms: Own[int] = OWN
+    """D4PG: number of atoms of the critics' return distribution."""
+    v_min: Own[float] = OWN
+    """D4PG: smallest return of the distribution, the first atom."""
+    v_max: Own[float] = OWN
+    """D4PG: largest return of the distribution, the last atom."""
+    double: bool = True
+    """DQN: double Q-learning: next actions are chosen by the online networks and valued by the target networks."""
+    epsilon: Own[float] = OWN
+    """DQN: probability of a random action in rollouts."""
+    epsilon_decay: Own[int] = OWN
+    """DQN: samples over which that probability decreases linearly from 1 to --epsilon; 0: fixed."""
     entropy: float = 0.05
     """MASAC: entropy coefficient (temperature, alpha); its initial value if learned."""
     learn_entropy: bool = False
@@ -69,14 +118,34 @@ class LearnConfig:
     """MASAC: online policies for next actions, both critics in the actor loss, entropy per row;
     or as the public TF2 code: target policies for next actions and rollouts, first critic, batch-mean entropy."""
 
+    def __post_init__(self) -> None:
+        """Put the algorithm's own settings in place of None."""
+        own = dict(OWN_SETTINGS.get(str(self.algorithm), PAPER))  # an unknown algorithm is refused later
+        given = {name for name, value in vars(self).items() if value is not None}
+        if "tau" in given:
+            own["target_period"] = 1
+        elif "target_period" in given:
+            own["tau"] = 1.0
+        for name in own.keys() - given:
+            object.__setattr__(self, name, own[name])
+
+    @property
+    def critic_layers(self) -> tuple[int, ...]:
+        """Units of each hidden layer of the critics."""
+        return self.hidden if self.critic_hidden is None else self.critic_hidden
+
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting."""
-        if not self.hidden or any(width < 1 for width in self.hidden):
-            raise UserError(f"--hidden is {self.hidden}, but needs at least one layer of at least one unit.")
+        self._check_algorithm()
+        for name, layers in (("--hidden", self.hidden), ("--critic-hidden", self.critic_layers)):
+            if not layers or any(width < 1 for width in layers):
+                raise UserError(f"{name} is {layers}, but needs at least one layer of at least one unit.")
         check_range("--learning-rate", self.learning_rate, 0, 10)
         check_range("--discount", self.discount, 0, 1)
         check_range("--tau", self.tau, 0, 1)
+        check_range("--target-period", self.target_period, 1, 2**40)
         check_range("--batch", self.batch, 1, 2**24)
+        check_range("--n-step", self.n_step, 1, 2**20)
         check_range("--neighbors", self.neighbors, 1, 2**20)
         check_range("--capacity", self.capacity, 1, 2**40)
         check_range("--warmup", self.warmup, 1, 2**40)
@@ -85,6 +154,28 @@ class LearnConfig:
         check_range("--logit-penalty", self.logit_penalty, 0)
         check_range("--exploration-noise", self.exploration_noise, 0)
         check_range("--entropy", self.entropy, 0)
+
+    def _check_algorithm(self) -> None:
+        """Refuse settings of other algorithms, and wrong ones of this."""
+        everything = {name for own in OWN_SETTINGS.values() for name in own}
+        for name in sorted(everything - OWN_SETTINGS[self.algorithm].keys()):
+            if getattr(self, name) is not None:
+                owner = next(key for key, own in OWN_SETTINGS.items() if name in own)
+                raise UserError(f"{option(name)} is a setting of {owner}, but --algorithm is {self.algorithm}.")
+        if self.algorithm == "d4pg":
+            check_range("--atoms", self.atoms, 2, 2**16)
+            if not self.v_min < self.v_max:
+                raise UserError(f"--v-min is {self.v_min}, but must be below --v-max, which is {self.v_max}.")
+        if self.algorithm == "dqn":
+            check_range("--epsilon", self.epsilon, 0, 1)
+            check_range("--epsilon-decay", self.epsilon_decay, 0, 2**40)
+            if self.critic_hidden is not None or self.layer_norm:
+                raise UserError("--critic-hidden and --layer-norm are settings of critics, which dqn does not have.")
+        if self.algorithm == "masac" and self.n_step > 1:
+            raise UserError(
+                f"--n-step is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
+                "would be missing."
+            )
 
 
 Config = TypeVar("Config")
@@ -103,9 +194,11 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
     """A setting in the type that its field declares."""
     import numpy as np  # here, because the command line is parsed before numpy starts its threads
 
+    if NoneType in get_args(hint):
+        if value is None:
+            return None
+        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     kinds = get_args(hint) or (hint,)
-    if value is None and NoneType in kinds:
-        return None
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple | np.ndarray):
             raise UserError(f"{what} is {value!r}, but must be a list of whole numbers.")

@@ -10,20 +10,21 @@ from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
-from shoal.replay import Batch
+from shoal.replay import Batch, Returns
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What the agents saw and did, and what came of it. The update writes next and redrawn actions into it.
+    """What the agents saw and did, and what came of it after one step or several.
 
+    The update writes next and redrawn actions into it.
     `joint` and `next_joint` are (B, J) where all agents share one mini-batch, (N, B, J) where each has its own.
     """
 
     joint: Tensor  # all observations, then all actions as played
     next_joint: Tensor  # all next observations, then room for the next actions
     reward: Tensor  # (N, B)  agent i's own reward, in its own mini-batch
-    bootstrap: Tensor | float  # (N, B)  gamma, or 0 where the agent reached a true end
+    bootstrap: Tensor | float  # (N, B)  gamma^steps, or 0 where the agent reached a true end; (1, B) if none can
     weight: Tensor | None  # (N, B)  for means over the rows an agent took part in; None: it took part in all
     alive: Tensor | None  # (N, M*B, 1)  who was there, in every mini-batch; None: always everyone
     next_alive: Tensor | None  # (N, M*B, 1)  who is there to act on the next observation
@@ -33,18 +34,21 @@ class Minibatch:
         return values.mean(-1) if self.weight is None else (values * self.weight).sum(-1)
 
 
-def as_tensors(batch: Batch, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
+def as_tensors(batch: Batch | Returns, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
     """The gathered arrays, without a copy on the CPU."""
     joint, next_joint = torch.from_numpy(batch.joint).to(device), torch.from_numpy(batch.next_joint).to(device)
     bootstrap: Tensor | float = discount
+    if isinstance(batch, Returns):
+        bootstrap = torch.from_numpy(discount**batch.steps).to(device, joint.dtype)  # (M, B)
     weight = alive = next_alive = None
     if not spec.fixed_length:  # somebody may have ended or left early
         there, ended = torch.from_numpy(batch.alive).to(device), torch.from_numpy(batch.terminated).to(device)
-        bootstrap = discount * (~_own_column(ended)).to(joint.dtype)
+        bootstrap = bootstrap * (~_own_column(ended)).to(joint.dtype)
         weight = _own_column(there).to(joint.dtype)
         weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
         alive = there.flatten(0, 1).T[..., None].to(joint.dtype)
-        next_alive = (there & ~ended).flatten(0, 1).T[..., None].to(joint.dtype)
+        stays = torch.from_numpy(batch.next_alive).to(device) if isinstance(batch, Returns) else there & ~ended
+        next_alive = stays.flatten(0, 1).T[..., None].to(joint.dtype)
     reward = _own_column(torch.from_numpy(batch.reward).to(device))
     if len(joint) == 1:
         joint, next_joint = joint[0], next_joint[0]

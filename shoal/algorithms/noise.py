@@ -12,8 +12,10 @@ class Noise:
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard Gumbel ("gumbel") or standard normal ("normal") noise."""
+        """Standard Gumbel ("gumbel"), standard normal ("normal"), or uniform noise in [0, 1) ("uniform")."""
         empty = torch.empty(shape, device=self.device)
+        if kind == "uniform":
+            return empty.uniform_(generator=self.generator)
         if kind == "gumbel":
             # by uniform numbers, never 0 or 1: quicker than by exponential ones
             return empty.uniform_(generator=self.generator).clamp_(min=2**-25).log_().neg_().log_().neg_()

@@ -1,4 +1,4 @@
-"""What MADDPG and MASAC have in common: the stacked networks of a team, acting, and their state on disk."""
+"""What the algorithms have in common: the stacked networks of a team, acting, and their state on disk."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ Phase = Callable[[str], None]
 
 
 class Team:
-    """Actors, critics and their targets for all agents of a world; an algorithm says how they `learn`."""
+    """Networks and their targets for all agents of a world; an algorithm says how they `learn`."""
 
     actors: Actors
     critics: JointCritics
@@ -42,6 +42,8 @@ class Team:
         self.targets: dict[str, str] = {}  # names of target networks, each with that of its online one
         self.descents: dict[str, Descent] = {}
         self.precision = FULL
+        self.updates = 0  # so far
+        self.samples = 0  # that the run has collected so far; see `progress`
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
         low, high = spec.action_low, spec.action_high
         self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
@@ -53,8 +55,10 @@ class Team:
         return Actors(self.spec, self.config.hidden, kind, generator, hard).to(self.device)
 
     def new_critics(self, heads: int, generator: torch.Generator) -> JointCritics:
-        """Critics over the joint observations and actions."""
-        return JointCritics(self.spec, self.config.hidden, heads, generator).to(self.device)
+        """Critics over the joint observations and actions: of Q values, or of distributions if there are atoms."""
+        config = self.config
+        critics = JointCritics(self.spec, config.critic_layers, heads, generator, config.atoms, config.layer_norm)
+        return critics.to(self.device)
 
     def descent(self, network: Actors | JointCritics) -> Descent:
         """An optimizer for one stack of networks."""
@@ -74,8 +78,9 @@ class Team:
     def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
         """The transitions that this update learns from."""
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
-        batch = ring.sample(sampler, self.config.batch, rng, minibatches)
-        return as_tensors(batch, self.spec, self.config.discount, self.device)
+        config = self.config
+        batch = ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
+        return as_tensors(batch, self.spec, config.discount, self.device)
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
@@ -95,7 +100,10 @@ class Team:
         put_actions(batch.joint, self.actors.sample(head, self.noise), batch.alive)
 
     def move_targets(self) -> None:
-        """Move every target network towards its online one, all in one go."""
+        """Move every target network towards its online one, all in one go; once in `target_period` updates."""
+        self.updates += 1
+        if self.updates % self.config.target_period:
+            return
         if not self._moving:
             self._moving = (self._parameters(self.targets), self._parameters(self.targets.values()))
         move_targets(*self._moving, self.config.tau)
@@ -108,6 +116,15 @@ class Team:
         """The policies that play, in training and in evaluation."""
         return self.actors
 
+    @property
+    def exploration(self) -> float:
+        """How much noise rollouts have: of boxes its standard deviation, in half-widths of the box."""
+        return self.config.exploration_noise
+
+    def progress(self, samples: int) -> None:
+        """The run has collected so many samples: what decays with them goes on."""
+        self.samples = samples
+
     @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
@@ -115,7 +132,7 @@ class Team:
         with threads_for(len(observation) * actors.weight_count):
             head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
             if explore:
-                actions = actors.explore(head, self.rollout_noise, self.config.exploration_noise)
+                actions = actors.explore(head, self.rollout_noise, self.exploration)
             else:
                 actions = actors.greedy(head)
             return actions.transpose(0, 1).contiguous().cpu().numpy()
@@ -153,16 +170,19 @@ class Team:
         self.precision.load_state(weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """All optimizers' moments by name."""
-        return {
+        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
+        state = {
             f"{name}.{key}": value for name, descent in self.descents.items() for key, value in descent.state().items()
         }
+        return state if self.config.target_period == 1 else state | {"updates": torch.tensor(self.updates)}
 
     def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `optimizer_state` returned."""
         for name, descent in self.descents.items():
             prefix = f"{name}."
             descent.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        if "updates" in state:
+            self.updates = int(state["updates"])
 
     def random_state(self) -> dict[str, Tensor]:
         """The states of the noise generators."""

@@ -21,6 +21,7 @@ BENCHES = {
     "quantize": "ns per element compared with a copy",
     "qat": "quantization-aware training compared with plain training",
     "inference": "engines and precisions compared with PyTorch: latency, memory, loading weights",
+    "actorq": "env steps/s of a running system with quantized actors relative to float32 actors in PyTorch",
 }
 
 

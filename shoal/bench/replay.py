@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.bench.timing import interleaved
 from shoal.envs.base import EnvSpec, Step
-from shoal.replay import SAMPLERS, Batch, Ring, make_sampler
+from shoal.replay import SAMPLERS, Batch, Returns, Ring, make_sampler
 from shoal.replay.layout import Layout, ring_bytes
 from shoal.replay.ring import gathered_in_parallel
 from shoal.results import Column
@@ -83,7 +83,7 @@ def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
     ]
 
 
-def _delivered(batch: Batch) -> int:
+def _delivered(batch: Batch | Returns) -> int:
     """Bytes that a sample delivers, without its indices and the zeros that the algorithm fills in."""
     zeros = 4 * batch.reward.size * ACTIONS
     arrays = (batch.joint, batch.next_joint, batch.reward, batch.terminated, batch.alive)

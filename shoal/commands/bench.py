@@ -31,6 +31,7 @@ def bench(argv: list[str]) -> int:
                 "quantize",
                 "qat",
                 "inference",
+                "actorq",
                 "all",
             ],
             tyro.conf.Positional,
@@ -40,7 +41,8 @@ def bench(argv: list[str]) -> int:
         phases: shares of sampling and acting; checkpoint: its time over training's; train: whole training over the
         reference's and its ceiling; steady: training beside other busy processes over training alone; gemm: emulated
         products beside float32 ones; quantize: rounding beside a copy; qat: quantization-aware training beside plain;
-        inference: engines of exported policies beside PyTorch; all: each of them."""
+        inference: engines of exported policies beside PyTorch; actorq: quantized actors beside float32 ones, in a
+        running system; all: each of them."""
         agents: str = ""
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False

@@ -21,6 +21,7 @@ def train(argv: list[str]) -> int:
     shoal train --env cooperative-navigation --episodes 8000
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
+    shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
     shoal train --resume runs/hunt
     """
     from shoal.training.config import TrainConfig
@@ -49,6 +50,10 @@ def train(argv: list[str]) -> int:
     from shoal.training.progress import ProgressDisplay, Quiet
     from shoal.training.setup import check_kept
 
+    if command.watch:
+        from shoal.envs.control import prepare_rendering
+
+        prepare_rendering()
     was_finished = False
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))

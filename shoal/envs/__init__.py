@@ -11,6 +11,7 @@ from shoal.errors import SettingError, UserError, check_choice, counted, whole_n
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
+ADAPTERS = ("pettingzoo:", "gym:", "dm:")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
 MOST_COPIES = 2**20
@@ -37,7 +38,7 @@ def make_env(
     """Copies of the world called `name`.
 
     Args:
-        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>` or `gym:<id>`.
+        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`.
         agents: number of trained agents (predators), 3 by default; an adapter has its environment's own.
         copies: number of copies that are stepped together.
         rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
@@ -66,7 +67,7 @@ def make_env(
     }
     of_adapters = {"options": options is not None}
 
-    if str(name).startswith(("pettingzoo:", "gym:")):
+    if str(name).startswith(ADAPTERS):
         _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
         return _adapter(name, agents, copies, seed, episode_length, stagger, options)
     _check_world(name)
@@ -124,8 +125,8 @@ def _adapter(
 ) -> VectorEnv:
     from shoal.envs import adapters
 
-    make = adapters.make_gymnasium if name.startswith("gym:") else adapters.make_pettingzoo
-    env = make(name, copies, seed, episode_length, stagger, options)
+    kinds = {"gym": adapters.make_gymnasium, "dm": adapters.make_control, "pettingzoo": adapters.make_pettingzoo}
+    env = kinds[name.partition(":")[0]](name, copies, seed, episode_length, stagger, options)
     if agents not in (None, env.spec.agents):
         env.close()
         raise SettingError(
@@ -159,4 +160,7 @@ def _check_world(name: str) -> None:
             close = [f"gym:{name}"]
         guess = f" (perhaps {close[0]} was meant)" if close else ""
         known = ", ".join(WORLDS)
-        raise UserError(f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module> and gym:<id>.")
+        raise UserError(
+            f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "
+            "dm:<domain>/<task>."
+        )

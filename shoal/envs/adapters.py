@@ -1,4 +1,4 @@
-"""Third-party environments by name: `pettingzoo:mpe2.simple_speaker_listener_v4`, `gym:Pendulum-v1`."""
+"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`."""
 
 import difflib
 import importlib
@@ -63,6 +63,30 @@ def make_gymnasium(
     worlds = construct(name, copies, options, lambda keywords: _solo(identifier, keywords))
     limits = [limit for limit in (episode_length, worlds[0].own_limit) if limit is not None]
     return ParallelCopies(name, list(worlds), seed, min(limits, default=None), stagger)
+
+
+def make_control(
+    name: str,
+    copies: int = 1,
+    seed: int = 0,
+    episode_length: int | None = None,
+    stagger: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> ParallelCopies:
+    """Copies of a task of dm_control's suite, each a team of one agent called "agent".
+
+    `name` is `dm:domain/task`, `options` are further keywords of `dm_control.suite.load`. Episodes are cut after the
+    task's own number of steps, mostly 1000, or after `episode_length`, whichever comes first.
+    """
+    task = name.removeprefix("dm:")
+    name = f"dm:{task}"
+    _check_numbers(copies, seed, episode_length)
+    from shoal.envs.control import make_task  # here, because it knows where dm_control is
+
+    worlds = construct(name, copies, options, lambda keywords: Solo(make_task(task, keywords)))
+    limit = worlds[0].own_limit
+    assert limit is not None
+    return ParallelCopies(name, list(worlds), seed, min(limit, episode_length or limit), stagger)
 
 
 class Solo:
@@ -169,6 +193,8 @@ def _reason(name: str, error: Exception) -> str:
 
 def _source(name: str, package: str) -> str:
     """What to install for a missing module; empty if unknown: a module need not be named like its package."""
+    if package == "dm_control":
+        return "shoal[control]"
     if package == "ale_py":
         return "shoal[atari]"
     if package in ("pettingzoo", "mpe2", "pygame"):

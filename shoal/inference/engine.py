@@ -79,9 +79,9 @@ def check_observation(policy: Policy, observation: NDArray[Any]) -> None:
         )
 
 
-def check_noise(policy: Policy, noise: NDArray[Any], batch: int) -> None:
-    """Raise a `UserError` unless the noise is (B, N, A)."""
-    expected = (batch, policy.agents, policy.action_size)
+def check_noise(policy: Policy, noise: NDArray[Any], batch: int, size: int | None = None) -> None:
+    """Raise a `UserError` unless the noise is (B, N, A), or (B, N, size)."""
+    expected = (batch, policy.agents, policy.action_size if size is None else size)
     if noise.shape != expected:
         raise UserError(f"The noise has the shape {noise.shape}, but the policy takes {expected}.")
 

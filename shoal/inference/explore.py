@@ -7,6 +7,7 @@
 The engine runs only the network, so exploration works in every precision; the head is implemented here, once:
 
     choices            softmax(outputs + Gumbel noise), or the one-hot vector of its largest entry
+    choices, Q values  the one-hot vector of the largest output, or with probability deviation any choice
     boxes              tanh(outputs) + deviation * normal noise, clipped to [-1, 1]
     boxes, Gaussian    tanh(mean + standard deviation * normal noise)
 
@@ -31,6 +32,9 @@ class Explorer:
         """`make` creates the engine for the policy's network; `seed` is that of noise the caller does not pass."""
         self.policy = _explorable(policy)
         self.engine = make(policy.network())
+        assert self.policy.exploration is not None
+        self.deviation = self.policy.exploration.deviation
+        """Of the noise; of Q values the probability of a random choice."""
         self._draws = Draws(seed)
 
     def explore(self, observation: Array, noise: Array | None = None) -> Array:
@@ -38,18 +42,29 @@ class Explorer:
 
         Args:
             observation: (E, N, O) as the world returns them.
-            noise: (E, N, A), standard Gumbel for choices and standard normal for boxes; None: drawn.
+            noise: (E, N, A), standard Gumbel for choices and standard normal for boxes; of Q values (E, N, 2),
+                uniform: whether to explore, and how; None: drawn.
 
         """
         if noise is None:
             noise = self.draw(len(observation))
-        check_noise(self.policy, noise, len(observation))
-        return explored(self.policy, self.engine.act(observation), noise)
+        check_noise(self.policy, noise, len(observation), self._noise_size)
+        return explored(self.policy, self.engine.act(observation), noise, self.deviation)
 
     def draw(self, copies: int) -> Array:
-        """The noise (E, N, A) of one step."""
-        draw = self._draws.gumbel if self.policy.head.discrete else self._draws.normal
-        return draw((copies, self.policy.agents, self.policy.action_size))
+        """The noise of one step."""
+        shape = (copies, self.policy.agents, self._noise_size)
+        if self._values:
+            return self._draws.uniform(shape)
+        return self._draws.gumbel(shape) if self.policy.head.discrete else self._draws.normal(shape)
+
+    @property
+    def _values(self) -> bool:
+        return self.policy.exploration is not None and self.policy.exploration.values
+
+    @property
+    def _noise_size(self) -> int:
+        return 2 if self._values else self.policy.action_size
 
     def to_world(self, actions: Array) -> Array:
         """Actions in the form that `env.step` takes: boxes rescaled from [-1, 1] to its units, choices unchanged."""
@@ -67,11 +82,15 @@ class Explorer:
         self.policy = policy
 
 
-def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array) -> Array:
+def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array, deviation: float) -> Array:
     """Noisy actions (E, N, A) for the network's outputs (E, N, U)."""
     exploration, size = policy.exploration, policy.action_size
     assert exploration is not None
     noise, real = np.asarray(noise, np.float32), policy.mask == 0
+    if exploration.values:
+        chosen = np.minimum(noise[..., 1] * np.array(policy.action_sizes, np.float32), size - 1).astype(np.int64)
+        choice = np.where(noise[..., 0] < deviation, chosen, (outputs + policy.mask).argmax(-1))
+        return (np.arange(size) == choice[..., None]).astype(np.float32)
     if policy.head.discrete:
         soft = _softmax(outputs + policy.mask + noise)
         if not exploration.one_hot:
@@ -80,7 +99,7 @@ def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array) -> Arra
     mean = outputs[..., :size]
     if policy.head.kind == "gaussian":
         return np.tanh(mean + np.exp(_log_deviation(outputs[..., size:])) * noise) * real
-    return np.clip(np.tanh(mean) + np.float32(exploration.deviation) * noise, -1, 1) * real
+    return np.clip(np.tanh(mean) + np.float32(deviation) * noise, -1, 1) * real
 
 
 def _softmax(logits: Array) -> Array:

@@ -80,6 +80,8 @@ class Exploration:
     """Deterministic boxes: standard deviation of the noise, in half-widths of the box."""
     one_hot: bool = False
     """Choices are one-hot vectors; False: soft Gumbel vectors."""
+    values: bool = False
+    """Outputs are Q values: the choice of the largest one, or with probability `deviation` any choice."""
 
 
 @dataclass(frozen=True, eq=False)

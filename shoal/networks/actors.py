@@ -1,5 +1,6 @@
-"""The agents' policies, stacked: choices by Gumbel-softmax, boxes by a squashed mean or a squashed Gaussian.
+"""The agents' policies, stacked.
 
+Choices are made by Gumbel-softmax or by the largest Q value, boxes by a squashed mean or a squashed Gaussian.
 Actions of boxes are in [-1, 1] here; `to_world` puts them into the world's units.
 Every draw takes its noise as an argument: what is random is decided by the caller.
 Shape letters: N agents, B batch rows, O observation, A action.
@@ -16,9 +17,9 @@ from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
 from shoal.networks.stacked import StackedMLP
 
-Kind = Literal["categorical", "deterministic", "gaussian"]
+Kind = Literal["categorical", "deterministic", "gaussian", "values"]
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
-"""Called with "gumbel" or "normal" and a shape."""
+"""Called with "gumbel", "normal" or "uniform" and a shape."""
 
 MASKED = -1e9  # a logit that no softmax sees: exp underflows to exactly zero
 
@@ -34,13 +35,21 @@ def softmax(logits: Tensor) -> Tensor:
     return logits.mT.softmax(-2).mT
 
 
+def one_hot(choice: Tensor, like: Tensor) -> Tensor:
+    """Choices as vectors of the width and type of `like`."""
+    return torch.nn.functional.one_hot(choice, like.shape[-1]).to(like.dtype)
+
+
 def log_deviation(output: Tensor) -> Tensor:
     """A Gaussian's log-deviation, kept between its ends, of the network's output for it."""
     return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (output.tanh() + 1)
 
 
 class Actors(StackedMLP):
-    """One policy per agent. `forward` gives the head: logits (N, B, A), or means, or means and log-deviations."""
+    """One policy per agent.
+
+    `forward` gives the head: logits or Q values (N, B, A), or means, or means and log-deviations.
+    """
 
     real: Tensor
 
@@ -74,17 +83,22 @@ class Actors(StackedMLP):
 
     def entropy(self, logits: Tensor) -> Tensor:
         """(N, B) exact entropy of the categorical policies."""
-        log_probability = self._masked(logits).log_softmax(-1)
+        log_probability = self.masked(logits).log_softmax(-1)
         return -(log_probability.exp() * log_probability).sum(-1)
 
     def greedy(self, head: Tensor) -> Tensor:
         """The most likely choice as one-hot vector, or the squashed mean: no noise."""
-        if self.kind == "categorical":
-            return torch.nn.functional.one_hot(self._masked(head).argmax(-1), head.shape[-1]).to(head.dtype)
+        if self.kind in ("categorical", "values"):
+            return one_hot(self.masked(head).argmax(-1), head)
         return self._unpadded(head[..., : self.real.shape[-1]].tanh())
 
     def explore(self, head: Tensor, noise: NoiseSource, deviation: float) -> Tensor:
-        """Actions for rollouts: samples; deterministic policies get Gaussian noise and stay in their box."""
+        """Actions for rollouts: samples; deterministic policies get Gaussian noise and stay in their box.
+
+        Of Q values the greedy choice, or with probability `deviation` any choice, as one-hot vectors.
+        """
+        if self.kind == "values":
+            return self._epsilon_greedy(head, noise, deviation)
         actions = self.sample(head, noise)
         if self.kind == "deterministic":
             actions = (actions + deviation * self._unpadded(noise("normal", tuple(actions.shape)))).clamp_(-1, 1)
@@ -94,11 +108,16 @@ class Actors(StackedMLP):
         """(N, B) mean square of the real logits (of the means before squashing, for boxes)."""
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
 
+    def _epsilon_greedy(self, head: Tensor, noise: NoiseSource, epsilon: float) -> Tensor:
+        explores, which = noise("uniform", (*head.shape[:2], 2)).unbind(-1)  # (N, B) each
+        chosen = (which * self.real_count).long().clamp_(max=head.shape[-1] - 1)
+        return one_hot(torch.where(explores < epsilon, chosen, self.masked(head).argmax(-1)), head)
+
     def _gumbel(self, logits: Tensor, noise: NoiseSource) -> Tensor:
-        soft = softmax(self._masked(logits) + noise("gumbel", tuple(logits.shape)))
+        soft = softmax(self.masked(logits) + noise("gumbel", tuple(logits.shape)))
         if not self.hard:
             return soft
-        choice = torch.nn.functional.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+        choice = one_hot(soft.argmax(-1), soft)
         return choice + (soft - soft.detach())  # exactly one-hot: the bracket is zero, but for its gradient
 
     def _gaussian(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
@@ -111,7 +130,8 @@ class Actors(StackedMLP):
         entropy = 0.5 * unit.square() + log_std + 0.5 * math.log(2 * math.pi) + log_slope
         return self._unpadded(before.tanh()), self._unpadded(entropy).sum(-1)
 
-    def _masked(self, logits: Tensor) -> Tensor:
+    def masked(self, logits: Tensor) -> Tensor:
+        """Logits or Q values (N, B, A) that are never the largest where there is no such choice."""
         return logits.masked_fill(~self.real, MASKED) if self.padded else logits
 
     def _unpadded(self, actions: Tensor) -> Tensor:

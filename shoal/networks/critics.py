@@ -1,9 +1,11 @@
 """The agents' critics, stacked: each sees all observations and all actions.
 
 The joint input of width J is all observations in agent order, then all actions in agent order.
-Twin critics are two heads per agent. The first layer is kept as (J, C, H), so that with one mini-batch
+Twin critics are two heads per agent; a critic of a return distribution has a logit per atom in place of one Q value.
+The first layer is kept as (J, C, H), so that with one mini-batch
 for all agents it is a single (B, J) x (J, C*H) product, and with one per agent a batched product over views.
-Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), B batch rows, H hidden units.
+Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), B batch rows, H hidden units,
+K atoms.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks.actors import real_entries
 from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack, change_gradient
-from shoal.networks.stacked import StackedMLP, xavier
+from shoal.networks.stacked import StackedMLP, StackedNorm, xavier
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -25,9 +27,28 @@ class JointCritics(nn.Module):
     quantizer: LayerQuantizer | None = None
     """What weights and input of the first layer go through; `rest` has its own for the others."""
 
-    def __init__(self, spec: EnvSpec, hidden: Sequence[int], heads: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        hidden: Sequence[int],
+        heads: int,
+        generator: torch.Generator,
+        atoms: int | None = None,
+        layer_norm: bool = False,
+    ) -> None:
+        """Build the critics.
+
+        Args:
+            spec: the world.
+            hidden: units of each hidden layer.
+            heads: critics per agent.
+            generator: source of the initial weights.
+            atoms: logits per critic; None: one Q value.
+            layer_norm: normalise the first hidden layer and squash it by tanh, in place of a ReLU.
+
+        """
         super().__init__()
-        self.agents, self.heads = spec.agents, heads
+        self.agents, self.heads, self.atoms = spec.agents, heads, atoms
         self.action_size = spec.action_size
         self.observations = spec.agents * spec.observation_size  # width of the joint observation
         stack = spec.agents * heads
@@ -41,12 +62,16 @@ class JointCritics(nn.Module):
         first = torch.stack([xavier(real, full[c], generator) for c in range(stack)], dim=1)
         self.first = nn.Parameter(first)  # (J, C, H)
         self.first_bias = nn.Parameter(torch.zeros(stack, 1, hidden[0]))  # (C, 1, H)
-        one = torch.ones(stack, 1, dtype=torch.bool)
-        self.rest = StackedMLP(full, hidden[1:], one, generator)
+        outputs = torch.ones(stack, atoms or 1, dtype=torch.bool)
+        self.rest = StackedMLP(full, hidden[1:], outputs, generator)
+        self.norm = StackedNorm(stack, hidden[0]) if layer_norm else None
 
     def forward(self, joint: Tensor) -> Tensor:
-        """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch per agent."""
-        if joint.dim() == 2 and self.quantizer is None:
+        """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch per agent.
+
+        Of a distribution its logits: (N, heads, B, K).
+        """
+        if joint.dim() == 2 and self._plain:
             return self._by_head(SharedCritics.apply(joint, self.first, self.first_bias, *self.rest.flat))
         return self._of_own_rows(joint, frozen=not torch.is_grad_enabled())
 
@@ -74,21 +99,30 @@ class JointCritics(nn.Module):
         change = own - own_actions(joint, self.agents, self.action_size)  # (N, B, A)
         if self.heads > 1:
             change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
-        if self.quantizer is not None:
-            z = change_gradient(torch.baddbmm(z, change, own_weights), self.quantizer.gradient(0))
-            return self._by_head(self.rest(z.relu(), frozen=True))
+        if not self._plain:
+            return self._after_first(torch.baddbmm(z, change, own_weights), frozen=True)
         return self._by_head(OwnCritics.apply(z, change, own_weights, *self.rest.flat))
 
     def _of_own_rows(self, joint: Tensor, frozen: bool) -> Tensor:
-        """Q where every agent has rows of its own (N, B, J); through a quantizer also of shared ones (B, J)."""
-        if self.quantizer is not None:
+        """Q where every agent has rows of its own (N, B, J); unless plain also of shared ones (B, J)."""
+        if not self._plain:
             first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
-            first = self.quantizer.weight(0, first)
-            z = self._first_layer(self.quantizer.input(0, joint, frozen), first, bias)
-            z = change_gradient(z, self.quantizer.gradient(0))
-            return self._by_head(self.rest(z.relu(), frozen))
+            if self.quantizer is not None:
+                joint, first = self.quantizer.input(0, joint, frozen), self.quantizer.weight(0, first)
+            return self._after_first(self._first_layer(joint, first, bias), frozen)
         h = Stack.apply(joint, frozen, True, *self._by_agent(self.first, self.first_bias))  # (N, B, heads*H)
         return self._by_head(self.rest(self._as_stack(h), frozen))
+
+    @property
+    def _plain(self) -> bool:
+        """Whether there is nothing but a ReLU between the first product and the rest."""
+        return self.quantizer is None and self.norm is None
+
+    def _after_first(self, z: Tensor, frozen: bool) -> Tensor:
+        """Q of the first layer's product (C, B, H), one step of autograd after the other."""
+        if self.quantizer is not None:
+            z = change_gradient(z, self.quantizer.gradient(0))
+        return self._by_head(self.rest(z.relu() if self.norm is None else self.norm(z, frozen).tanh(), frozen))
 
     def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:
         """(C, B, H), before the ReLU."""
@@ -107,8 +141,8 @@ class JointCritics(nn.Module):
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
     def _by_head(self, q: Tensor) -> Tensor:
-        """(N, heads, B) of (C, B, 1)."""
-        return q.view(self.agents, self.heads, -1)
+        """(N, heads, B) of (C, B, 1), or (N, heads, B, K) of (C, B, K)."""
+        return q.view(self.agents, self.heads, -1) if self.atoms is None else q.unflatten(0, (self.agents, self.heads))
 
     def _own_weights(self, first: Tensor) -> Tensor:
         """(C, A, H): the first-layer rows that multiply the critic's own agent's action.
@@ -141,7 +175,8 @@ class JointCritics(nn.Module):
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the critics are stacked."""
-        return [(self.first, 1), (self.first_bias, 0), *self.rest.stacked_parameters()]
+        norm = [] if self.norm is None else self.norm.stacked_parameters()
+        return [(self.first, 1), (self.first_bias, 0), *self.rest.stacked_parameters(), *norm]
 
 
 def own_observations(joint: Tensor, agents: int, size: int) -> Tensor:

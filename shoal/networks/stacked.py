@@ -61,3 +61,21 @@ class StackedMLP(nn.Module):
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
         return [(parameter, 0) for parameter in self.flat]
+
+
+class StackedNorm(nn.Module):
+    """Layer normalisation of C networks: each row to mean 0 and variance 1, then a gain and an offset per unit."""
+
+    def __init__(self, stack: int, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(stack, 1, width))
+        self.offset = nn.Parameter(torch.zeros(stack, 1, width))
+
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """(C, B, H) to (C, B, H); `frozen` lets gradients through to x but not into the parameters."""
+        gain, offset = (self.gain.detach(), self.offset.detach()) if frozen else (self.gain, self.offset)
+        return torch.addcmul(offset, nn.functional.layer_norm(x, x.shape[-1:]), gain)
+
+    def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
+        """Each parameter with the axis along which the networks are stacked."""
+        return [(self.gain, 0), (self.offset, 0)]

@@ -90,7 +90,7 @@ class RunPolicy(TorchPolicy):
     def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
         """(B, N): KL of the choices, or of the Gaussians before squashing, which is the same."""
         actors = self.team.rollout_actors
-        if actors.kind == "deterministic":
+        if actors.kind in ("deterministic", "values"):
             return None
         real = actors.real.transpose(0, 1)  # (1, N, A)
         if actors.kind == "categorical":

@@ -16,6 +16,7 @@ from shoal.reference.replay import Replays
 from shoal.replay import Ring, Sampler
 from shoal.replay.layout import Layout, ring_bytes
 from shoal.training.clock import PhaseClock
+from shoal.training.collector import Collector
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act, build_env, random_act
 from shoal.training.loop import Training, implementation
@@ -31,7 +32,7 @@ class Subject:
     def __init__(self, config: TrainConfig, algorithms: Sequence[str], rows: int) -> None:
         """`config` names the world and the implementation; `rows` transitions fill the ring."""
         config = changed(config, algorithm=algorithms[0], capacity=rows, warmup=1)
-        implementation(config.implementation).compile_loops(config)
+        implementation(config).compile_loops(config)
         self.training = Training(config)
         self._teams = {algorithms[0]: self.training.team}
         for algorithm in algorithms[1:]:
@@ -46,7 +47,7 @@ class Subject:
         if sampler not in self._samplers:
             other = changed(self._config, sampler=sampler, capacity=64 * self._config.copies)
             self._samplers[sampler] = Training(other).learner.sampler
-        collector, learner = self.training.collector, self.training.learner
+        collector, learner = own_collector(self.training), self.training.learner
         collector.actor = learner.team = self._teams[algorithm]
         learner.sampler = self._samplers[sampler]
         return self.training
@@ -74,11 +75,17 @@ def fill(training: Training, rows: int) -> None:
 
 def play_step(training: Training, act: Act) -> None:
     """Add one step of all copies to the ring, which nobody counts."""
-    collector = training.collector
+    collector = own_collector(training)
     actions = act(collector.observation)
     step = collector.env.step(actions)
     collector.rows.add(actions, step)
     collector.observation = step.observation
+
+
+def own_collector(training: Training) -> Collector:
+    """The collector of a training without actors in other processes."""
+    assert isinstance(training.collector, Collector)
+    return training.collector
 
 
 def fill_lists(replays: Replays, rows: int) -> None:

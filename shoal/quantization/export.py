@@ -50,6 +50,8 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         numbers = weight.detach().cpu().numpy().copy(), bias.detach().cpu().numpy()[:, 0].copy()
         layers.append(Linear(*numbers, "none" if last else "relu", frozen[k] if frozen else None))
     if spec.discrete:
+        if sample and actors.kind == "values":
+            raise UserError("A DQN plays its best choice and has no probabilities to draw by; leave --sample out.")
         head = Head("categorical" if sample else "argmax")
     else:
         if sample:
@@ -58,7 +60,7 @@ def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Poli
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
     one_hot = spec.observation_size if spec.whole_numbers else 0
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
-    exploration = Exploration(team.config.exploration_noise, actors.hard)
+    exploration = Exploration(team.exploration, actors.hard, actors.kind == "values")
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
     )

@@ -71,6 +71,9 @@ class ReferenceTeam:
             actions[:, i, :choices] = chosen.cpu().numpy()
         return actions
 
+    def progress(self, samples: int) -> None:
+        """Nothing decays."""
+
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Choices are passed to the world unchanged."""
         return actions

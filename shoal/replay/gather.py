@@ -61,6 +61,20 @@ class Batch(NamedTuple):
     transitions: Ints  # (M, B)
 
 
+class Returns(NamedTuple):
+    """The same of returns of several steps: `next_joint` is what followed the last."""
+
+    joint: Floats
+    next_joint: Floats
+    reward: Floats  # (M, B, N)  discounted and added
+    terminated: Bools  # (M, B, N)  in one of the steps
+    alive: Bools  # (M, B, N)  the agent took part in the first
+    copies: Ints
+    transitions: Ints
+    steps: Ints  # (M, B)  how many
+    next_alive: Bools  # (M, B, N)  the agent is there to act on the next observation
+
+
 def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
     """Arrays for M × B transitions."""
     shape, agents, joint = (minibatches, batch), layout.agents, layout.joint_size
@@ -73,6 +87,12 @@ def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
         copies=np.zeros(shape, np.int64),
         transitions=np.zeros(shape, np.int64),
     )
+
+
+def empty_returns(layout: Layout, minibatches: int, batch: int) -> Returns:
+    """Arrays for M × B returns."""
+    one_step = empty_batch(layout, minibatches, batch)
+    return Returns(*one_step, np.zeros_like(one_step.copies), np.zeros_like(one_step.alive))
 
 
 @njit(cache=True)
@@ -107,6 +127,20 @@ def write_first(store: Store, head: Ints, copies: Ints, observation: Floats) -> 
     for i in range(copies.size):
         head[copies[i]] = 0
         write_observation(store, copies[i] * store.rows, flat, i * store.size)
+
+
+@njit(cache=True)
+def write_restart(store: Store, head: Ints, added: Ints, copies: Ints, observation: Floats) -> None:
+    """Store observations (L, N, O) that do not follow from what these copies (L,) hold, where they act next."""
+    flat, capacity, played = observation.ravel(), store.start.shape[1], columns(store)[0]
+    for i in range(copies.size):
+        e = copies[i]
+        if head[e] < 0:
+            head[e] = 0
+        elif added[e] and head[e] == store.start[e, (added[e] - 1) % capacity] + 1:  # the newest transition looks there
+            store.floats[e * store.rows + head[e] % store.rows, played:] = 0
+            head[e] += 1
+        write_observation(store, e * store.rows + head[e] % store.rows, flat, i * store.size)
 
 
 @njit(cache=True)
@@ -239,7 +273,7 @@ def gather_halves(store: Store, at: Ints, after: Ints, joint: Floats, next_joint
 
 
 @njit(cache=True)
-def gather_outcomes(store: Store, at: Ints, batch: Batch, low: int, high: int) -> None:
+def gather_outcomes(store: Store, at: Ints, batch: Batch | Returns, low: int, high: int) -> None:
     """Rows low to high of rewards and flags."""
     floats, reward, terminated, alive = store.floats, batch.reward, batch.terminated, batch.alive
     _, rewards, flags = columns(store)
@@ -252,7 +286,7 @@ def gather_outcomes(store: Store, at: Ints, batch: Batch, low: int, high: int) -
 
 
 @njit(cache=True)
-def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch, chunk: int) -> None:
+def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, chunk: int) -> None:
     """Fill one chunk of the mini-batches, given with M and B as one axis."""
     low, high = chunk * CHUNK, min(chunk * CHUNK + CHUNK, at.size)
     if store.kind == 0:
@@ -276,3 +310,72 @@ def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
     locate(store, batch.copies, batch.transitions, at, after)
     for chunk in prange((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)
+
+
+# ---- returns of several steps ---------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def goes_on(store: Store, added: Ints, e: int, t: int) -> bool:
+    """Whether transition t + 1 of copy e continues what t began, for everyone who took part in t.
+
+    It does not where t is the newest, where the episode ended (a dead row lies between), or where somebody left without
+    a true end: such an agent bootstraps from the observation after t.
+    """
+    capacity, rows, flags = store.start.shape[1], store.rows, columns(store)[2]
+    if t + 1 >= added[e]:
+        return False
+    row = store.start[e, t % capacity]
+    if store.start[e, (t + 1) % capacity] != row + 1:
+        return False
+    here, there = e * rows + row % rows, e * rows + (row + 1) % rows
+    for n in range(store.agents):
+        left = not int(store.floats[there, flags + n]) & ALIVE
+        if left and int(store.floats[here, flags + n]) == ALIVE:
+            return False
+    return True
+
+
+@njit(cache=True)
+def end_windows(store: Store, added: Ints, n_step: int, batch: Returns, after: Ints) -> None:
+    """Take up to `n_step` steps from each drawn transition: how many, and the address of the row that follows them."""
+    rows, capacity = store.rows, store.start.shape[1]
+    for i in range(after.size):
+        e, t, steps = batch.copies[i], batch.transitions[i], 1
+        while steps < n_step and goes_on(store, added, e, t + steps - 1):
+            steps += 1
+        batch.steps[i] = steps
+        after[i] = e * rows + (store.start[e, t % capacity] + steps) % rows
+
+
+@njit(cache=True)
+def sum_rewards(store: Store, discount: float, batch: Returns) -> None:
+    """Each agent's discounted rewards up to the end of the window or to its own true end, if that comes first."""
+    rows, capacity = store.rows, store.start.shape[1]
+    _, rewards, flags = columns(store)
+    for i in range(batch.copies.size):
+        e, first = batch.copies[i], store.start[batch.copies[i], batch.transitions[i] % capacity]
+        for n in range(store.agents):
+            total, factor, ended, flag = 0.0, 1.0, False, 0
+            for k in range(batch.steps[i]):
+                row = e * rows + (first + k) % rows
+                flag = int(store.floats[row, flags + n])
+                if not ended:
+                    total += factor * store.floats[row, rewards + n]
+                    factor *= discount
+                    ended = flag & TERMINATED != 0
+            batch.reward[i, n] = total
+            batch.terminated[i, n] = ended
+            batch.next_alive[i, n] = flag == ALIVE
+
+
+@njit(cache=True)
+def gather_returns(
+    store: Store, added: Ints, n_step: int, discount: float, at: Ints, after: Ints, batch: Returns
+) -> None:
+    """As `gather_serial`, with returns of up to `n_step` steps; `added` (E,) are the transitions of each copy."""
+    locate(store, batch.copies, batch.transitions, at, after)
+    end_windows(store, added, n_step, batch, after)
+    for chunk in range((at.size + CHUNK - 1) // CHUNK):
+        gather_chunk(store, at, after, batch, chunk)
+    sum_rewards(store, discount, batch)

@@ -27,7 +27,7 @@ from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.memory import check_fits
 from shoal.replay import gather
-from shoal.replay.gather import Batch, Store, empty_batch
+from shoal.replay.gather import Batch, Returns, Store, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
 from shoal.replay.layout import BOUNDS, STORAGES, Layout, describe, most_that_fit, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
@@ -36,7 +36,7 @@ PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""
 
 
-def gathered_in_parallel(batch: Batch) -> bool:
+def gathered_in_parallel(batch: Batch | Returns) -> bool:
     """Whether mini-batches of this size are gathered by all threads."""
     return batch.joint.nbytes + batch.next_joint.nbytes >= PARALLEL_BYTES
 
@@ -75,8 +75,9 @@ class Ring:
         """(E,) the oldest live transition of each copy."""
         self._all = np.arange(copies)
         self._begun = False  # all copies have
+        self._restarted = False  # there may be more dead rows than the world's episodes would make
         self._loading: _Loading | None = None
-        self._batch: Batch | None = None
+        self._batch: Batch | Returns | None = None
         self._check_memory(reserved)
         self._allocate()
 
@@ -146,6 +147,22 @@ class Ring:
         gather.write_first(self._store, self._head, chosen, first)
         self._begun = bool(self._head.min() >= 0)
 
+    def restart(self, observation: ArrayLike, copies: ArrayLike) -> None:
+        """Take an observation (L, N, O) that does not follow from what these copies (L,) hold.
+
+        The last transition of a copy whose episode had not ended keeps its next observation, in a row that is now dead.
+        """
+        chosen = self._chosen(copies)
+        self._check_whole()
+        shape = (chosen.size, self.spec.agents, self.spec.observation_size)
+        first = self._checked("observation", observation, np.float32, shape)
+        self._check_storable(first, chosen)
+        while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self._store.rows):
+            self.oldest[chosen[full]] += 1
+        gather.write_restart(self._store, self._head, self.added, chosen, first)
+        self._restarted = True
+        self._begun = bool(self._head.min() >= 0)
+
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
         self._check_ready(self._all)
@@ -167,10 +184,12 @@ class Ring:
 
     def _write(self, copies: NDArray[np.int64], *arrays: NDArray) -> None:
         """Add one transition to each of these copies."""
-        if not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
-            raise RuntimeError(
-                f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
-            )
+        while not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
+            if not self._restarted:
+                raise RuntimeError(
+                    f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
+                )
+            self.oldest[copies] = np.minimum(self.oldest[copies] + 1, self.added[copies])
 
     def _chosen(self, copies: ArrayLike) -> NDArray[np.int64]:
         """Copies by number, if they are in the ring and each is named once."""
@@ -229,8 +248,19 @@ class Ring:
 
     # ---- sampling ----------------------------------------------------------------------------------------------------
 
-    def sample(self, sampler: Sampler, batch: int, rng: np.random.Generator, minibatches: int = 1) -> Batch:
-        """Draw mini-batches of `batch` transitions: one that all agents share, or N independent ones."""
+    def sample(
+        self,
+        sampler: Sampler,
+        batch: int,
+        rng: np.random.Generator,
+        minibatches: int = 1,
+        n_step: int = 1,
+        discount: float = 1.0,
+    ) -> Batch | Returns:
+        """Draw mini-batches of `batch` transitions: one that all agents share, or N independent ones.
+
+        For `n_step` and `discount` see `gather`.
+        """
         check_range("batch", batch, 1)
         check_range("minibatches", minibatches, 1)
         if not can_sample(self, sampler):
@@ -238,10 +268,17 @@ class Ring:
                 f"No copy in the ring holds more than {counted(int((self.added - self.oldest).max()), 'transition')}, "
                 f"but {sampler} needs at least {sampler.needs} to draw from."
             )
-        return self._gathered(*sampler.draw(self, minibatches, batch, rng))
+        return self._gathered(*sampler.draw(self, minibatches, batch, rng), n_step, discount)
 
-    def gather(self, copies: ArrayLike, transitions: ArrayLike) -> Batch:
-        """The live transitions of these copies (M, B) and numbers (M, B)."""
+    def gather(
+        self, copies: ArrayLike, transitions: ArrayLike, n_step: int = 1, discount: float = 1.0
+    ) -> Batch | Returns:
+        """The live transitions of these copies (M, B) and numbers (M, B).
+
+        With an `n_step` above 1 their returns: rewards of up to so many steps, discounted and added, and the
+        observation after the last. A return is shorter where the episode or the history ends, and where an agent leaves
+        without a true end; an agent's own ends at its true end.
+        """
         chosen, numbers = np.ascontiguousarray(copies, np.int64), np.ascontiguousarray(transitions, np.int64)
         if chosen.ndim != 2 or chosen.shape != numbers.shape or chosen.size == 0:
             raise UserError(
@@ -255,20 +292,28 @@ class Ring:
                 f"A transition to gather is not in the ring: of copy {copy} the live ones are {self.oldest[copy]} to "
                 f"{self.added[copy] - 1}."
             )
-        return self._gathered(chosen, numbers)
+        return self._gathered(chosen, numbers, n_step, discount)
 
-    def _gathered(self, copies: NDArray[np.int64], transitions: NDArray[np.int64]) -> Batch:
+    def _gathered(
+        self, copies: NDArray[np.int64], transitions: NDArray[np.int64], n_step: int, discount: float
+    ) -> Batch | Returns:
         """Fill the mini-batches."""
         self._check_whole()
-        batch = self._arrays(*copies.shape)._replace(copies=copies, transitions=transitions)
+        check_range("n_step", n_step, 1)
+        kind = Batch if n_step == 1 else Returns
+        batch = self._arrays(kind, *copies.shape)._replace(copies=copies, transitions=transitions)
         flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
-        fill = gather.gather_parallel if gathered_in_parallel(batch) else gather.gather_serial
-        fill(self._store, self._at, self._after, flat)
+        if isinstance(flat, Returns):
+            gather.gather_returns(self._store, self.added, n_step, float(discount), self._at, self._after, flat)
+        elif gathered_in_parallel(batch):
+            gather.gather_parallel(self._store, self._at, self._after, flat)
+        else:
+            gather.gather_serial(self._store, self._at, self._after, flat)
         return batch
 
-    def _arrays(self, minibatches: int, batch: int) -> Batch:
-        """The mini-batches' arrays, kept from one call to the next while the shape stays."""
-        if self._batch is None or self._batch.copies.shape != (minibatches, batch):
+    def _arrays(self, kind: type[Batch] | type[Returns], minibatches: int, batch: int) -> Batch | Returns:
+        """The mini-batches' arrays, kept from one call to the next while kind and shape stay."""
+        if not isinstance(self._batch, kind) or self._batch.copies.shape != (minibatches, batch):
             self._batch = None  # the old ones go first: both may not fit
             each = minibatches * self.layout.sample_bytes
             check_fits(
@@ -276,11 +321,11 @@ class Ring:
                 batch * each,
                 lambda usable: f"the largest batch that fits is {usable // each:,}",
             )
-            self._batch = empty_batch(self.layout, minibatches, batch)
-            rows = minibatches * batch
-            self._flat = Batch(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
-            self._at = np.empty(minibatches * batch, np.int64)  # (M·B,)  addresses of the rows
-            self._after = np.empty(minibatches * batch, np.int64)  # (M·B,)  and of those that follow them
+            rows, empty = minibatches * batch, empty_batch if kind is Batch else empty_returns
+            self._batch = empty(self.layout, minibatches, batch)
+            self._flat = kind(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
+            self._at = np.empty(rows, np.int64)  # (M·B,)  addresses of the rows
+            self._after = np.empty(rows, np.int64)  # (M·B,)  and of those that follow them
         return self._batch
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------

@@ -207,8 +207,10 @@ def _shrink(frame: RGBFrame) -> RGBFrame:
 
 def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> Film:
     """Record an episode of a run's trained team with this random seed. For `warn` and `trust` see `shoal.load`."""
+    from shoal.envs.control import prepare_rendering
     from shoal.policies.run import load_run
 
+    prepare_rendering()
     policy = load_run(run, {}, trust, warn)
     config = policy.config
     if ":" in config.env:  # third-party worlds need the render mode when they are created

@@ -48,7 +48,7 @@ class Collector:
         self.env, self.actor, self.rows = env, actor, rows
         self.observation = env.reset()  # (E, N, O)
         rows.begin(self.observation)
-        self.returns = ReturnTracker(env)
+        self.returns = ReturnTracker(env.spec, env.episode_step == 0)
         self.episodes = self.samples = 0
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
@@ -69,6 +69,20 @@ class Collector:
         self.samples += self.env.copies
         self.observation = step.observation
         return ended
+
+    def begin(self) -> None:
+        """Nothing has to be started."""
+
+    def close(self) -> None:
+        """Nothing has to be ended."""
+
+    def figures(self) -> dict[str, float | None]:
+        """Nothing beside what the loop itself logs."""
+        return {}
+
+    def summary(self) -> str:
+        """Nothing to add."""
+        return ""
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """Its state as arrays and counters; the world and the ring have their own."""

@@ -18,7 +18,8 @@ class WorldConfig:
     """The world: which one, how many agents and copies."""
 
     env: str = "cooperative-navigation"
-    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3) or gym:ID."""
+    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID or
+    dm:DOMAIN/TASK (dm:humanoid/stand)."""
     agents: int | None = None
     """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
@@ -88,8 +89,43 @@ class PrecisionConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
+class ActorConfig:
+    """Actors in processes of their own, and how they and the learner keep pace."""
+
+    actors: int = 0
+    """Actor processes that play while the learner learns; 0: one loop that plays and learns in turn."""
+    actor_engine: Literal["auto", "onnx", "numba", "native", "torch"] = "auto"
+    """Inference engine of the actors; auto: the fastest one here."""
+    actor_precision: Literal["float32", "float16", "int8"] = "float32"
+    """Precision in which actors compute."""
+    broadcast_bits: int | None = None
+    """Bits per weight sent to the actors: 32, 16, 8, 6, 4 or 2; None: 8 for int8 actors, else 32."""
+    pull_every: int = 1_000
+    """Steps that an actor plays before it pulls the newest version of the policy."""
+    samples_per_insert: float | None = None
+    """Times that a transition is sampled on average; None: batch / update_every."""
+    error_buffer: float | None = None
+    """Samples that the learner may be ahead of that ratio, or behind; None: a tenth of the warm-up's samples."""
+    max_times_sampled: int | None = None
+    """Times that a transition may be sampled at most; None: no limit."""
+    lockstep: bool = False
+    """Actors and learner take turns in fixed rounds: slower, but reproducible."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig):
     """All settings of a training run."""
+
+    def __post_init__(self) -> None:
+        """Put the algorithm's own settings in place of None; samples per insert say how often to update."""
+        given = self.update_every is not None
+        super().__post_init__()
+        if not given and isinstance(self.samples_per_insert, float | int) and self.samples_per_insert > 0:
+            object.__setattr__(self, "update_every", self._samples_per_update())
+
+    def _samples_per_update(self) -> int:
+        assert self.samples_per_insert is not None
+        return max(1, round(self.batch / self.samples_per_insert))
 
     def checked(self) -> "TrainConfig":
         """The same settings in their declared types; a `UserError` for the first invalid one."""
@@ -114,14 +150,65 @@ class TrainConfig(RunConfig, PrecisionConfig, LearnConfig, WorldConfig):
                 raise UserError("--qat-bits needs --implementation engine; the reference has full precision only.")
         if self.mac is not None:
             self._check_mac(self.mac)
+        self._check_actors()
         check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.qat_agent is not None:
             check_range("--qat-agent", self.qat_agent, 0)
         for name in ("qat_agent", "quant_delay", "qat_critics"):
             if self.qat_bits is None and getattr(self, name) != getattr(PrecisionConfig, name):
                 raise UserError(f"{option(name)} is for quantization-aware training, but --qat-bits is not given.")
+        if self.implementation == "reference":
+            self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
+
+    def _check_actors(self) -> None:
+        """Refuse settings of actors that cannot be."""
+        check_range("--actors", self.actors, 0, 1024)
+        for field in dataclasses.fields(ActorConfig):
+            if not self.actors and getattr(self, field.name) != field.default:
+                raise UserError(f"{option(field.name)} is for runs with actors, but --actors is 0.")
+        check_range("--pull-every", self.pull_every, 1, 2**40)
+        if self.samples_per_insert is not None:
+            check_range("--samples-per-insert", self.samples_per_insert, 1e-6, 1e6)
+            if self.update_every != self._samples_per_update():
+                held = self.batch / self.update_every
+                raise UserError(
+                    f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
+                    f"{self.update_every} makes {held:g}; leave one of them out."
+                )
+        if self.error_buffer is not None:
+            check_range("--error-buffer", self.error_buffer, 0)
+        if self.max_times_sampled is not None:
+            check_range("--max-times-sampled", self.max_times_sampled, 1, 2**16 - 1)
+            if self.sampler != "uniform":
+                raise UserError(f"--max-times-sampled works with --sampler uniform, but --sampler is {self.sampler}.")
+        if self.broadcast_bits is not None and self.broadcast_bits not in (32, 16, 8, 6, 4, 2):
+            raise UserError(f"--broadcast-bits is {self.broadcast_bits}, but must be 32, 16, 8, 6, 4 or 2.")
+        if self.actor_precision == "int8" and self.broadcast_bits not in (None, 8):
+            raise UserError(
+                f"--broadcast-bits is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they play with."
+            )
+        able = {"torch": ("float32",), "numba": ("float32",), "native": ("int8",)}.get(self.actor_engine)
+        if able is not None and self.actor_precision not in able:
+            raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
+        if self.actors and self.implementation == "reference":
+            raise UserError("--actors is the engine's only; the reference implementation plays and learns in turn.")
+        if self.actors and self.qat_bits is not None:
+            raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
+
+    def _check_reference(self) -> None:
+        """Refuse what only the engine has."""
+        engine_only = {
+            f"--algorithm {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
+            "--n-step": self.n_step > 1,
+            "--target-period": self.target_period > 1,
+            "--critic-hidden": self.critic_hidden is not None,
+            "--layer-norm": self.layer_norm,
+        }
+        for name, asked in engine_only.items():
+            if asked:
+                raise UserError(f"{name} is the engine's only; leave --implementation reference out.")
 
     def _check_mac(self, mac: str) -> None:
         from shoal.numerics.mac.unit import parse_mac

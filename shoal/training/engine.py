@@ -3,6 +3,7 @@
 import torch
 
 from shoal.algorithms import make_team
+from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
 from shoal.replay import Ring, make_sampler
 from shoal.training.config import TrainConfig
@@ -14,9 +15,9 @@ from shoal.training.setup import check_update_memory, compile_loops, most_sample
 __all__ = ["build_parts", "compile_loops"]
 
 
-def build_parts(config: TrainConfig, device: torch.device) -> Parts:
-    """Build the engine's world, team, ring and sampler."""
-    env = build_env(config, config.copies, config.seed, config.stagger)
+def build_parts(config: TrainConfig, device: torch.device, env: VectorEnv | None = None) -> Parts:
+    """Build the engine's world (unless it is given), team, ring and sampler."""
+    env = env or build_env(config, config.copies, config.seed, config.stagger)
     spec = env.spec
     reserved = check_update_memory(config, spec)
     sampler = make_sampler(config.sampler, config.neighbors, config.include_center)

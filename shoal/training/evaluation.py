@@ -73,6 +73,7 @@ def load_team(
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
+    team.progress(checkpoint.meta["samples"])
     make_precision(team, config)  # its state is stored with the weights
     team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.parts["weights"].items()})
     return team, config

@@ -39,6 +39,9 @@ class Learner:
         for name, loss in losses.items():
             self.losses[name] = self.losses[name] + loss if name in self.losses else loss
 
+    def publish(self) -> None:
+        """Nobody else plays its policies."""
+
     def mean_losses(self) -> dict[str, float]:
         """Each loss, averaged over all agents and the updates since `forget_losses`; `Diverged` if not finite."""
         means = {name: float(total.mean()) / self.loss_count for name, total in self.losses.items()}

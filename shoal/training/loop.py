@@ -27,7 +27,7 @@ from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
 from shoal.training.observer import Observer, Silent
-from shoal.training.parts import Implementation, LearningTeam, Replay
+from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
@@ -35,7 +35,11 @@ from shoal.training.setup import make_device, most_samples, stored_config, told_
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
-IMPLEMENTATIONS = {"engine": "shoal.training.engine", "reference": "shoal.reference.training"}
+IMPLEMENTATIONS = {
+    "engine": "shoal.training.engine",
+    "reference": "shoal.reference.training",
+    "actors": "shoal.actorq.training",
+}
 """Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""
 LAST_EPISODES = 1_000  # the result's return is the mean over the last this many episodes
 
@@ -88,12 +92,13 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     if config.threads is not None:
         check_threads(config.threads)
     with told_if_long(observer.note, "Compiling kernels for this machine; they are cached for later runs."):
-        implementation(config.implementation).compile_loops(config)
+        implementation(config).compile_loops(config)
     return Training(config)
 
 
-def implementation(name: str) -> Implementation:
-    """The builder of this implementation."""
+def implementation(config: TrainConfig) -> Implementation:
+    """The builder of such a run."""
+    name = "actors" if config.actors else config.implementation
     return cast(Implementation, importlib.import_module(IMPLEMENTATIONS[name]))
 
 
@@ -123,11 +128,14 @@ def carry_out(
             )
         try:
             training.run(folder, log, observer, interrupt)
+            if said := training.collector.summary():
+                observer.tell(said)
         except Exception:
             if training.samples == 0:  # not even one step is possible
                 folder.discard(log)
             raise
         finally:
+            training.collector.close()
             log.close()
             if interrupt.signal is not None:
                 observer.end()
@@ -149,11 +157,11 @@ class Training:
 
     def __init__(self, config: TrainConfig) -> None:
         keep_freed_memory()
-        parts = implementation(config.implementation).build_parts(config, make_device(config.device))
+        parts = implementation(config).build_parts(config, make_device(config.device))
         self.config = parts.config
         use_threads(self.config, parts.env.spec)
-        self.learner = Learner(parts)
-        self.collector = Collector(parts.env, parts.team, parts.ring)
+        self.learner = parts.learner or Learner(parts)
+        self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
         self.log_mark = LogMark()
@@ -203,6 +211,8 @@ class Training:
             ) from None
 
     def _run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
+        self.learner.publish()
+        self.collector.begin()
         self.clock.start()
         every = self.config.checkpoint_every
         contention = Contention()
@@ -237,6 +247,7 @@ class Training:
         ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
+        self.learner.team.progress(self.samples)
         self.learner.precision.progress(self.episodes / self.config.episodes)
 
     def update(self) -> None:
@@ -257,7 +268,7 @@ class Training:
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
-        line |= self.learner.precision.figures()
+        line |= self.learner.precision.figures() | self.collector.figures()
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
         log.add(line)
         self.log_mark = log.mark

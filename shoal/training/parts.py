@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,10 @@ from shoal.replay import Sampler
 from shoal.training.checkpoint import RingStore
 from shoal.training.collector import Rows
 from shoal.training.config import TrainConfig
+from shoal.training.returns import Episode
+
+if TYPE_CHECKING:
+    from shoal.training.learner import Learner
 
 
 class Replay(Rows, RingStore, Protocol):
@@ -22,6 +26,42 @@ class Replay(Rows, RingStore, Protocol):
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
+        ...
+
+
+class Collecting(Protocol):
+    """Fills the ring, in this process or with the help of others, and counts samples and whole episodes."""
+
+    env: VectorEnv
+    episodes: int
+    samples: int
+
+    def begin(self) -> None:
+        """The run begins, or goes on."""
+        ...
+
+    def step(self, phase: Callable[[str], None]) -> list[Episode]:
+        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be asked for."""
+        ...
+
+    def figures(self) -> dict[str, float | None]:
+        """Numbers for the log, by name."""
+        ...
+
+    def summary(self) -> str:
+        """A sentence for the end of the run; may be empty."""
+        ...
+
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """Arrays and counters; the world and the rows have states of their own."""
+        ...
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
         ...
 
 
@@ -36,6 +76,10 @@ class LearningTeam(Protocol):
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        ...
+
+    def progress(self, samples: int) -> None:
+        """The run has collected so many samples: what decays with them goes on."""
         ...
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -84,6 +128,10 @@ class Parts:
     ring: Replay
     sampler: Sampler
     precision: Precision = FULL
+    collector: "Collecting | None" = None
+    """None: one that plays in this process."""
+    learner: "Learner | None" = None
+    """None: one that owes an update for every so many samples."""
 
 
 class Implementation(Protocol):

@@ -67,7 +67,7 @@ def options_named() -> Iterator[None]:
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
     """Play whole episodes, the same number in every copy so that short ones are not overrepresented."""
     observation = env.reset()
-    tracker = ReturnTracker(env)
+    tracker = ReturnTracker(env.spec, env.episode_step == 0)
     wanted = np.full(env.copies, episodes // env.copies)
     wanted[: episodes % env.copies] += 1
     team, prey = [], []

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs.base import Step, VectorEnv
+from shoal.envs.base import EnvSpec, Step
 
 
 class Episode(NamedTuple):
@@ -23,12 +23,11 @@ class Episode(NamedTuple):
 class ReturnTracker:
     """Sums rewards per copy and returns those of finished episodes."""
 
-    def __init__(self, env: VectorEnv) -> None:
-        """Create it right after `env.reset()`: partial first episodes of staggered copies are not counted."""
-        agents = env.spec.agents
-        self.team = env.spec.team or agents
-        self.sums = np.zeros((env.copies, agents))  # (E, N)
-        self.counts = env.episode_step == 0  # (E,)
+    def __init__(self, spec: EnvSpec, fresh: NDArray[np.bool_]) -> None:
+        """`fresh` (E,): copies at the start of an episode; partial first episodes of the others are not counted."""
+        self.team = spec.team or spec.agents
+        self.sums = np.zeros((len(fresh), spec.agents))  # (E, N)
+        self.counts = fresh.copy()  # (E,)
 
     def add(self, step: Step) -> list[Episode]:
         """Add one step; returns the episodes that ended with it."""

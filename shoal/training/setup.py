@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from shoal.algorithms.config import option
-from shoal.algorithms.teams import network_weights
-from shoal.envs import make_env
+from shoal.algorithms.teams import heads, network_weights
+from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
@@ -35,7 +35,8 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     A setting that has its default value counts as not asked for: from Python the difference is not visible.
     """
     stored = read_config(folder)
-    default = TrainConfig()
+    own = TrainConfig(algorithm=asked.algorithm)
+    default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
     return dataclasses.replace(stored, out=asked.out, threads=asked.threads or stored.threads)
 
@@ -113,13 +114,14 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     12.6 times the weights, measured with layers of 2000 and 3000 neurons), and the activations of a mini-batch: inputs,
     hidden layers with their gradients, noise and actions.
     """
-    n, heads = spec.agents, 2 if config.algorithm == "masac" else 1
+    n = spec.agents
     joint = n * (spec.observation_size + spec.action_size)
     hidden = sum(config.hidden)
     minibatches = 1 if config.minibatch == "shared" else n
     rows = minibatches * config.batch
     seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
-    update = rows * (2 * joint + seen) + n * heads * config.batch * 3 * hidden
+    critics = n * heads(config) * config.batch * (3 * sum(config.critic_layers) + 4 * (config.atoms or 0))
+    update = rows * (2 * joint + seen) + critics
     if config.qat_bits is not None:
         update *= 3  # every layer's input and its quantized value are kept for the gradients, too
     act = config.copies * (seen + 5 * n * spec.observation_size)  # the world keeps four steps of views
@@ -158,7 +160,7 @@ def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.
 
 def compile_loops(config: TrainConfig) -> None:
     """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
-    foreign = config.env.startswith(("pettingzoo:", "gym:"))  # has no kernels, and may have side effects
+    foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
     twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
@@ -172,4 +174,4 @@ def compile_loops(config: TrainConfig) -> None:
         ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
-        ring.sample(sampler, rows, np.random.default_rng(0))
+        ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)

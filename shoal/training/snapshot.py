@@ -58,6 +58,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.learner.load_state(own, meta)
     training.fresh = array_episodes(own["fresh"])
     training.last.extend(array_episodes(own["last"]))
+    training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # frees memory: for large networks as much as the team itself

@@ -322,7 +322,10 @@ def test_huge_but_finite_actions_are_clipped():
     ("wrong", "sentence"),
     [
         ({"name": "predator-pray"}, "perhaps predator-prey was meant"),
-        ({"name": "chess"}, "known are cooperative-navigation, predator-prey, pettingzoo:<module> and gym:<id>"),
+        (
+            {"name": "chess"},
+            "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id> and dm:<domain>",
+        ),
         ({"name": None}, "is not known"),
         ({"agents": 0}, "agents is 0, but must be from 1 to 1024"),
         ({"agents": 1025}, "from 1 to 1024"),

@@ -89,7 +89,7 @@ def test_int8_is_that_of_plain_numpy(algorithm, name):
     policy = from_team(team_of(algorithm, name))
     x, noise, _, _ = played(team_of(algorithm, name))
     found = Explorer(policy, ENGINES["onnx int8"]).explore(x, noise)
-    expected = explored(policy, int8_outputs(policy.network(), x, safe_bits()), noise)
+    expected = explored(policy, int8_outputs(policy.network(), x, safe_bits()), noise, policy.exploration.deviation)
     assert np.abs(found - expected).max() < 1e-5
 
 

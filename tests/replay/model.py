@@ -127,6 +127,14 @@ class UnevenModel(Model):
                 self.remember(e, self.observations[e][0], action, step, 0)
                 self.observations[e] = step.observation
 
+    def restart(self, copies):
+        """These copies start a new episode in the middle of their old one, as with an actor that is replaced."""
+        for e in copies:
+            self.observations[e] = self.worlds[e].observe()
+            if self.worlds[e].spec.fixed_length:
+                self.worlds[e].age[:] = 0
+        self.ring.restart(np.concatenate([self.observations[e] for e in copies]), copies)
+
 
 def equal(one, other):
     """The same type and the same bits."""

@@ -121,6 +121,23 @@ def test_copies_at_their_own_pace(model, data, seed):
             model.check(ring.sample(Neighbor(2), 25, np.random.default_rng(seed), 2), rounded)
 
 
+@given(model=uneven_models(), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_copies_that_restart_in_the_middle_of_an_episode(model, data):
+    """What came before stays as it was; where restarts take rows, at most as many of the oldest are forgotten."""
+    ring, rounded, restarts = model.ring, ROUNDED[model.ring.layout.storage], 0
+    for copies, time in data.draw(chunks(ring.copies)):
+        if data.draw(st.booleans()):
+            model.restart(copies)
+            restarts += 1
+        model.chunk(copies, time)
+        assert ring.added.tolist() == [len(transitions) for transitions in model.lists]
+        live = [min(len(own), ring.capacity_per_copy) for own in model.lists]
+        assert all(most - restarts <= held <= most for held, most in zip(ring.added - ring.oldest, live, strict=True))
+        if len(ring):
+            model.check(ring.gather(*all_live(ring)), rounded)
+
+
 def test_chunks_of_all_copies_are_as_steps_of_all_copies():
     """Lock-step or not: the same rows, and the same draws of the same generator."""
     spec = make_spec(length=5, fixed=True)

@@ -22,16 +22,12 @@ def test_interval_of_too_few_values_is_not_a_number():
     assert np.isnan(confidence95(np.array([1.0])))
 
 
-class Sides:
-    """Two predators and one prey in two copies; the second copy starts in the middle of its episode."""
-
-    spec = EnvSpec("sides", ("p0", "p1", "prey"), (1, 1, 1), (2, 2, 2), True, team=2)
-    copies = 2
-    episode_step = np.array([0, 1])
+SPEC = EnvSpec("sides", ("p0", "p1", "prey"), (1, 1, 1), (2, 2, 2), True, team=2)
 
 
 def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():
-    tracker = ReturnTracker(Sides())
+    """Two predators and one prey in two copies; the second copy starts in the middle of its episode."""
+    tracker = ReturnTracker(SPEC, np.array([True, False]))
     nothing = np.zeros((2, 3, 1), np.float32)
     flags = np.zeros((2, 3), bool)
 

@@ -1,0 +1,1 @@
+"""Quantized actors beside a full-precision learner: processes, shared memory, and the rate limiter between them."""

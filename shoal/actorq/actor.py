@@ -1,0 +1,149 @@
+"""An actor, a process of its own: plays its copies of the world with the newest version and sends what happens."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.actorq.board import Board
+from shoal.actorq.child import live, reporting
+from shoal.actorq.chunks import Chunk, ChunkLayout, ChunkQueue
+from shoal.actorq.player import Play, Player, make_player
+from shoal.actorq.shared import SharedMemory
+from shoal.actorq.versions import Versions
+from shoal.envs.base import VectorEnv
+from shoal.inference.policy import Policy
+from shoal.training.config import TrainConfig
+from shoal.training.play import build_env
+
+PAUSE = 0.0002
+"""Seconds between looks at what is waited for."""
+
+
+class Stop(Exception):
+    """The learner says stop."""
+
+
+def run(told: dict[str, Any]) -> None:
+    """Play until the learner says stop."""
+    if told["processor"] is not None:
+        os.sched_setaffinity(0, {told["processor"]})
+    board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
+    live(board, told["index"])
+    payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
+    template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
+    policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
+    config = TrainConfig(**told["config"])
+    play = Play(**told["play"])
+    env = build_env(config, config.copies, told["world_seed"], config.stagger)
+    player = make_player(policy, play, env.spec, told["noise_seed"])
+    chunks = SharedMemory(told["chunks"]["size"], told["chunks"]["descriptor"])
+    queue = ChunkQueue(chunks, ChunkLayout.of(env.spec, config.copies, told["chunk_steps"]), told["slots"])
+    versions = Versions(payloads, told["payload_bytes"])
+    actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, told["lockstep"])
+    actor.deviation = told["deviation"]
+    try:
+        actor.play()
+    except Stop:
+        env.close()
+
+
+class Actor:
+    """Plays, pulls versions and sends chunks."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        player: Player,
+        queue: ChunkQueue,
+        versions: Versions,
+        board: Board,
+        index: int,
+        pull_every: int,
+        lockstep: bool = False,
+    ) -> None:
+        self.env, self.player, self.queue, self.versions, self.board = env, player, queue, versions, board
+        self.index, self.pull_every, self.lockstep = index, pull_every, lockstep
+        self.steps = self.number = self.version = 0
+        self.deviation: float | None = None
+        """Of this actor's noise; None: as the learner has it on the board."""
+        self._next_pull = 0
+
+    def play(self) -> None:
+        """Send one chunk after another, until told to stop."""
+        observation = self.env.reset()
+        begins = True
+        while True:
+            if self.lockstep:
+                self._wait_for(lambda: self.board.round > self.board.count(self.index, "round"))
+            chunk = self._free_chunk()
+            chunk.first[...] = observation
+            chunk.fresh[...] = self.env.episode_step == 0
+            steps = len(chunk.actions)
+            for t in range(steps):
+                if self.steps >= self._next_pull:
+                    self.pull()
+                observation = self._step(t, chunk, observation)
+            self.queue.send(steps, begins)
+            begins = False
+            self.board.add(self.index, "round")
+
+    def pull(self) -> None:
+        """Take the newest version; the very first one is waited for."""
+        start = time.perf_counter()
+        found = self.versions.pull(self.number)
+        while found is None and self.number == 0:
+            self._pause()
+            found = self.versions.pull(self.number)
+        pulled = time.perf_counter()
+        self.board.set(self.index, "refused", self.versions.refused)
+        self._next_pull = self.steps + self.pull_every
+        if found is None:  # nothing new
+            return
+        self.player.load(found.payload)
+        if self.number:  # the wait for the very first version is none of what a pull costs
+            self.board.add(self.index, "pulls")
+            self.board.add(self.index, "bytes", found.payload.nbytes)
+            self.board.spend(self.index, "pull", pulled - start)
+            self.board.spend(self.index, "load", time.perf_counter() - pulled)
+        self.number, self.version = found.number, found.version
+
+    def _step(self, t: int, chunk: Chunk, observation: Any) -> Any:
+        """One step of all copies, into place t of the chunk."""
+        if self.board.stopping:
+            raise Stop
+        start = time.perf_counter()
+        actions = self.player.act(observation, self.board.exploration if self.deviation is None else self.deviation)
+        acted = time.perf_counter()
+        step = self.env.step(self.player.to_world(actions))
+        if not self.env.spec.fixed_length:
+            actions = actions * step.alive[..., None]  # who has left plays zeros
+        stepped = time.perf_counter()
+        chunk.put(t, actions, step, self.version)
+        self.steps += 1
+        self.board.add(self.index, "steps")
+        self.board.spend(self.index, "act", acted - start)
+        self.board.spend(self.index, "environment", stepped - acted)
+        return step.observation
+
+    def _free_chunk(self) -> Chunk:
+        """A slot of the queue, waited for where the learner is behind."""
+        self._wait_for(lambda: self.queue.waiting < self.queue.slots)
+        chunk = self.queue.free()
+        assert chunk is not None
+        return chunk
+
+    def _wait_for(self, ready: Callable[[], bool]) -> None:
+        start = time.perf_counter()
+        while not ready():
+            self._pause()
+        self.board.spend(self.index, "wait", time.perf_counter() - start)
+
+    def _pause(self) -> None:
+        if self.board.stopping:
+            raise Stop
+        time.sleep(PAUSE)
+
+
+if __name__ == "__main__":
+    reporting(run)

@@ -1,0 +1,69 @@
+"""The board: a few numbers of every process that all processes see. Each number has one writer."""
+
+import numpy as np
+
+from shoal.actorq.shared import LINE, SharedMemory
+
+COUNTS = ("ticks", "steps", "pulls", "bytes", "refused", "number", "round")
+SECONDS = ("act", "environment", "pull", "load", "wait", "start")
+
+
+class Board:
+    """Flags of the learner, then two lines for each child process: its counts and its seconds."""
+
+    def __init__(self, memory: SharedMemory, children: int) -> None:
+        self._flags = memory.array(np.int64, (LINE // 8,))
+        self._counts = memory.array(np.int64, (children, 8), LINE)
+        self._seconds = memory.array(np.float64, (children, 8), LINE * (1 + children))
+
+    @staticmethod
+    def nbytes(children: int) -> int:
+        """Shared memory that a board takes."""
+        return LINE * (1 + 2 * children)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether all children are to end."""
+        return bool(self._flags[0])
+
+    def stop(self) -> None:
+        """Tell all children to end."""
+        self._flags[0] = 1
+
+    @property
+    def round(self) -> int:
+        """In lock-step: the round that actors may play."""
+        return int(self._flags[1])
+
+    @round.setter
+    def round(self, number: int) -> None:
+        self._flags[1] = number
+
+    @property
+    def exploration(self) -> float:
+        """How much the actors explore, where that changes with the run."""
+        return float(self._flags[2:3].view(np.float64)[0])
+
+    @exploration.setter
+    def exploration(self, value: float) -> None:
+        self._flags[2:3].view(np.float64)[0] = value
+
+    def count(self, child: int, name: str) -> int:
+        """One of a child's COUNTS."""
+        return int(self._counts[child, COUNTS.index(name)])
+
+    def add(self, child: int, name: str, amount: int = 1) -> None:
+        """Count up."""
+        self._counts[child, COUNTS.index(name)] += amount
+
+    def set(self, child: int, name: str, value: int) -> None:
+        """Set one of a child's COUNTS."""
+        self._counts[child, COUNTS.index(name)] = value
+
+    def seconds(self, child: int, name: str) -> float:
+        """One of a child's SECONDS."""
+        return float(self._seconds[child, SECONDS.index(name)])
+
+    def spend(self, child: int, name: str, seconds: float) -> None:
+        """Add to one of a child's SECONDS."""
+        self._seconds[child, SECONDS.index(name)] += seconds

@@ -1,0 +1,171 @@
+"""Experience on its way from an actor to the learner: a queue of whole chunks in shared memory, one for each actor.
+
+A chunk is T steps of an actor's copies, as raw arrays behind a small header. The actor fills the slot at the head of
+its queue and counts it up; the learner reads the one at the tail and counts that up. A chunk that was not finished is
+as if it had never been. Shape letters: T steps, E copies of this actor, N agents, O observation, A action.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.actorq.shared import LINE, SharedMemory, aligned, checksum
+from shoal.envs.base import EnvSpec, Step
+
+NUMBER, STEPS, BEGINS, CHECKSUM = range(4)
+"""Whole numbers in front of each chunk."""
+ATTEMPTS = 10
+"""Looks at a chunk before it is called damaged: on some processors its number can be seen before its contents."""
+
+
+class Chunk(NamedTuple):
+    """Some steps of an actor's copies."""
+
+    first: NDArray[np.float32]  # (E, N, O)  what was seen before the first step
+    fresh: NDArray[np.bool_]  # (E,)  whether that was the first observation of an episode
+    actions: NDArray[np.float32]  # (T, E, N, A)  as the ring keeps them
+    observation: NDArray[np.float32]  # (T, E, N, O)
+    final_observation: NDArray[np.float32]  # (T, E, N, O)
+    reward: NDArray[np.float32]  # (T, E, N)
+    terminated: NDArray[np.bool_]  # (T, E, N)
+    alive: NDArray[np.bool_]  # (T, E, N)
+    truncated: NDArray[np.bool_]  # (T, E)
+    ended: NDArray[np.bool_]  # (T, E)
+    version: NDArray[np.int64]  # (T,)  the learner's updates when the policy that acted was published
+    steps: int
+    begins: bool
+    """What came before `first` is unknown: a new actor's first chunk, or the one after a chunk that was lost."""
+
+    def put(self, t: int, actions: NDArray[np.float32], step: Step, version: int) -> None:
+        """Fill in step t."""
+        self.actions[t], self.version[t] = actions, version
+        for name in ("observation", "final_observation", "reward", "terminated", "alive", "truncated", "ended"):
+            getattr(self, name)[t] = getattr(step, name)
+
+    def step(self, t: int) -> Step:
+        """Step t as the world gave it."""
+        return Step(
+            self.observation[t], self.reward[t], self.terminated[t], self.truncated[t], self.alive[t], self.ended[t],
+            self.final_observation[t],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChunkLayout:
+    """Where the arrays of a chunk lie; both sides derive it from the same four sizes."""
+
+    agents: int
+    observation_size: int
+    action_size: int
+    copies: int
+    steps: int
+
+    @classmethod
+    def of(cls, spec: EnvSpec, copies: int, steps: int) -> "ChunkLayout":
+        """The layout for a world."""
+        return cls(spec.agents, spec.observation_size, spec.action_size, copies, steps)
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[type, tuple[int, ...], int]]:
+        """Type, shape and offset of every array."""
+        t, e, n, o, a = self.steps, self.copies, self.agents, self.observation_size, self.action_size
+        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
+            "first": (np.float32, (e, n, o)),
+            "fresh": (np.bool_, (e,)),
+            "actions": (np.float32, (t, e, n, a)),
+            "observation": (np.float32, (t, e, n, o)),
+            "final_observation": (np.float32, (t, e, n, o)),
+            "reward": (np.float32, (t, e, n)),
+            "terminated": (np.bool_, (t, e, n)),
+            "alive": (np.bool_, (t, e, n)),
+            "truncated": (np.bool_, (t, e)),
+            "ended": (np.bool_, (t, e)),
+            "version": (np.int64, (t,)),
+        }
+        placed, offset = {}, LINE
+        for name, (kind, shape) in shapes.items():
+            placed[name] = (kind, shape, offset)
+            offset += aligned(int(np.prod(shape)) * np.dtype(kind).itemsize)
+        return placed
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of one chunk with its header."""
+        kind, shape, offset = self.fields["version"]
+        return offset + aligned(int(np.prod(shape)) * np.dtype(kind).itemsize)
+
+
+class ChunkQueue:
+    """A queue of chunks, as its actor or the learner sees it."""
+
+    def __init__(self, memory: SharedMemory, layout: ChunkLayout, slots: int, offset: int = 0) -> None:
+        self.layout, self.slots = layout, slots
+        self.refused = 0
+        """Damaged chunks that were not taken."""
+        self._lost = False
+        self._head = memory.array(np.int64, (1,), offset)  # chunks put in, counted by the actor
+        self._tail = memory.array(np.int64, (1,), offset + LINE)  # chunks taken out, counted by the learner
+        self._headers, self._arrays, self._words = [], [], []
+        for k in range(slots):
+            at = offset + 2 * LINE + k * layout.nbytes
+            self._headers.append(memory.array(np.int64, (LINE // 8,), at))
+            fields = layout.fields.items()
+            self._arrays.append({name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in fields})
+            self._words.append(memory.array(np.uint64, ((layout.nbytes - LINE) // 8,), at + LINE))
+
+    @staticmethod
+    def nbytes(layout: ChunkLayout, slots: int) -> int:
+        """Shared memory that a queue takes."""
+        return 2 * LINE + slots * layout.nbytes
+
+    @property
+    def waiting(self) -> int:
+        """Whole chunks that nobody has taken yet."""
+        return int(self._head[0] - self._tail[0])
+
+    # ---- the actor's side --------------------------------------------------------------------------------------------
+
+    def free(self) -> Chunk | None:
+        """The slot to fill next; None: all are full."""
+        if self.waiting >= self.slots:
+            return None
+        return Chunk(**self._arrays[int(self._head[0]) % self.slots], steps=0, begins=False)
+
+    def send(self, steps: int, begins: bool) -> None:
+        """Hand over the slot that `free` gave, with so many steps in it."""
+        number = int(self._head[0])
+        header = self._headers[number % self.slots]
+        header[NUMBER], header[STEPS], header[BEGINS] = number, steps, begins
+        header[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0] = self._sum(number)
+        self._head[0] = number + 1
+
+    # ---- the learner's side ------------------------------------------------------------------------------------------
+
+    def next(self) -> Chunk | None:
+        """The oldest whole chunk, to be taken in before `done`; None: there is none. A damaged one is passed over."""
+        while self.waiting > 0:
+            number = int(self._tail[0])
+            for _ in range(ATTEMPTS):
+                header = self._headers[number % self.slots]
+                steps, begins = int(header[STEPS]), bool(header[BEGINS])
+                found = header[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
+                if header[NUMBER] == number and 0 < steps <= self.layout.steps and found == self._sum(number):
+                    return Chunk(**self._arrays[number % self.slots], steps=steps, begins=begins or self._lost)
+            self.refused += 1
+            self.done()
+            self._lost = True
+        return None
+
+    def done(self) -> None:
+        """The chunk that `next` gave is taken in; its slot is free again."""
+        self._tail[0] += 1
+        self._lost = False
+
+    def _sum(self, number: int) -> np.uint64:
+        """The checksum of a slot's contents and of what its header says about them."""
+        header = self._headers[number % self.slots]
+        said = np.uint64(header[NUMBER] * 4 + header[BEGINS]) ^ np.uint64(header[STEPS] << 40)
+        return np.uint64(checksum(self._words[number % self.slots])) ^ said

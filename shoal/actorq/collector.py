@@ -1,0 +1,194 @@
+"""What stands in the collector's place in a run with actors: chunks are taken in, from every actor at its own pace."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.actorq.chunks import Chunk
+from shoal.actorq.limiter import RateLimiter
+from shoal.actorq.system import QUANTIZER, ActorSystem
+from shoal.envs.base import Step, VectorEnv
+from shoal.errors import Diverged, UserError
+from shoal.replay import Ring
+from shoal.training.returns import Episode, ReturnTracker
+
+PAUSE = 0.0002
+"""Seconds between looks at what is waited for."""
+BREATH = 0.05
+"""Seconds after which a wait is over for now: the loop looks for signals."""
+PATIENCE = 600.0
+"""Seconds without any chunk after which a run is given up."""
+LAGS = 10_000
+"""Steps whose lag is remembered for the log."""
+
+
+class ActorCollector:
+    """Takes chunks from the actors' queues into the ring, and counts samples and whole episodes."""
+
+    def __init__(self, env: VectorEnv, ring: Ring, system: ActorSystem, limiter: RateLimiter) -> None:
+        """`env`: one copy of the world, of which only the spec is used."""
+        self.env, self.ring, self.system, self.limiter = env, ring, system, limiter
+        self.config = system.config
+        env.reset()  # a checkpoint asks for its state
+        self.episodes = self.samples = 0
+        self.updates = 0
+        """Of the learner; it tells."""
+        self.waited = 0.0
+        """Seconds in which the learner had nothing to do."""
+        self.lags: deque[int] = deque(maxlen=LAGS)
+        self._trackers: dict[int, ReturnTracker] = {}
+        self._last_chunk = time.monotonic()
+        self._begun = time.monotonic()
+
+    def ready(self) -> bool:
+        """Whether a chunk is there that may go in."""
+        size = self._chunk_size
+        return any(queue.waiting for queue in self.system.queues) and self.limiter.may_insert(size)
+
+    def step(self, phase: Callable[[str], None]) -> list[Episode]:
+        """Take in what has come; returns the episodes that ended with it."""
+        self.system.watch()
+        phase("replay insertion")
+        ended = self._take_round() if self.config.lockstep else self._take_waiting()
+        phase("other")
+        if ended is None:
+            self._pause()
+            return []
+        return ended
+
+    def _take_waiting(self) -> list[Episode] | None:
+        """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""
+        ended: list[Episode] = []
+        took = False
+        for k, queue in enumerate(self.system.queues):
+            if queue.waiting and self.limiter.may_insert(self._chunk_size) and (chunk := queue.next()) is not None:
+                ended += self._take(k, chunk)
+                queue.done()
+                took = True
+        return ended if took else None
+
+    def _take_round(self) -> list[Episode] | None:
+        """In lock-step: let every actor play one chunk with the newest version, and take them in in order."""
+        board = self.system.board
+        if board.count(QUANTIZER, "number") < self.system.numbers.latest:
+            return None
+        round_of = [board.count(1 + k, "round") for k in range(len(self.system.queues))]
+        if board.round == min(round_of) and not any(queue.waiting for queue in self.system.queues):
+            board.round += 1
+        if any(not queue.waiting for queue in self.system.queues):
+            return None
+        ended: list[Episode] = []
+        for k, queue in enumerate(self.system.queues):
+            chunk = queue.next()
+            if chunk is None:
+                raise UserError("A chunk of experience was damaged on its way; a run in lock-step cannot do without.")
+            ended += self._take(k, chunk)
+            queue.done()
+        return ended
+
+    @property
+    def _chunk_size(self) -> int:
+        layout = self.system.queues[0].layout
+        return layout.steps * layout.copies
+
+    def _take(self, k: int, chunk: Chunk) -> list[Episode]:
+        """A chunk of actor k into the ring."""
+        copies = np.arange(k * self.config.copies, (k + 1) * self.config.copies)
+        if chunk.begins:
+            self.ring.restart(chunk.first, copies)
+            self._trackers[k] = ReturnTracker(self.env.spec, chunk.fresh)
+        steps = slice(chunk.steps)
+        if not np.isfinite(chunk.actions[steps].sum()):
+            raise Diverged("The policy's actions are not numbers")
+        together = Step(*(getattr(chunk, name)[steps] for name in Step._fields))
+        self.ring.add_chunk(copies, chunk.actions[steps], together)
+        ended = [episode for t in range(chunk.steps) for episode in self._trackers[k].add(chunk.step(t))]
+        self.lags.extend((self.updates - chunk.version[steps]).tolist())
+        count = chunk.steps * len(copies)
+        self.episodes += len(ended)
+        self.samples += count
+        self.limiter.inserts += count
+        self._last_chunk = time.monotonic()
+        return ended
+
+    def _pause(self) -> None:
+        """Wait a moment for a chunk, unless the learner has something to do."""
+        start = time.monotonic()
+        if start - self._last_chunk > PATIENCE:
+            raise UserError(f"No actor has sent anything for {PATIENCE / 60:.0f} minutes.")
+        if self.config.lockstep:
+            time.sleep(PAUSE)
+        else:
+            while not self.ready() and not self.limiter.may_sample(self.config.batch):
+                time.sleep(PAUSE)
+                if time.monotonic() - start > BREATH:
+                    break
+        self.waited += time.monotonic() - start
+
+    # ---- what is told and kept -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The run begins, or goes on: start the processes."""
+        self.system.start(self.samples)
+        self._last_chunk = self._begun = time.monotonic()
+
+    def close(self) -> None:
+        """The run is over: end them."""
+        self.system.close()
+
+    def figures(self) -> dict[str, float | None]:
+        """Numbers for the log, by name."""
+        board, actors = self.system.board, range(1, 1 + self.config.actors)
+        steps = sum(board.count(k, "steps") for k in actors)
+        pulls = sum(board.count(k, "pulls") for k in actors)
+        seconds = {
+            name: sum(board.seconds(k, name) for k in actors) for name in ("act", "environment", "pull", "load", "wait")
+        }
+        lags = np.array(self.lags) if self.lags else None
+        refused = sum(board.count(k, "refused") for k in actors) + sum(queue.refused for queue in self.system.queues)
+        return {
+            "actors/lag_mean": None if lags is None else float(lags.mean()),
+            "actors/lag_p95": None if lags is None else float(np.percentile(lags, 95)),
+            "actors/samples_per_insert": self.limiter.achieved,
+            "actors/learner_wait_seconds": self.waited,
+            "actors/actor_wait_seconds": seconds["wait"],
+            "actors/step_us": 1e6 * seconds["act"] / steps if steps else None,
+            "actors/environment_us": 1e6 * seconds["environment"] / steps if steps else None,
+            "actors/pull_ms": 1e3 * seconds["pull"] / pulls if pulls else None,
+            "actors/load_ms": 1e3 * seconds["load"] / pulls if pulls else None,
+            "actors/bytes_per_pull": sum(board.count(k, "bytes") for k in actors) / pulls if pulls else None,
+            "actors/replaced": float(self.system.replaced),
+            "actors/refused": float(refused),
+        }
+
+    def bottleneck(self) -> tuple[str, float, float]:
+        """Which side the other waits for, and the shares of the time that the learner and the actors waited."""
+        passed = max(time.monotonic() - self._begun, 1e-9)
+        actors = range(1, 1 + self.config.actors)
+        waited = sum(self.system.board.seconds(k, "wait") for k in actors) / (passed * self.config.actors)
+        learner = self.waited / passed
+        return ("actors" if learner > waited else "learner"), learner, waited
+
+    def summary(self) -> str:
+        """One sentence on how the run went."""
+        side, learner, waited = self.bottleneck()
+        achieved = self.limiter.achieved
+        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert (set: {self.limiter.ratio:.3g})"
+        return (
+            f"The learner waited {learner:.0%} of the time and the actors {waited:.0%}: the bottleneck is the "
+            f"{side if side == 'learner' else 'actors’ side'}{ratio}."
+        )
+
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """Counters; what the actors are doing is not kept: they begin new episodes."""
+        counters = {"inserts": self.limiter.inserts, "sampled": self.limiter.samples}
+        return {}, {"episodes": self.episodes, "samples": self.samples, **counters}
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.episodes, self.samples = counters["episodes"], counters["samples"]
+        self.limiter.inserts, self.limiter.samples = counters["inserts"], counters["sampled"]

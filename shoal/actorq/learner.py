@@ -1,0 +1,62 @@
+"""The learner of a run with actors: updates as often as the rate limiter lets it, and publishes every version."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from shoal.actorq.collector import ActorCollector
+from shoal.algorithms.team import Team
+from shoal.replay import can_sample
+from shoal.replay.limited import Limited
+from shoal.training.learner import Learner
+from shoal.training.parts import Parts
+
+
+class ActorLearner(Learner):
+    """A learner that is never waited for: actors play its last version while it makes the next."""
+
+    def __init__(self, parts: Parts, collector: ActorCollector, team: Team) -> None:
+        super().__init__(parts)
+        self._team = team
+        self.collector, self.limiter, self.system = collector, collector.limiter, collector.system
+        self._published = [parameter.detach() for parameter in team.rollout_actors.flat]
+        count = sum(parameter.numel() for parameter in self._published)
+        self._row = torch.zeros(count + count % 2)  # a multiple of 8 bytes
+
+    def owes_update(self, samples: int) -> bool:
+        """Whether the rate limiter lets it sample; what has come goes in first."""
+        self.system.board.exploration = self._team.exploration
+        if self.config.lockstep:
+            return super().owes_update(samples) and self._draws_left()
+        if self.collector.ready():
+            return False
+        ready = self.limiter.may_sample(self.config.batch) and can_sample(self.ring, self.sampler)
+        return ready and self._draws_left()
+
+    def _draws_left(self) -> bool:
+        """Whether the transitions may be drawn often enough for one more update."""
+        if not isinstance(self.sampler, Limited):
+            return True
+        minibatches = 1 if self.config.minibatch == "shared" else self.collector.env.spec.agents
+        return self.sampler.left(self.ring) >= minibatches * self.config.batch
+
+    def update(self, phase: Callable[[str], None]) -> None:
+        """Update all agents once and publish the new version."""
+        super().update(phase)
+        self.limiter.samples += self.config.batch
+        self.publish()
+
+    def publish(self) -> None:
+        """Hand the present policy to the quantizer."""
+        self.system.board.exploration = self._team.exploration
+        numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
+        self._row[: numbers.numel()] = numbers
+        self.collector.updates = self.updates
+        self.system.publish(self._row.numpy(), self.updates)
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        super().load_state(arrays, counters)
+        self.collector.updates = self.updates

@@ -1,0 +1,94 @@
+"""What an actor plays with: a policy in some engine, with the exploration of training, and new versions as they come.
+
+Shape letters: E copies, N agents, O observation, A action.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from shoal.actorq.broadcast import from_payload, to_payload, with_numbers
+from shoal.actorq.versions import Bytes
+from shoal.envs.base import EnvSpec
+from shoal.inference.engine import Engine, make_engine
+from shoal.inference.explore import Explorer
+from shoal.inference.layers import Array
+from shoal.inference.policy import Policy
+
+EngineName = Literal["onnx", "numba", "native", "torch"]
+
+
+@dataclass(frozen=True)
+class Play:
+    """How all actors play."""
+
+    engine: str
+    precision: str
+    bits: int
+    """Of the numbers that are broadcast."""
+    copies: int
+
+    @property
+    def codes(self) -> bool:
+        """Whether versions travel as the engine itself keeps its weights."""
+        return self.precision == "int8"
+
+    def make_engine(self, network: Policy) -> Engine:
+        """The engine of an actor."""
+        return make_engine(network, self.engine, self.precision, batch=self.copies)  # type: ignore[arg-type]
+
+    def payload(self, policy: Policy, numbers: Array) -> Bytes:
+        """What is broadcast for these numbers of a policy."""
+        if self.codes:
+            from shoal.inference.packed_codes import pack_codes
+
+            return pack_codes(with_numbers(policy, numbers).network())
+        return to_payload(policy, numbers, self.bits)
+
+
+class Player(Protocol):
+    """Plays with the newest version that it was given."""
+
+    def act(self, observation: Array, deviation: float) -> Array:
+        """Noisy actions (E, N, A) as the replay ring keeps them, for observations (E, N, O).
+
+        `deviation`: of the noise, where the policy does not have its own; of Q values the probability of any choice.
+        """
+        ...
+
+    def to_world(self, actions: Array) -> Array:
+        """The same as the world takes them."""
+        ...
+
+    def load(self, payload: Bytes) -> None:
+        """Play another version from now on."""
+        ...
+
+
+class EnginePlayer:
+    """A player without torch."""
+
+    def __init__(self, policy: Policy, play: Play, seed: int) -> None:
+        self.policy, self.play = policy, play
+        self.explorer = Explorer(self.policy, play.make_engine, seed)
+        self.to_world = self.explorer.to_world
+
+    def act(self, observation: Array, deviation: float) -> Array:
+        """Noisy actions (E, N, A)."""
+        self.explorer.deviation = deviation
+        return self.explorer.explore(observation)
+
+    def load(self, payload: Bytes) -> None:
+        """Play another version: codes as they are, other numbers as float32."""
+        if self.play.codes:
+            self.explorer.engine.load_codes(payload)  # type: ignore[attr-defined]
+        else:
+            self.explorer.load(with_numbers(self.policy, from_payload(self.policy, payload, self.play.bits)))
+
+
+def make_player(policy: Policy, play: Play, spec: EnvSpec, seed: int) -> Player:
+    """The player for an engine; torch is imported only for its own."""
+    if play.engine == "torch":
+        from shoal.actorq.torch_player import TorchPlayer
+
+        return TorchPlayer(policy, play, spec, seed)
+    return EnginePlayer(policy, play, seed)

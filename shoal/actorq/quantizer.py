@@ -1,0 +1,48 @@
+"""The quantizer, a process of its own: takes the learner's newest numbers and broadcasts them in few bits."""
+
+import time
+from typing import Any
+
+from shoal.actorq.board import Board
+from shoal.actorq.child import live, reporting
+from shoal.actorq.player import Play
+from shoal.actorq.shared import SharedMemory
+from shoal.actorq.versions import Versions
+from shoal.inference.policy import Policy
+
+PAUSE = 0.0005
+"""Seconds between looks for a new version."""
+
+
+def run(told: dict[str, Any]) -> None:
+    """Broadcast until the learner says stop."""
+    board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
+    live(board, told["index"])
+    numbers = SharedMemory(told["numbers"]["size"], told["numbers"]["descriptor"])
+    payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
+    template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
+    policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
+    play = Play(**told["play"])
+    source, target = Versions(numbers, told["numbers_bytes"]), Versions(payloads, told["payload_bytes"])
+    broadcast(board, told["index"], policy, play, source, target)
+
+
+def broadcast(board: Board, index: int, policy: Policy, play: Play, source: Versions, target: Versions) -> None:
+    """Turn every newest version of the learner's into a payload; versions that come too fast are passed over."""
+    taken = 0
+    while not board.stopping:
+        found = source.pull(taken)
+        if found is None:
+            time.sleep(PAUSE)
+            continue
+        taken = found.number
+        start = time.perf_counter()
+        payload = play.payload(policy, found.payload[: 4 * policy.parameters].view("f4"))
+        target.publish(payload, found.version)
+        board.spend(index, "act", time.perf_counter() - start)
+        board.add(index, "steps")
+        board.set(index, "number", found.number)
+
+
+if __name__ == "__main__":
+    reporting(run)

@@ -1,0 +1,192 @@
+"""All processes of a run with actors: shared memory for them, starting, watching and replacing them, ending them."""
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.actorq.board import Board
+from shoal.actorq.child import Child
+from shoal.actorq.chunks import ChunkLayout, ChunkQueue
+from shoal.actorq.player import Play
+from shoal.actorq.shared import SharedMemory
+from shoal.actorq.versions import Versions, versions_bytes
+from shoal.envs.base import EnvSpec
+from shoal.errors import UserError, counted
+from shoal.inference.layers import Array
+from shoal.inference.policy import Policy
+from shoal.seeding import stream_seed
+from shoal.training.config import TrainConfig
+
+QUANTIZER = 0
+"""The quantizer's place on the board; actors follow."""
+SLOTS = 4
+"""Chunks that an actor may be ahead of the learner."""
+WATCH = 0.1
+"""Seconds between looks at the processes."""
+DEATHS = 3
+"""A process that dies so often before it has done anything is given up."""
+
+
+@dataclass
+class Post:
+    """One process's place: who holds it now, and how often it was filled anew."""
+
+    module: str
+    told: dict[str, Any]
+    descriptors: list[int]
+    index: int
+    child: Child | None = None
+    started: int = 0
+    barren: int = 0
+    """Processes in a row that died before they had done anything."""
+    done: int = 0
+    """What the board said the post had done when its present process was started."""
+
+
+class ActorSystem:
+    """The quantizer and the actors of a run, as the learner sees them."""
+
+    def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
+        self.config, self.policy, self.play = config, policy, play
+        self.replaced = 0
+        """Processes that were started anew."""
+        self.children = 1 + config.actors
+        self._layout = ChunkLayout.of(spec, config.copies, chunk_steps)
+        template = policy.to_bytes()
+        self._numbers_bytes = 4 * policy.parameters + 8
+        self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
+        sizes = {
+            "board": Board.nbytes(self.children),
+            "policy": len(template),
+            "numbers": versions_bytes(self._numbers_bytes),
+            "payloads": versions_bytes(self._payload_bytes),
+        }
+        self.memory = {name: SharedMemory(size) for name, size in sizes.items()}
+        self.memory["policy"].array(np.uint8, (len(template),))[:] = np.frombuffer(template, np.uint8)
+        self.board = Board(self.memory["board"], self.children)
+        self.numbers = Versions(self.memory["numbers"], self._numbers_bytes)
+        self.payloads = Versions(self.memory["payloads"], self._payload_bytes)
+        self.queues: list[ChunkQueue] = []
+        self.posts = [self._quantizer(len(template))]
+        for k in range(config.actors):
+            chunks = SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS))
+            self.queues.append(ChunkQueue(chunks, self._layout, SLOTS))
+            self.posts.append(self._actor(k, len(template), chunks))
+        self._watched, self._samples = 0.0, 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the processes have been started."""
+        return self.posts[0].child is not None
+
+    def start(self, samples: int) -> None:
+        """Start all processes, after so many samples of the run: a resumed one plays other episodes."""
+        self._watched, self._samples = time.monotonic(), samples
+        for post in self.posts:
+            self._fill(post)
+
+    def publish(self, numbers: Array, version: int) -> None:
+        """Hand the policy's numbers to the quantizer; nobody waits."""
+        self.numbers.publish(numbers.view(np.uint8), version)
+
+    def watch(self) -> None:
+        """Look after the processes now and then: a fault of theirs is raised here, a dead or silent one replaced."""
+        now = time.monotonic()
+        passed = now - self._watched
+        if passed < WATCH:
+            return
+        self._watched = now
+        for post in self.posts:
+            assert post.child is not None
+            # of a time in which this process itself was stopped, only a part counts
+            if not post.child.alive(self.board.count(post.index, "ticks"), min(passed, 1.0)):
+                post.child.raise_fault()
+                self._replace(post)
+
+    def close(self) -> None:
+        """End all processes; those that do not end by themselves are killed."""
+        self.board.stop()
+        deadline = time.monotonic() + 1.0
+        for post in self.posts:
+            if post.child is not None:
+                while post.child.process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.005)
+                post.child.kill()
+                post.child = None
+
+    def _fill(self, post: Post) -> None:
+        """Start a process for a post."""
+        post.done = self.board.count(post.index, "steps")
+        told = post.told | seeds(self.config.seed, post.index - 1, self._samples, post.started)
+        ticks = self.board.count(post.index, "ticks")
+        post.child = Child(post.module, told, post.descriptors, post.index, ticks)
+        post.started += 1
+
+    def _replace(self, post: Post) -> None:
+        """A new process in place of one that is dead or silent; what it had not sent is lost."""
+        assert post.child is not None
+        code = post.child.process.poll()
+        post.child.kill()
+        post.barren = 0 if self.board.count(post.index, "steps") > post.done else post.barren + 1
+        if post.barren >= DEATHS:
+            how = "without a sign of life" if code is None else f"by signal {-code}" if code < 0 else f"with {code}"
+            what = "quantizer" if post.index == QUANTIZER else f"actor {post.index - 1}"
+            raise UserError(f"The {what} ended {how} {counted(DEATHS, 'time')} in a row before its first step.")
+        self.replaced += 1
+        self._fill(post)
+
+    def _common(self, template: int) -> dict[str, Any]:
+        """What every process is told."""
+        shared = {name: {"descriptor": memory.descriptor, "size": memory.size} for name, memory in self.memory.items()}
+        return shared | {
+            "children": self.children,
+            "policy_bytes": template,
+            "payload_bytes": self._payload_bytes,
+            "play": dataclasses.asdict(self.play),
+        }
+
+    def _quantizer(self, template: int) -> Post:
+        told = self._common(template) | {"numbers_bytes": self._numbers_bytes}
+        descriptors = [memory.descriptor for memory in self.memory.values()]
+        return Post("shoal.actorq.quantizer", told, descriptors, QUANTIZER)
+
+    def _actor(self, k: int, template: int, chunks: SharedMemory) -> Post:
+        config, policy = self.config, self.policy
+        assert policy.exploration is not None
+        deviation = None if policy.exploration.values else deviation_of(k, config.actors, config.exploration_noise)
+        told = self._common(template) | {
+            "config": dataclasses.asdict(config),
+            "chunks": {"descriptor": chunks.descriptor, "size": chunks.size},
+            "chunk_steps": self._layout.steps,
+            "slots": SLOTS,
+            "lockstep": config.lockstep,
+            "processor": processor_of(k, config.actors),
+            "deviation": deviation,
+        }
+        descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
+        return Post("shoal.actorq.actor", told, descriptors, 1 + k)
+
+
+def seeds(seed: int, actor: int, samples: int, started: int) -> dict[str, int]:
+    """Of an actor's worlds and noise; the first actor of a run begins as the loop without actors does."""
+    if (actor, samples, started) == (0, 0, 0):
+        return {"world_seed": seed, "noise_seed": stream_seed(seed, "exploration")}
+    name = f"actor {actor} after {samples} samples, {started} before it"
+    return {kind: stream_seed(seed, f"{name}: {kind}") % 2**62 for kind in ("world_seed", "noise_seed")}
+
+
+def processor_of(actor: int, actors: int) -> int | None:
+    """The processor of an actor's own, where there are enough for all of them and the learner."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[1 + actor] if len(usable) > actors else None
+
+
+def deviation_of(actor: int, actors: int, noise: float) -> float:
+    """Standard deviation of an actor's exploration: spread evenly from 0 to twice the noise of a single one."""
+    return noise if actors == 1 else 2 * noise * actor / (actors - 1)

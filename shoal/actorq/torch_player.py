@@ -1,0 +1,52 @@
+"""An actor's player in PyTorch: the very networks and noise of the loop without actors, so the very same actions."""
+
+import torch
+
+from shoal.actorq.broadcast import from_payload, shapes
+from shoal.actorq.player import Play
+from shoal.actorq.versions import Bytes
+from shoal.algorithms.noise import Noise
+from shoal.envs.base import EnvSpec
+from shoal.inference.layers import Array
+from shoal.inference.policy import Policy
+from shoal.networks import Actors
+from shoal.networks.actors import Kind
+
+
+class TorchPlayer:
+    """Stacked actors in float32."""
+
+    def __init__(self, policy: Policy, play: Play, spec: EnvSpec, seed: int) -> None:
+        torch.set_num_threads(1)
+        assert policy.exploration is not None
+        kinds: dict[str, Kind] = {"argmax": "categorical", "box": "deterministic", "gaussian": "gaussian"}
+        kind = "values" if policy.exploration.values else kinds[policy.head.kind]
+        hidden = [outputs for _, _, outputs in shapes(policy)[:-1]]
+        generator = torch.Generator().manual_seed(0)
+        hard = policy.exploration.one_hot
+        self.actors = Actors(spec, hidden, kind, generator, hard).requires_grad_(False)
+        self.policy, self.bits = policy, play.bits
+        self.noise = Noise(seed, torch.device("cpu"))
+        low, high = spec.action_low, spec.action_high
+        self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
+
+    @torch.inference_mode()
+    def act(self, observation: Array, deviation: float) -> Array:
+        """Noisy actions (E, N, A)."""
+        head = self.actors(torch.from_numpy(observation).transpose(0, 1))
+        return self.actors.explore(head, self.noise, deviation).transpose(0, 1).contiguous().numpy()
+
+    def to_world(self, actions: Array) -> Array:
+        """Boxes from [-1, 1] to the world's units, choices as they are."""
+        if self._box is None:
+            return actions
+        middle, half = self._box
+        return (middle + half * actions).astype(actions.dtype)
+
+    def load(self, payload: Bytes) -> None:
+        """Copy other numbers over the present ones."""
+        numbers = torch.from_numpy(from_payload(self.policy, payload, self.bits))
+        at = 0
+        for parameter in self.actors.flat:
+            parameter.copy_(numbers[at : at + parameter.numel()].view(parameter.shape))
+            at += parameter.numel()

@@ -1,0 +1,69 @@
+"""The builder of a run with actors: the engine's team and ring, with actors in other processes to fill it."""
+
+import dataclasses
+import math
+
+import torch
+
+from shoal.actorq.collector import ActorCollector
+from shoal.actorq.learner import ActorLearner
+from shoal.actorq.limiter import RateLimiter, check_limits
+from shoal.actorq.player import Play
+from shoal.actorq.system import ActorSystem
+from shoal.algorithms.team import Team
+from shoal.inference.engine import make_engine
+from shoal.inference.policy import Policy
+from shoal.quantization.export import from_team
+from shoal.replay import Ring
+from shoal.replay.limited import Limited
+from shoal.training import engine
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env
+from shoal.training.parts import Parts
+from shoal.training.setup import compile_loops
+
+__all__ = ["build_parts", "compile_loops"]
+
+CHUNK = 64
+"""Transitions of a chunk, about."""
+
+
+def build_parts(config: TrainConfig, device: torch.device) -> Parts:
+    """The engine's parts for the copies of all actors, and what takes the place of its collector and learner."""
+    together = dataclasses.replace(config, copies=config.copies * config.actors)
+    parts = engine.build_parts(together, device, build_env(config, 1, config.seed, stagger=False))
+    assert isinstance(parts.team, Team) and isinstance(parts.ring, Ring)
+    policy = from_team(parts.team)
+    play = chosen_play(config, policy)
+    steps = chunk_steps(config)
+    limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
+    if config.max_times_sampled is not None:
+        parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
+    system = ActorSystem(config, parts.env.spec, policy, play, steps)
+    collector = ActorCollector(parts.env, parts.ring, system, limiter)
+    team = parts.team
+    parts = dataclasses.replace(parts, config=config, collector=collector)
+    return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
+
+
+def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
+    """Of the ratio that is set; with --max-times-sampled alone nobody waits for a ratio."""
+    ratio, most = config.samples_per_insert or config.batch / config.update_every, config.max_times_sampled
+    free = most is not None and config.samples_per_insert is None
+    limit = None if free else most
+    buffer = check_limits(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)
+    return RateLimiter(ratio, config.warmup, math.inf if free else buffer)
+
+
+def chunk_steps(config: TrainConfig) -> int:
+    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played."""
+    return max(1, min(config.pull_every, CHUNK // config.copies))
+
+
+def chosen_play(config: TrainConfig, policy: Policy) -> Play:
+    """How the actors play; with engine auto, the one whose call is quickest here for their number of copies."""
+    name = config.actor_engine
+    bits = config.broadcast_bits or (8 if config.actor_precision == "int8" else 32)
+    if name == "auto":
+        name = make_engine(policy.network(), "auto", config.actor_precision, batch=config.copies).name  # type: ignore[assignment]
+    return Play(name, config.actor_precision, bits, config.copies)

@@ -1,0 +1,183 @@
+"""Whole runs with actors: the same bits in lock-step, every engine, faults and kills, wrong settings."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal import TrainConfig, train
+from shoal.errors import UserError
+from shoal.training.evaluation import load_team
+from shoal.training.loop import Silent, Training
+
+SMALL = TrainConfig(
+    episodes=40, copies=2, episode_length=5, warmup=40, batch=16, hidden=(8, 8), update_every=8, evaluate_episodes=0,
+    tensorboard=False, threads=1, checkpoint_every=0, log_every=10,
+)  # fmt: skip
+ACTORS = dataclasses.replace(SMALL, actors=1, pull_every=4)
+
+
+def weights(run):
+    return load_team(Path(run), print)[0].weights()
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"algorithm": "masac", "env": "gym:Pendulum-v1"},
+        {"algorithm": "dqn", "env": "gym:CartPole-v1", "epsilon_decay": 100},
+    ],
+)
+def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, settings):
+    plain = dataclasses.replace(SMALL, out=str(tmp_path / "plain"), **settings)
+    actors = dataclasses.replace(
+        plain, actors=1, actor_engine="torch", lockstep=True, pull_every=1, out=str(tmp_path / "actors")
+    )
+    first, second = train(plain), train(actors)
+    assert first.updates == second.updates > 5 and first.env_steps == second.env_steps
+    assert first.return_mean == second.return_mean
+    same(weights(plain.out), weights(actors.out))
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "bits"),
+    [("numba", "float32", 4), ("onnx", "float32", 16), ("onnx", "float16", None), ("onnx", "int8", None),
+     ("native", "int8", None), ("auto", "int8", 8), ("torch", "float32", 2)],
+)  # fmt: skip
+def test_every_engine_plays(tmp_path, engine, precision, bits):
+    config = dataclasses.replace(
+        ACTORS, actor_engine=engine, actor_precision=precision, broadcast_bits=bits, out=str(tmp_path / "run")
+    )
+    result = train(config)
+    assert result.finished and result.episodes >= 40 and result.updates > 5
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["actors/bytes_per_pull"] > 0 and line["actors/refused"] == 0 and line["actors/lag_mean"] >= 0
+
+
+def test_no_transition_is_sampled_more_often_than_allowed(tmp_path):
+    config = dataclasses.replace(ACTORS, max_times_sampled=1, episodes=400, out=str(tmp_path / "run"))
+    meddler = Meddler(None)
+    result = train(config, observer=meddler)
+    learner = meddler.training.learner
+    assert result.finished and learner.sampler.times.max() == 1
+    assert 0 < learner.updates * config.batch <= result.env_steps
+
+
+class Meddler(Silent):
+    """Does something to the run's processes, once, after some samples."""
+
+    def __init__(self, meddle, after=60):
+        self.meddle, self.after, self.training, self.told = meddle, after, None, []
+
+    def tell(self, sentence):
+        self.told.append(sentence)
+
+    def advance(self, training):
+        self.training = training
+        if self.meddle is not None and training.samples >= self.after:
+            self.meddle(training.collector.system)
+            self.meddle = None
+
+
+@pytest.mark.parametrize(("post", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
+def test_a_process_that_is_killed_or_stopped_is_replaced(tmp_path, monkeypatch, post, number):
+    monkeypatch.setattr("shoal.actorq.child.SILENT", 1.0)
+    config = dataclasses.replace(ACTORS, actors=2, episodes=4_000, out=str(tmp_path / "run"))
+    meddler = Meddler(lambda system: os.kill(system.posts[post].child.process.pid, number))
+    result = train(config, observer=meddler)
+    system = meddler.training.collector.system
+    assert result.finished and result.episodes >= 4_000 and system.replaced == 1
+    assert not system.running
+    assert meddler.told[-1].startswith("The learner waited ")
+
+
+def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypatch):
+    (tmp_path / "broken_world.py").write_text(
+        "import gymnasium\nimport numpy as np\n\n\n"
+        "class Broken(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    steps = 0\n\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return np.zeros(2, np.float32), {}\n\n"
+        "    def step(self, action):\n"
+        "        Broken.steps += 1\n"
+        "        if Broken.steps > 50:\n"
+        "            raise ZeroDivisionError('the ice is thin')\n"
+        "        return np.zeros(2, np.float32), 0.0, False, False, {}\n\n\n"
+        "gymnasium.register('Broken-v0', 'broken_world:Broken', max_episode_steps=5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = dataclasses.replace(ACTORS, env="gym:broken_world:Broken-v0", episode_length=None, episodes=1_000)
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*the ice is thin"):
+        train(dataclasses.replace(config, out="run"))
+
+
+def test_a_learner_that_is_killed_leaves_no_process_and_is_resumed(tmp_path):
+    words = (
+        "train --actors 2 --episodes 100000 --copies 2 --episode-length 5 --warmup 40 --batch 16 --hidden 8 8 "
+        "--update-every 8 --evaluate-episodes 0 --no-tensorboard --threads 1 --checkpoint-every 20 --quiet"
+    )
+    command = [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())", *words.split()]
+    process = subprocess.Popen([*command, "--out", str(tmp_path / "run")], stderr=subprocess.DEVNULL)
+    while len(list((tmp_path / "run").glob("checkpoints/0*"))) < 2:
+        time.sleep(0.05)
+        assert process.poll() is None
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) == 3
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in children)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["actors"] == 2
+    meddler = Meddler(lambda system: os.kill(os.getpid(), signal.SIGINT), after=0)
+    done = int(sorted((tmp_path / "run").glob("checkpoints/0*"))[-1].name)
+    result = train(TrainConfig(out=str(tmp_path / "run")), resume=True, observer=meddler)
+    assert result.signal == signal.SIGINT and result.episodes >= done
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"actors": 0}, "--pull-every is for runs with actors, but --actors is 0"),
+        ({"pull_every": 0}, "--pull-every is 0"),
+        ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
+        ({"samples_per_insert": float("nan")}, "--samples-per-insert is nan"),
+        ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
+        ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
+        ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
+        ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
+        ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
+        ({"implementation": "reference", "copies": 1}, "--actors is the engine's only"),
+        ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
+        ({"warmup": 50, "capacity": 40}, "--warmup is 50, but --capacity holds"),
+    ],
+)
+def test_what_cannot_be(settings, said):
+    with pytest.raises(UserError, match=said):
+        Training(dataclasses.replace(ACTORS, **settings).checked())

@@ -1,0 +1,169 @@
+"""D4PG and DQN written plainly, one agent and one row after the other where that says most: the oracle."""
+
+import torch
+
+from shoal.replay import Returns
+from tests.algorithms.plain import Net, actor_nets
+
+
+class NormedNet(Net):
+    """A network whose first hidden layer is normalised and squashed; gain and offset are its last parameters."""
+
+    def __call__(self, x):
+        layers, (gain, offset) = self.p[:-2], self.p[-2:]
+        for k in range(0, len(layers), 2):
+            x = x @ layers[k] + layers[k + 1]
+            if k == 0:
+                mean = x.mean(-1, keepdim=True)
+                variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+                x = torch.tanh((x - mean) / torch.sqrt(variance + 1e-5) * gain + offset)
+            elif k + 2 < len(layers):
+                x = torch.relu(x)
+        return x
+
+
+def atom_critic_nets(critics):
+    """One Net per agent out of stacked critics."""
+    nets = []
+    for i in range(critics.agents):
+        rest = [(w[i], b[i, 0]) for w, b in zip(critics.rest.weights, critics.rest.biases, strict=True)]
+        layers = [(critics.first[:, i], critics.first_bias[i, 0]), *rest]
+        if critics.norm is None:
+            nets.append(Net(layers))
+        else:
+            nets.append(NormedNet([*layers, (critics.norm.gain[i, 0], critics.norm.offset[i, 0])]))
+    return nets
+
+
+def plain_projection(probability, reward, discount, atoms):
+    """One row's distribution of reward + discount · Z on the atoms, by a loop over them; works on fractions, too."""
+    low, high, step = atoms[0], atoms[-1], (atoms[-1] - atoms[0]) / (len(atoms) - 1)
+    projected = [0 * probability[0]] * len(atoms)
+    for p, z in zip(probability, atoms, strict=True):
+        moved = min(max(reward + discount * z, low), high)
+        for k, atom in enumerate(atoms):
+            nearness = 1 - abs(moved - atom) / step
+            if nearness > 0:
+                projected[k] = projected[k] + p * nearness
+    return projected
+
+
+class PlainTeam:
+    """What both have in common; batches are (M, B, ...), M = 1 shared or N independent."""
+
+    def __init__(self, team):
+        self.spec, self.c = team.spec, team.config
+        self.n, self.o, self.a = self.spec.agents, self.spec.observation_size, self.spec.action_size
+        self.actors, self.target_actors = actor_nets(team.actors), actor_nets(team.actors)
+        self.updates = 0
+
+    def rows(self, batch):
+        """Per agent: its joint rows, next joint rows, rewards, bootstraps and weights."""
+        found = []
+        for i in range(self.n):
+            m = i if len(batch.joint) > 1 else 0
+            dtype = torch.from_numpy(batch.joint).dtype
+            steps = torch.ones(batch.joint.shape[1], dtype=dtype)
+            if isinstance(batch, Returns):
+                steps = torch.from_numpy(batch.steps[m]).to(dtype)
+            goes_on = torch.from_numpy(~batch.terminated[m, :, i]).to(dtype)
+            weight = torch.from_numpy(batch.alive[m, :, i]).to(dtype)
+            found.append(
+                (
+                    torch.from_numpy(batch.joint[m].copy()),
+                    torch.from_numpy(batch.next_joint[m].copy()),
+                    torch.from_numpy(batch.reward[m, :, i].copy()),
+                    self.c.discount**steps * goes_on,
+                    weight / weight.sum().clamp_min(1),
+                )
+            )
+        return found
+
+    def own(self, joint, i):
+        """What agent i saw."""
+        return joint[:, i * self.o : (i + 1) * self.o]
+
+    def step(self, net, loss):
+        net.descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
+
+    def follow(self, pairs):
+        self.updates += 1
+        if self.updates % self.c.target_period == 0:
+            for target, online in pairs:
+                target.follow(online, self.c.tau)
+
+
+class PlainD4PG(PlainTeam):
+    """One agent after the other."""
+
+    def __init__(self, team):
+        super().__init__(team)
+        self.critics, self.target_critics = atom_critic_nets(team.critics), atom_critic_nets(team.critics)
+        self.atoms = [
+            self.c.v_min + k * (self.c.v_max - self.c.v_min) / (self.c.atoms - 1) for k in range(self.c.atoms)
+        ]
+
+    def act(self, net, obs, i, noise):
+        size = self.spec.action_sizes[i]
+        head = net(obs)[:, :size]
+        if self.spec.discrete:
+            action = torch.softmax(head + noise[:, :size], -1)
+        else:
+            action = torch.tanh(head)
+        padding = obs.new_zeros(len(obs), self.a - size)
+        return torch.cat([action, padding], 1), (head**2).mean(-1)
+
+    def update(self, batch, next_noise, own_noise):
+        n, o, a = self.n, self.o, self.a
+        rows = batch.joint.shape[1]
+        gathered = self.rows(batch)
+        stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
+        targets = []
+        for i, (joint, next_joint, reward, bootstrap, _) in enumerate(gathered):
+            m = i if len(batch.joint) > 1 else 0
+            actions = []
+            for j in range(n):
+                noise = next_noise[j, m * rows : (m + 1) * rows]
+                action, _ = self.act(self.target_actors[j], self.own(next_joint, j), j, noise)
+                actions.append(action.detach() * torch.from_numpy(stays[m, :, j]).to(joint.dtype)[:, None])
+            x = torch.cat([next_joint[:, : n * o], *actions], 1)
+            p = torch.softmax(self.target_critics[i](x), -1).detach()
+            projected = [
+                plain_projection(p[b].tolist(), float(reward[b]), float(bootstrap[b]), self.atoms) for b in range(rows)
+            ]
+            targets.append(torch.tensor(projected, dtype=joint.dtype))
+        for i, (joint, _, _, _, weight) in enumerate(gathered):
+            cross_entropy = -(targets[i] * torch.log_softmax(self.critics[i](joint), -1)).sum(-1)
+            self.step(self.critics[i], (weight * cross_entropy).sum())
+        losses = []
+        for i, (joint, _, _, _, weight) in enumerate(gathered):
+            own, penalty = self.act(self.actors[i], self.own(joint, i), i, own_noise[i])
+            played = [joint[:, n * o + j * a : n * o + (j + 1) * a] for j in range(n)]
+            x = torch.cat([joint[:, : n * o], *[own if j == i else played[j] for j in range(n)]], 1)
+            q = (torch.softmax(self.critics[i](x), -1) * torch.tensor(self.atoms, dtype=x.dtype)).sum(-1)
+            losses.append((weight * (self.c.logit_penalty * penalty - q)).sum())
+        for i, loss in enumerate(losses):
+            self.step(self.actors[i], loss)
+        self.follow(
+            [*zip(self.target_actors, self.actors, strict=True), *zip(self.target_critics, self.critics, strict=True)]
+        )
+
+
+class PlainDQN(PlainTeam):
+    """One agent after the other, and of a row only what is needed."""
+
+    def update(self, batch):
+        for i, (joint, next_joint, reward, bootstrap, weight) in enumerate(self.rows(batch)):
+            size = self.spec.action_sizes[i]
+            loss = 0.0
+            for b in range(len(joint)):
+                after = self.own(next_joint, i)[b]
+                values = self.target_actors[i](after).detach()[:size]
+                best = int((self.actors[i](after).detach()[:size] if self.c.double else values).argmax())
+                target = reward[b] + bootstrap[b] * values[best]
+                first = self.n * self.o + i * self.a
+                played = int(joint[b, first : first + size].argmax())
+                error = (self.actors[i](self.own(joint, i)[b])[played] - target).abs()
+                loss = loss + weight[b] * (0.5 * error**2 if error < 1 else error - 0.5)
+            self.step(self.actors[i], loss)
+        self.follow(zip(self.target_actors, self.actors, strict=True))

@@ -1,0 +1,63 @@
+"""Settings that differ by algorithm."""
+
+import pytest
+
+from shoal import TrainConfig
+from shoal.algorithms import LearnConfig
+from shoal.errors import UserError
+
+
+def test_the_papers_settings_are_the_defaults():
+    for algorithm in ("maddpg", "masac"):
+        config = LearnConfig(algorithm=algorithm)
+        assert (config.hidden, config.learning_rate, config.discount, config.tau) == ((64, 64), 0.01, 0.95, 0.01)
+        assert (config.batch, config.warmup, config.update_every, config.clip) == (1024, 25_600, 100, 0.5)
+        assert (config.clip_by, config.target_period, config.n_step, config.atoms) == ("variable", 1, 1, None)
+    config = LearnConfig(algorithm="d4pg")
+    assert (config.atoms, config.n_step, config.discount, config.batch) == (51, 5, 0.99, 256)
+    assert (config.learning_rate, config.target_period, config.tau) == (1e-4, 100, 1.0)
+
+
+def test_what_is_given_stays():
+    config = TrainConfig(algorithm="d4pg", hidden=(8,), n_step=1, atoms=11).checked()
+    assert (config.hidden, config.n_step, config.atoms, config.batch) == ((8,), 1, 11, 256)
+    assert config == config.checked()
+
+
+@pytest.mark.parametrize(
+    ("given", "tau", "period"),
+    [
+        ({}, 1.0, 100),
+        ({"tau": 0.01}, 0.01, 1),
+        ({"target_period": 7}, 1.0, 7),
+        ({"tau": 0.5, "target_period": 7}, 0.5, 7),
+    ],
+    ids=str,
+)
+def test_targets_are_copied_in_periods_or_moved_slowly(given, tau, period):
+    config = LearnConfig(algorithm="dqn", **given)
+    assert (config.tau, config.target_period) == (tau, period)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"atoms": 51}, "--atoms is a setting of d4pg, but --algorithm is maddpg"),
+        ({"algorithm": "d4pg", "epsilon": 0.1}, "--epsilon is a setting of dqn, but --algorithm is d4pg"),
+        ({"algorithm": "d4pg", "v_min": 1.0, "v_max": 1.0}, "--v-min is 1.0, but must be below --v-max"),
+        ({"algorithm": "d4pg", "atoms": 1}, "--atoms is 1, but must be from 2"),
+        ({"algorithm": "dqn", "critic_hidden": (8,)}, "settings of critics, which dqn does not have"),
+        ({"algorithm": "dqn", "layer_norm": True}, "settings of critics, which dqn does not have"),
+        ({"algorithm": "dqn", "epsilon": 1.5}, "--epsilon is 1.5"),
+        ({"algorithm": "masac", "n_step": 2}, "--n-step is 2, but masac bootstraps after every step"),
+        ({"n_step": 0}, "--n-step is 0"),
+        ({"target_period": 0}, "--target-period is 0"),
+        ({"critic_hidden": ()}, "--critic-hidden is"),
+        ({"implementation": "reference", "algorithm": "dqn"}, "--algorithm dqn is the engine's only"),
+        ({"implementation": "reference", "n_step": 3}, "--n-step is the engine's only"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        TrainConfig(**settings).checked()
