@@ -16,7 +16,7 @@ from shoal.inference.onnx_engine import OnnxEngine
 from shoal.inference.packed_codes import pack_codes
 from tests.inference.policies import image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
-from tests.inference.test_engines import SHAPES, noise_for
+from tests.inference.test_engine import SHAPES, noise_for
 
 BATCH = ROWS + 5
 EXACT = ("relu", "leaky-relu", "none")

@@ -91,7 +91,7 @@ def test_what_cannot_be_packed():
     policy = random_policy()
     with pytest.raises(UserError, match="convolutions"):
         pack_codes(image_policy())
-    with pytest.raises(UserError, match="native engine has no grids"):
+    with pytest.raises(UserError, match="native engine does not support frozen input grids"):
         pack_codes(few_bits(policy, observations(policy)))
     with pytest.raises(UserError, match="bits is 9"):
         pack_codes(policy, 9)
