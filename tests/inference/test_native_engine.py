@@ -145,6 +145,6 @@ def test_the_choice_of_an_engine():
     assert make_engine(random_policy(hidden=(), observation=(2**16 + 1,)), "auto", "int8").name == "onnx"
     with pytest.raises(UserError, match="convolutions"):
         make_engine(image_policy(), "native", "int8")
-    with pytest.raises(UserError, match="no precision 'float32'"):
+    with pytest.raises(UserError, match="does not support the precision 'float32'"):
         make_engine(policy, "native")
     assert NativeEngine(policy).nbytes == pack_codes(policy, safe_bits()).size
