@@ -41,6 +41,7 @@ class ActorCollector:
         """Seconds in which the learner had nothing to do."""
         self.lags: deque[int] = deque(maxlen=LAGS)
         self._trackers: dict[int, ReturnTracker] = {}
+        self._turn = 0
         self._last_chunk = time.monotonic()
         self._begun = time.monotonic()
 
@@ -64,10 +65,15 @@ class ActorCollector:
         """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""
         ended: list[Episode] = []
         took = False
-        for k, queue in enumerate(self.system.queues):
-            if queue.waiting and self.limiter.may_insert(self._chunk_size) and (chunk := queue.next()) is not None:
+        queues = self.system.queues
+        for _ in queues:
+            if not self.limiter.may_insert(self._chunk_size):
+                break
+            k = self._turn
+            self._turn = (k + 1) % len(queues)  # the next call begins with the next actor, so that none is left out
+            if (chunk := queues[k].next()) is not None:
                 ended += self._take(k, chunk)
-                queue.done()
+                queues[k].done()
                 took = True
         return ended if took else None
 

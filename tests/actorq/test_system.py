@@ -181,3 +181,11 @@ def alive(pid):
 def test_what_cannot_be(settings, said):
     with pytest.raises(UserError, match=said):
         Training(dataclasses.replace(ACTORS, **settings).checked())
+
+
+def test_no_actor_is_left_out_where_the_learner_is_slow(tmp_path):
+    """Only a chunk at a time may go in: every actor gets its turn."""
+    config = dataclasses.replace(ACTORS, actors=3, update_every=1, episodes=300, out=str(tmp_path / "run"))
+    meddler = Meddler(None)
+    train(config, observer=meddler)
+    assert meddler.training.ring.added.min() > 0.5 * meddler.training.ring.added.mean()
