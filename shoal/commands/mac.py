@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from shoal.arguments import numbers, overview, parse
+from shoal.arguments import numbers, options_of, overview, parse
 from shoal.console import output_file, print_json, print_result, progress_bar, put
 from shoal.errors import UserError, printable
 
@@ -45,7 +45,8 @@ def mac_describe(argv: list[str]) -> int:
     command = parse(DescribeCommand, mac_describe, argv)
     from shoal.numerics.describe import describe_name
 
-    found = describe_name(command.name, command.cfg)
+    with options_of(command):
+        found = describe_name(command.name, command.cfg)
     if command.json:
         print_json(found.data)
     else:
@@ -77,7 +78,8 @@ def mac_area(argv: list[str]) -> int:
     from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
+    with options_of(command):
+        found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
         print_json(found.made_by("mac", "area", *argv).to_json())
     else:
@@ -116,7 +118,7 @@ def mac_sweep(argv: list[str]) -> int:
     from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
-    with progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
+    with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
         found = sweep_result(sweep(units, inner, command.scale, command.seed, advance), command.scale)
     if picture:
         from shoal.report.panels import draw_figure
