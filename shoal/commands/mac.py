@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shoal.arguments import numbers, options_of, overview, parse
-from shoal.console import output_file, print_json, print_result, progress_bar, put
+from shoal.console import output_file, print_json, print_result, progress_bar, put, write_json
 from shoal.errors import UserError, printable
 
 
@@ -107,7 +107,7 @@ def mac_sweep(argv: list[str]) -> int:
         seed: int = 0
         """Random seed of the operands and of stochastic rounding."""
         picture: str = ""
-        """PNG file for a plot of error over LUTs."""
+        """PNG file for a plot of error over LUTs; the result is saved beside it as JSON."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -119,15 +119,17 @@ def mac_sweep(argv: list[str]) -> int:
 
     units = command.units or SLIDES_UNITS
     with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
-        found = sweep_result(sweep(units, inner, command.scale, command.seed, advance), command.scale)
+        rows = sweep(units, inner, command.scale, command.seed, advance)
+    found = sweep_result(rows, command.scale).made_by("mac", "sweep", *argv)
     if picture:
         from shoal.report.panels import draw_figure
 
         if not found.figures:
             raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
         draw_figure(found.figures[0], picture)
+        write_json(found.to_json(), picture.with_suffix(".json"))
     if command.json:
-        print_json(found.made_by("mac", "sweep", *argv).to_json() | {"picture": command.picture or None})
+        print_json(found.to_json() | {"picture": command.picture or None})
         return 0
     print_result(found)
     if picture:

@@ -1,5 +1,6 @@
 """`shoal mac` and the benches of numerics: tables, JSON, pictures, and a sentence for what is nonsense."""
 
+import json
 import os
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from shoal.bench import gemm, quantize
 from shoal.numerics import parse, sweep
 from shoal.numerics.hardware import report
+from shoal.results import Result
 from tests.cli.helpers import strict
 
 
@@ -101,7 +103,10 @@ def test_a_sweep(shoal, tmp_path):
     assert [row[:2] for row in rows if row[0].startswith("E5M2")] == [
         ["E5M2:5+E6M5", "16"], ["E5M2:5+E6M5", "64"], ["E5M2:5+Q8.13", "16"], ["E5M2:5+Q8.13", "64"],
     ]  # fmt: skip
-    assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["units.png"]
+    assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["units.json", "units.png"]
+    saved = Result.from_json(json.loads((tmp_path / "units.json").read_text()))
+    assert len(saved.tables[0].rows) == 4 and saved.figures and saved.provenance.command.startswith("shoal mac sweep")
     found = strict(shoal(*words, "--json")[1])["rows"]
     assert [row["inner"] for row in found] == [16, 64, 16, 64]
     assert found[2]["saturated"] > 0 == found[0]["saturated"]
