@@ -119,7 +119,7 @@ class RunPolicy(TorchPolicy):
 def _sizes(spec: EnvSpec) -> str:
     """The sizes of a world's observations and actions, in words."""
     seen, acted = counted(spec.observation_size, "number"), counted(spec.action_size, "action")
-    return f"{counted(spec.agents, 'agent')} with {seen} to see and {acted}"
+    return f"{counted(spec.agents, 'agent')} with observations of {seen} and {acted}"
 
 
 def _without_quantizer(actors: Actors) -> Actors:
