@@ -4,13 +4,13 @@ import contextlib
 import io
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.algorithms.config import option
 from shoal.console import put
-from shoal.errors import UserError
+from shoal.errors import SettingError, UserError
 
 if TYPE_CHECKING:
     from shoal.training.config import TrainConfig
@@ -102,6 +102,17 @@ def stored_settings(argv: list[str]) -> "TrainConfig | None":
 def is_given(argv: list[str], name: str) -> bool:
     """Whether the option for this setting is on the command line."""
     return any(word.partition("=")[0].replace("_", "-") == option(name) for word in argv)
+
+
+@contextlib.contextmanager
+def options_of(command: object) -> Iterator[None]:
+    """Let an error about a setting that the command line gave, such as `pes`, name its option, --pes."""
+    try:
+        yield
+    except SettingError as error:
+        if getattr(command, error.setting, None) is None:
+            raise
+        raise SettingError(option(error.setting), error.problem) from None
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def test_links_lead_somewhere(path):
 def test_the_navigation_names_every_page():
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in PAGES)
+
+
+def test_the_tests_of_every_module_can_be_found():
+    """At its own path under tests/, or where the table in docs/testing.md says."""
+    _, _, section = (DOCS / "testing.md").read_text().partition("## Where the tests of a module are\n")
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", section.partition("\n## ")[0].partition("|---|")[2], re.M)
+    modules, tests = (re.findall("`(.*?)`", " ".join(column)) for column in zip(*rows, strict=True))
+    assert all(list((ROOT / "tests").glob(path)) for path in tests)
+    for path in sorted((ROOT / "shoal").rglob("[!_]*.py")):
+        module = path.relative_to(ROOT / "shoal")
+        own = ROOT / "tests" / module.parent
+        mirrored = [*own.glob(f"test_{module.stem}.py"), *own.glob(f"test_{module.stem}_*.py")]
+        assert mirrored or any(fnmatch(str(module), pattern) for pattern in modules), module
 
 
 def described():

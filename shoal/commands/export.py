@@ -74,7 +74,9 @@ def export(argv: list[str]) -> int:
     with progress_bar("shoal export", 2) as advance:
         policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
         if not isinstance(policy, TorchPolicy):
-            raise UserError(f"'{command.policy}' is an exported file already.")
+            raise UserError(
+                f"'{command.policy}' is already an exported file; export the run or the zip that it was made from."
+            )
         advance(1, "checking")
         exported = write(policy, path, wanted)
     if command.precision == "int8":

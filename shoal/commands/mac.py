@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from shoal.arguments import numbers, overview, parse
-from shoal.console import output_file, print_json, print_result, progress_bar, put
+from shoal.arguments import numbers, options_of, overview, parse
+from shoal.console import output_file, print_json, print_result, progress_bar, put, write_json
 from shoal.errors import UserError, printable
 
 
@@ -45,7 +45,8 @@ def mac_describe(argv: list[str]) -> int:
     command = parse(DescribeCommand, mac_describe, argv)
     from shoal.numerics.describe import describe_name
 
-    found = describe_name(command.name, command.cfg)
+    with options_of(command):
+        found = describe_name(command.name, command.cfg)
     if command.json:
         print_json(found.data)
     else:
@@ -77,7 +78,8 @@ def mac_area(argv: list[str]) -> int:
     from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
+    with options_of(command):
+        found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
         print_json(found.made_by("mac", "area", *argv).to_json())
     else:
@@ -105,7 +107,7 @@ def mac_sweep(argv: list[str]) -> int:
         seed: int = 0
         """Random seed of the operands and of stochastic rounding."""
         picture: str = ""
-        """PNG file for a plot of error over LUTs."""
+        """PNG file for a plot of error over LUTs; the result is saved beside it as JSON."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -116,16 +118,18 @@ def mac_sweep(argv: list[str]) -> int:
     from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
-    with progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
-        found = sweep_result(sweep(units, inner, command.scale, command.seed, advance), command.scale)
+    with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
+        rows = sweep(units, inner, command.scale, command.seed, advance)
+    found = sweep_result(rows, command.scale).made_by("mac", "sweep", *argv)
     if picture:
         from shoal.report.panels import draw_figure
 
         if not found.figures:
             raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
         draw_figure(found.figures[0], picture)
+        write_json(found.to_json(), picture.with_suffix(".json"))
     if command.json:
-        print_json(found.made_by("mac", "sweep", *argv).to_json() | {"picture": command.picture or None})
+        print_json(found.to_json() | {"picture": command.picture or None})
         return 0
     print_result(found)
     if picture:

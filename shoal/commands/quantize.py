@@ -75,7 +75,7 @@ def quantize(argv: list[str]) -> int:
     )  # fmt: skip
     policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
     if not isinstance(policy, TorchPolicy):
-        raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made of.")
+        raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made from.")
     folder = output_folder(command.out)
     with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
         found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)

@@ -161,6 +161,6 @@ def _check_world(name: str) -> None:
         guess = f" (perhaps {close[0]} was meant)" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(
-            f"the world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "
+            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "
             "dm:<domain>/<task>."
         )

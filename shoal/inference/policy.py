@@ -27,7 +27,8 @@ FORMAT = 1
 ALL = slice(None)
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 """Bounds of the log standard deviations of Shoal's own Gaussian policies."""
-MASKED = np.float32(-1e9)  # added to the logits of padded choices
+MASKED = -1e9
+"""A logit of padded choices, which no softmax sees: exp underflows to exactly zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,7 @@ class Policy(AgentSizes):
     def mask(self) -> Array:
         """(N, A): 0 where an agent has the choice, a large negative number where it is padding."""
         real = np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
-        return np.where(real, np.float32(0), MASKED)
+        return np.where(real, np.float32(0), np.float32(MASKED))
 
     @property
     def padded(self) -> bool:

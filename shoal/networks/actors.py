@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from shoal.envs.base import EnvSpec
-from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED
 from shoal.networks.stacked import StackedMLP
 
 Kind = Literal["categorical", "deterministic", "gaussian", "values"]
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
 """Called with "gumbel", "normal" or "uniform" and a shape."""
-
-MASKED = -1e9  # a logit that no softmax sees: exp underflows to exactly zero
 
 
 def real_entries(sizes: Sequence[int], width: int, repeat: int = 1) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
-from shoal.inference.policy import Policy
+from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
 from shoal.networks.actors import log_deviation
 from shoal.policies.compare import choices_kl, gaussians_kl
@@ -94,7 +94,7 @@ class RunPolicy(TorchPolicy):
             return None
         real = actors.real.transpose(0, 1)  # (1, N, A)
         if actors.kind == "categorical":
-            return choices_kl(head.masked_fill(~real, -1e9), other.masked_fill(~real, -1e9))
+            return choices_kl(head.masked_fill(~real, MASKED), other.masked_fill(~real, MASKED))
         (mean, squashed), (other_mean, other_squashed) = head.chunk(2, -1), other.chunk(2, -1)
         deviations = log_deviation(squashed).exp(), log_deviation(other_squashed).exp()
         return (gaussians_kl(mean, deviations[0], other_mean, deviations[1]) * real).sum(-1)
@@ -119,7 +119,7 @@ class RunPolicy(TorchPolicy):
 def _sizes(spec: EnvSpec) -> str:
     """The sizes of a world's observations and actions, in words."""
     seen, acted = counted(spec.observation_size, "number"), counted(spec.action_size, "action")
-    return f"{counted(spec.agents, 'agent')} with {seen} to see and {acted}"
+    return f"{counted(spec.agents, 'agent')} with observations of {seen} and {acted}"
 
 
 def _without_quantizer(actors: Actors) -> Actors:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
+from shoal.errors import UserError, check_choice
 from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array, TrainedPolicy
@@ -142,7 +142,7 @@ class TorchPolicy(TrainedPolicy):
 
     def quantize(
         self,
-        bits: Sequence[int | str] = (8, 4),
+        bits: int | str | Sequence[int | str] = (8, 4),
         what: "Sequence[What]" = ("weights", "both"),
         *,
         style: Style = "standard",
@@ -153,7 +153,7 @@ class TorchPolicy(TrainedPolicy):
         """Returns, share of unchanged actions and bytes at low precision.
 
         Args:
-            bits: widths from 2 to 16, 32 for float32, or number formats such as "fp16" and "E4M3".
+            bits: one or more of: widths from 2 to 16, 32 for float32, number formats such as "fp16" and "E4M3".
             what: weights, activations or both.
             style: standard: integer codes, one scale per output channel; paper: QuaRL's formula.
             episodes: episodes per row; all rows play the same ones.
@@ -161,7 +161,10 @@ class TorchPolicy(TrainedPolicy):
             advance: called with the number of finished episodes.
 
         """
-        from shoal.policies.widths import WidthSweep, named_width, sweep
+        from shoal.policies.widths import WHAT, WidthSweep, named_width, sweep
 
-        widths = tuple(named_width(str(word), style) for word in bits)
+        for word in what:
+            check_choice("what", word, WHAT)
+        named = (bits,) if isinstance(bits, int | str) else bits
+        widths = tuple(named_width(str(word), style, option="bits") for word in named)
         return sweep(self, WidthSweep(widths, tuple(what), episodes=episodes, seed=seed), advance)

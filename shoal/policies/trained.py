@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError, whole_number
 from shoal.training.play import Evaluation, play, random_act
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class TrainedPolicy(ABC):
         seed: int,
         advance: Callable[[int], None] | None,
     ) -> Evaluation:
-        check_range("--episodes", episodes, 1, 10**7)
-        check_range("--seed", seed, 0, 2**62)
+        whole_number("episodes", episodes, 1, 10**7)
+        whole_number("seed", seed, 0, 2**62)
         env = self.make_env(min(episodes, self.most_copies), seed)
         try:
             return play(env, act or random_act(env.spec, seed), episodes, advance)

@@ -134,14 +134,14 @@ def parse_geometry(text: str, base: Geometry | None = None) -> Geometry:
         key, _, value = part.strip().partition("=")
         name = key.strip().lower()
         if name not in ("l1", "l2", "l3", "line", "dtlb", "stlb", "page"):
-            raise UserError(f"'{part.strip()}' is not part of a machine; give some of {Geometry()}.")
+            raise UserError(f"'{part.strip()}' is not a cache size; use some of {Geometry()}.")
         if name in given:
-            raise UserError(f"The machine '{text}' has '{key.strip()}' twice.")
+            raise UserError(f"The cache sizes '{text}' name '{key.strip()}' twice.")
         try:
             given[name] = _parse_size(value) if name in ("line", "page") else _parse_level(value)
         except ValueError:
             right = "a size such as 64 or 4K" if name in ("line", "page") else "size/ways such as 32K/8"
-            raise UserError(f"'{part.strip()}' in the machine '{text}' is not {right}.") from None
+            raise UserError(f"'{part.strip()}' in the cache sizes '{text}' is not {right}.") from None
     machine = base or machine_geometry()
     assumed = {name: sentence for name, sentence in machine.assumed.items() if name not in given}
     return replace(machine, assumed=assumed, **given)  # type: ignore[arg-type]

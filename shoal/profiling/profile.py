@@ -28,11 +28,11 @@ from shoal.profiling.rows import (
     time_row,
 )
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.reference.replay import SAMPLERS
 from shoal.training.config import TrainConfig
 
 ENVS = ("predator-prey", "cooperative-navigation")
 ALGORITHMS = ("maddpg", "masac")
-SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
 IMPLEMENTATIONS = ("engine", "reference")
 PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
 PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase by neighbours, by number of agents

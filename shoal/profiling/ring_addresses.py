@@ -40,15 +40,15 @@ class Places(NamedTuple):
 
 def ring_places(ring: Ring, batch: Batch) -> Places:
     """Where the arrays of a ring and of its newest sample really lie."""
-    store = ring._store  # the ring shows nobody its rows, but here their place is the point
-    arrays = (store.floats, store.start, *batch, ring._at, ring._after)
+    store = ring.store
+    arrays = (store.floats, store.start, *batch, ring.rows_at, ring.rows_after)
     return Places(*(array.__array_interface__["data"][0] for array in arrays))
 
 
 def ring_ranges(ring: Ring, batch: Batch, writes: bool = True) -> Ints:
     """What gathering the ring's newest sample touched; see `engine_ranges`."""
     copies, transitions, capacity = batch.copies.ravel(), batch.transitions.ravel(), ring.capacity_per_copy
-    begin, rows = ring._store.start[copies, transitions % capacity], ring._store.rows
+    begin, rows = ring.store.start[copies, transitions % capacity], ring.store.rows
     return engine_ranges(ring.layout, rows, capacity, ring_places(ring, batch), copies, transitions, begin, writes)
 
 

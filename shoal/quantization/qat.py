@@ -23,7 +23,7 @@ from shoal.quantization.layers import LayerSite, find_layers
 
 MOMENTUM = 0.01
 """Weight of a new mini-batch in the running range."""
-LEAST_BITS, MOST_BITS = 2, 8
+LEAST_QAT_BITS, MOST_QAT_BITS = 2, 8
 
 
 def rounded(x: Tensor, grid: Grid) -> Tensor:
@@ -57,7 +57,7 @@ class FakeLayer:
 
     def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:
         """`only`: the one network of a stack that is quantized; None: all."""
-        check_range("bits", bits, LEAST_BITS, MOST_BITS)
+        check_range("bits", bits, LEAST_QAT_BITS, MOST_QAT_BITS)
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
         count = layer.weight.shape[0] if self.networks else 1
         like = layer.weight.detach()

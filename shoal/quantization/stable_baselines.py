@@ -26,7 +26,7 @@ from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.quantization.affine import check_finite
 from shoal.quantization.baselines_zip import Algorithm, algorithm_of, check_spaces, class_name, plain, read_parts
 from shoal.quantization.layers import check_weights, find_layers
-from shoal.quantization.qat import LEAST_BITS, MOST_BITS, Qat, frozen_layers
+from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
 
 ACTIVATIONS: dict[str, tuple[type[nn.Module], Activation]] = {
     "ReLU": (nn.ReLU, "relu"),
@@ -290,7 +290,7 @@ def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
             return {}
         stale = found["learn"] != data.get("start_time")
         bits, ranges = int(found["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in found["ranges"].items()}
-        if bits not in range(LEAST_BITS, MOST_BITS + 1) or not all(
+        if bits not in range(LEAST_QAT_BITS, MOST_QAT_BITS + 1) or not all(
             -inf < a <= 0 <= b < inf for a, b in ranges.values()
         ):
             raise ValueError("out of range")

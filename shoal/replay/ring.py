@@ -99,7 +99,7 @@ class Ring:
         self._words = np.zeros((self.copies, rows, layout.words), np.uint32)  # (E, R, W)
         self._head = np.full(self.copies, -1)  # (E,)  the open row; -1 in a copy that has not begun
         words = self._words.reshape(-1, layout.words)
-        self._store = Store(
+        self.store = Store(
             floats=words.view(np.float32),
             halves=words.view(np.uint16),
             start=np.zeros((self.copies, self.capacity_per_copy), np.int64),
@@ -123,7 +123,7 @@ class Ring:
     @property
     def nbytes(self) -> int:
         """Bytes of all rows and of the table of where transitions start."""
-        return self._words.nbytes + self._store.start.nbytes
+        return self._words.nbytes + self.store.start.nbytes
 
     @property
     def sample_nbytes(self) -> int:
@@ -144,7 +144,7 @@ class Ring:
         shape = (chosen.size, self.spec.agents, self.spec.observation_size)
         first = self._checked("observation", observation, np.float32, shape)
         self._check_storable(first, chosen)
-        gather.write_first(self._store, self._head, chosen, first)
+        gather.write_first(self.store, self._head, chosen, first)
         self._begun = bool(self._head.min() >= 0)
 
     def restart(self, observation: ArrayLike, copies: ArrayLike) -> None:
@@ -157,9 +157,9 @@ class Ring:
         shape = (chosen.size, self.spec.agents, self.spec.observation_size)
         first = self._checked("observation", observation, np.float32, shape)
         self._check_storable(first, chosen)
-        while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self._store.rows):
+        while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self.store.rows):
             self.oldest[chosen[full]] += 1
-        gather.write_restart(self._store, self._head, self.added, chosen, first)
+        gather.write_restart(self.store, self._head, self.added, chosen, first)
         self._restarted = True
         self._begun = bool(self._head.min() >= 0)
 
@@ -184,7 +184,7 @@ class Ring:
 
     def _write(self, copies: NDArray[np.int64], *arrays: NDArray) -> None:
         """Add one transition to each of these copies."""
-        while not gather.write_step(self._store, self._head, self.oldest, self.added, copies, *arrays):
+        while not gather.write_step(self.store, self._head, self.oldest, self.added, copies, *arrays):
             if not self._restarted:
                 raise RuntimeError(
                     f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
@@ -304,11 +304,11 @@ class Ring:
         batch = self._arrays(kind, *copies.shape)._replace(copies=copies, transitions=transitions)
         flat = self._flat._replace(copies=copies.ravel(), transitions=transitions.ravel())
         if isinstance(flat, Returns):
-            gather.gather_returns(self._store, self.added, n_step, float(discount), self._at, self._after, flat)
+            gather.gather_returns(self.store, self.added, n_step, float(discount), self.rows_at, self.rows_after, flat)
         elif gathered_in_parallel(batch):
-            gather.gather_parallel(self._store, self._at, self._after, flat)
+            gather.gather_parallel(self.store, self.rows_at, self.rows_after, flat)
         else:
-            gather.gather_serial(self._store, self._at, self._after, flat)
+            gather.gather_serial(self.store, self.rows_at, self.rows_after, flat)
         return batch
 
     def _arrays(self, kind: type[Batch] | type[Returns], minibatches: int, batch: int) -> Batch | Returns:
@@ -324,8 +324,8 @@ class Ring:
             rows, empty = minibatches * batch, empty_batch if kind is Batch else empty_returns
             self._batch = empty(self.layout, minibatches, batch)
             self._flat = kind(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
-            self._at = np.empty(rows, np.int64)  # (M·B,)  addresses of the rows
-            self._after = np.empty(rows, np.int64)  # (M·B,)  and of those that follow them
+            self.rows_at = np.empty(rows, np.int64)  # (M·B,)  addresses of the rows
+            self.rows_after = np.empty(rows, np.int64)  # (M·B,)  and of those that follow them
         return self._batch
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class Ring:
         begun = (tail >= 0) | ((tail == -1) & (head == -1))
         if not np.all((oldest >= 0) & (live >= 0) & begun & (rows >= live) & (rows <= 2 * live)):
             raise UserError("The saved ring's numbers contradict each other: it is damaged.")
-        if np.any(live > self.capacity_per_copy) or np.any(rows >= self._store.rows):
+        if np.any(live > self.capacity_per_copy) or np.any(rows >= self.store.rows):
             raise UserError(
                 f"The saved ring holds {counted(int(live.sum()), 'transition')}, but this one has room for "
                 f"{self.capacity:,}: raise its capacity or its limit."
@@ -409,7 +409,7 @@ class Ring:
                 position += size
         offsets = np.cumsum(lengths) - lengths
         numbers = np.arange(lengths.sum()) + np.repeat(low - offsets, lengths)
-        start = self._store.start[np.repeat(self._all, lengths), numbers % self.capacity_per_copy]
+        start = self.store.start[np.repeat(self._all, lengths), numbers % self.capacity_per_copy]
         return {"rows": rows, "counts": counts, "start": start.reshape(self._start_shape(lengths))}
 
     def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Mapping[str, NDArray]) -> None:
@@ -444,7 +444,7 @@ class Ring:
                 self._words[e, part] = rows[source : source + size]
                 source += size
             numbers = np.arange(loaded.transitions[e], high[e])
-            self._store.start[e, numbers % self.capacity_per_copy] = own[skipped:]
+            self.store.start[e, numbers % self.capacity_per_copy] = own[skipped:]
             loaded.transitions[e], loaded.rows[e] = high[e], end
         if np.array_equal(loaded.transitions, self.added):
             self._loading = None
@@ -460,16 +460,16 @@ class Ring:
 
     def _starts(self, transitions: NDArray[np.int64]) -> NDArray[np.int64]:
         """(E,) row numbers where a live transition of each copy, or the one to come, starts."""
-        start = self._store.start[self._all, transitions % self.capacity_per_copy]
+        start = self.store.start[self._all, transitions % self.capacity_per_copy]
         return np.where(transitions == self.added, self._head, start)
 
     def _open(self, head: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], slice]:
         """Index of the open rows' observations."""
-        return self._all, head % self._store.rows, slice(self.layout.observation_words)
+        return self._all, head % self.store.rows, slice(self.layout.observation_words)
 
     def _parts(self, first: int, last: int) -> list[slice]:
         """Rows of a copy where row numbers first to last lie: one slice, or two around the end of the sub-ring."""
-        low, count, rows = int(first) % self._store.rows, int(last - first), self._store.rows
+        low, count, rows = int(first) % self.store.rows, int(last - first), self.store.rows
         return [slice(low, min(low + count, rows)), slice(0, max(0, low + count - rows))]
 
     def _check_whole(self) -> None:

@@ -38,7 +38,9 @@ def study_of(name: str, found: Mapping[str, Any]) -> Result:
     try:
         study: Result = module.study(found)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        raise UserError(f"The study {name} cannot be made from these data: {error!r} is missing or wrong.") from None
+        raise UserError(
+            f"The study {name} cannot be made from these data, which are those of something else ({error})."
+        ) from None
     return study
 
 
@@ -60,5 +62,5 @@ def _told(name: str, options: Options | None) -> tuple[Options, ...]:
 
 
 def _module(name: str) -> ModuleType:
-    check_choice("the study", name, tuple(STUDIES))
+    check_choice("The study", name, tuple(STUDIES))
     return importlib.import_module(f"shoal.studies.{name.replace('-', '_')}")

@@ -193,7 +193,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         if able is not None and self.actor_precision not in able:
             raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
         if self.actors and self.implementation == "reference":
-            raise UserError("--actors is the engine's only; the reference implementation plays and learns in turn.")
+            raise UserError("--actors needs --implementation engine; the reference plays and learns in turn.")
         if self.actors and self.qat_bits is not None:
             raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
 
@@ -208,7 +208,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         }
         for name, asked in engine_only.items():
             if asked:
-                raise UserError(f"{name} is the engine's only; leave --implementation reference out.")
+                raise UserError(f"{name} needs --implementation engine; the reference does not have it.")
 
     def _check_mac(self, mac: str) -> None:
         from shoal.numerics.mac.unit import parse_mac

@@ -1,5 +1,6 @@
 """`shoal mac` and the benches of numerics: tables, JSON, pictures, and a sentence for what is nonsense."""
 
+import json
 import os
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from shoal.bench import gemm, quantize
 from shoal.numerics import parse, sweep
 from shoal.numerics.hardware import report
+from shoal.results import Result
 from tests.cli.helpers import strict
 
 
@@ -101,7 +103,10 @@ def test_a_sweep(shoal, tmp_path):
     assert [row[:2] for row in rows if row[0].startswith("E5M2")] == [
         ["E5M2:5+E6M5", "16"], ["E5M2:5+E6M5", "64"], ["E5M2:5+Q8.13", "16"], ["E5M2:5+Q8.13", "64"],
     ]  # fmt: skip
-    assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["units.png"]
+    assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["units.json", "units.png"]
+    saved = Result.from_json(json.loads((tmp_path / "units.json").read_text()))
+    assert len(saved.tables[0].rows) == 4 and saved.figures and saved.provenance.command.startswith("shoal mac sweep")
     found = strict(shoal(*words, "--json")[1])["rows"]
     assert [row["inner"] for row in found] == [16, 64, 16, 64]
     assert found[2]["saturated"] > 0 == found[0]["saturated"]
@@ -147,7 +152,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac describe E5", "'E5' is not a format"),
         ("mac describe E0M3", "E0M3 has no exponent bits"),
         ("mac describe E5M60", "E5M60 is not possible"),
-        ("mac describe E5M2 --cfg 7", "cfg is 7, but must be from 1 to 6"),
+        ("mac describe E5M2 --cfg 7", "--cfg is 7, but must be from 1 to 6"),
         ("mac describe E5M2 --cfg five", "--cfg 'five' is not a whole number"),
         ("mac describe Q8.8 --cfg 5", "encodings of floating-point operands"),
         ("mac describe E5M2:4 --cfg 5", "give the plain E5M2"),
@@ -156,16 +161,16 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac describe E5M2:5+", "'' is not a format"),
         ("mac area E5M2:55+E6M5", "The cfg of 'E5M2:55+E6M5' is '55'"),
         ("mac area E5M2:5+E6M5,order=exact", "leave out what is after the comma"),
-        ("mac area --pes 0", "pes is 0"),
+        ("mac area --pes 0", "--pes is 0"),
         ("mac area --pse 3", "--pse"),
         ("mac area E4M3/row+fp32", "has blocks"),
         ("mac sweep E5M2", "has no accumulator"),
-        ("mac sweep E5M2:5+E6M5 --inner 0", "inner is 0"),
+        ("mac sweep E5M2:5+E6M5 --inner 0", "--inner is 0"),
         ("mac sweep E5M2:5+E6M5 --inner many", "--inner is 'many'"),
-        ("mac sweep E5M2:5+E6M5 --inner 1000000000", "inner is 1000000000"),
+        ("mac sweep E5M2:5+E6M5 --inner 1000000000", "--inner is 1000000000"),
         ("mac sweep --inner ''", "one inner length"),
-        ("mac sweep --scale nan", "scale is nan"),
-        ("mac sweep --scale 0", "scale is 0.0"),
+        ("mac sweep --scale nan", "--scale is nan"),
+        ("mac sweep --scale 0", "--scale is 0.0"),
         ("mac sweep --seed -1", "seed is -1"),
         ("mac sweep --picture units.txt", "must end in .png"),
         ("mac sweep --picture nowhere/units.png", "there is no folder 'nowhere'"),

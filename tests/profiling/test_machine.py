@@ -68,11 +68,11 @@ def test_a_description_overrides():
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("", "'' is not part of a machine; give some of L1=32K/8"),
-        ("L4=1M/8", "'L4=1M/8' is not part of a machine"),
-        ("L1=32K", "'L1=32K' in the machine 'L1=32K' is not size/ways such as 32K/8."),
-        ("L1=32K/8,L2=much/8", "'L2=much/8' in the machine"),
-        ("L1=32K/8,L1=32K/8", "has 'L1' twice"),
+        ("", "'' is not a cache size; use some of L1=32K/8"),
+        ("L4=1M/8", "'L4=1M/8' is not a cache size"),
+        ("L1=32K", "'L1=32K' in the cache sizes 'L1=32K' is not size/ways such as 32K/8."),
+        ("L1=32K/8,L2=much/8", "'L2=much/8' in the cache sizes"),
+        ("L1=32K/8,L1=32K/8", "name 'L1' twice"),
         ("L1=1000/8", "which 8 ways do not divide evenly"),
         ("dtlb=64/0", "which 0 ways do not divide evenly"),
         ("L1=32K/-8", "ways do not divide evenly"),

@@ -51,7 +51,7 @@ def test_nothing_but_the_listed_bytes_of_the_ring_is_read(storage, sampler, batc
     wanted, ranges = taken(before), ring_ranges(ring, before)
     words = ring._words.reshape(-1).view(np.uint8)
     words[~within(ranges, ring._words)] = 0x5A
-    start = ring._store.start
+    start = ring.store.start
     start.reshape(-1).view(np.uint8)[~within(ranges, start)] = 0x5A
     assert same(ring.gather(before.copies, before.transitions), wanted)
 
@@ -79,12 +79,12 @@ def test_every_listed_word_of_the_ring_is_read(storage):
 def test_every_byte_of_the_batch_is_written(storage):
     ring = filled_ring(storage)
     batch = ring.sample(Neighbor(3), 50, np.random.default_rng(0), 2)
-    for array in (*batch, ring._at, ring._after):
+    for array in (*batch, ring.rows_at, ring.rows_after):
         assert within(ring_ranges(ring, batch), array).all()
     read_only = ring_ranges(ring, batch, writes=False)
     for array in batch[:5]:
         assert not within(read_only, array).any()
-    for array in (batch.copies, batch.transitions, ring._at, ring._after):
+    for array in (batch.copies, batch.transitions, ring.rows_at, ring.rows_after):
         assert within(read_only, array).all()
 
 

@@ -225,7 +225,7 @@ def test_joint_is_one_piece_of_the_row():
     model = Model(Ring(spec, 1, 4), ToyWorld(spec, 1, seed=1))
     model.step()
     assert model.ring.row_bytes == 4 * (2 * 3 + 2 * 2 + 2 + 2)
-    equal(model.ring._store.floats[0, :10], model.ring.gather([[0]], [[0]]).joint[0, 0])
+    equal(model.ring.store.floats[0, :10], model.ring.gather([[0]], [[0]]).joint[0, 0])
 
 
 def test_sixteen_bits_take_half_the_observation():

@@ -23,15 +23,15 @@ from shoal.numerics.mac.matmul import MacStats, matmul
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Unit = MacUnit | str | None
+EmulatedUnit = MacUnit | str | None
 
 
 def emulate(
-    mac: Unit = None,
+    mac: EmulatedUnit = None,
     *,
-    forward: Unit = None,
-    grad_input: Unit = None,
-    grad_weight: Unit = None,
+    forward: EmulatedUnit = None,
+    grad_input: EmulatedUnit = None,
+    grad_weight: EmulatedUnit = None,
     strict: bool = True,
     seed: int = 0,
     stats: bool = True,
@@ -59,7 +59,7 @@ def emulate(
     return Emulation(units, strict, whole_number("seed", seed), stats)
 
 
-def wrap(module: nn.Module, mac: Unit = None, **options: Any) -> "Emulated":
+def wrap(module: nn.Module, mac: EmulatedUnit = None, **options: Any) -> "Emulated":
     """A module that runs `module` in its own emulation; further arguments as in `emulate`."""
     if not isinstance(module, nn.Module):
         raise UserError(f"wrap takes a torch.nn.Module, not {type(module).__name__}; emulate(mac) decorates functions.")
@@ -219,7 +219,7 @@ class Emulated(nn.Module):
             return self.module(*args, **kwargs)
 
 
-def _unit(unit: Unit) -> MacUnit | None:
+def _unit(unit: EmulatedUnit) -> MacUnit | None:
     if isinstance(unit, str):
         return parse_mac(unit)
     if unit is not None and not isinstance(unit, MacUnit):

@@ -42,8 +42,7 @@ ENCODINGS = {
 
 def encoding(cfg: int) -> Encoding:
     """The configuration with this number."""
-    if whole_number("cfg", cfg) not in ENCODINGS:
-        raise UserError(f"cfg is {cfg}, but must be from 1 to 6.")
+    whole_number("cfg", cfg, 1, len(ENCODINGS))
     return ENCODINGS[cfg]
 
 

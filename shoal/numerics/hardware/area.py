@@ -14,7 +14,7 @@ from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.fits import Fit
-from shoal.numerics.hardware.units import Unit, datapath_of
+from shoal.numerics.hardware.units import AnyUnit, datapath_of
 from shoal.numerics.mac.datapath import Datapath, bits_of
 
 KINDS = ("tabulated", "interpolated", "extrapolated")
@@ -62,7 +62,7 @@ class Cost:
         return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
 
 
-def mac_cost(unit: Unit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cost:
+def mac_cost(unit: AnyUnit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cost:
     """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4).
 
     Without `dsps` the significands of floats with more than three mantissa bits are multiplied in LUTs, too.

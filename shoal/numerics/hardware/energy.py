@@ -12,7 +12,7 @@ from shoal.errors import check_choice
 from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import KINDS
-from shoal.numerics.hardware.units import Unit, datapath_of
+from shoal.numerics.hardware.units import AnyUnit, datapath_of
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Operation:
         return self.multiply + self.add
 
 
-def energy(unit: Unit) -> Operation:
+def energy(unit: AnyUnit) -> Operation:
     """Energy in pJ of a multiplication of the unit's operands and an addition in its accumulator, whatever the CFG."""
     return _operation(unit, tables.MULTIPLY_ENERGY, tables.ADD_ENERGY)
 
 
-def silicon_area(unit: Unit) -> Operation:
+def silicon_area(unit: AnyUnit) -> Operation:
     """Area in μm² of a multiplier for the unit's operands and an adder in its accumulator's format."""
     return _operation(unit, tables.MULTIPLY_AREA, tables.ADD_AREA)
 
@@ -47,7 +47,7 @@ def access_energy(format: Scalar, memory: str) -> tuple[float, float]:
     return low * format.width / 64, high * format.width / 64
 
 
-def _operation(unit: Unit, multiply: tables.PublishedTable[float], add: tables.PublishedTable[float]) -> Operation:
+def _operation(unit: AnyUnit, multiply: tables.PublishedTable[float], add: tables.PublishedTable[float]) -> Operation:
     path = datapath_of(unit)
     added, kind = _between(path.accumulator, add)
     multiplied, *other = (_between(format, multiply) for format in dict.fromkeys(path.operands))

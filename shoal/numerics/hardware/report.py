@@ -8,7 +8,7 @@ from shoal.errors import UserError
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.area import Area, Cost, fits, mac_cost
 from shoal.numerics.hardware.energy import energy
-from shoal.numerics.hardware.units import Unit
+from shoal.numerics.hardware.units import AnyUnit
 from shoal.results import Result, Table
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
@@ -28,7 +28,7 @@ class Comparison:
     """The same figures as plain values, each with its kind."""
 
 
-def compare(units: Sequence[Unit], pes: int = tables.SYSTEM_PES) -> Comparison:
+def compare(units: Sequence[AnyUnit], pes: int = tables.SYSTEM_PES) -> Comparison:
     """The table that `shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13` prints."""
     if isinstance(units, str) or not units:
         raise UserError("Name at least one MAC unit to compare, such as E5M2:5+Q8.13.")

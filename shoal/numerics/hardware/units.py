@@ -6,10 +6,10 @@ from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.mac.datapath import Datapath
 from shoal.numerics.mac.unit import MacUnit
 
-Unit = str | MacUnit | Datapath
+AnyUnit = str | MacUnit | Datapath
 
 
-def datapath_of(unit: Unit) -> Datapath:
+def datapath_of(unit: AnyUnit) -> Datapath:
     """The datapath of a unit or of its name: `E5M2:5+Q8.13` is an E5M2 multiplier in CFG-5 and a Q8.13 accumulator.
 
     Two operand formats are written `E4M3*E5M2:5+E6M6`. The default configuration is CFG-1, the default accumulator has
