@@ -72,8 +72,8 @@ class ActorSystem:
         self.payloads = Versions(self.memory["payloads"], self._payload_bytes)
         self.queues: list[ChunkQueue] = []
         self.posts = [self._quantizer(len(template))]
-        for k in range(config.actors):
-            chunks = SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS))
+        self._chunks = [SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS)) for _ in range(config.actors)]
+        for k, chunks in enumerate(self._chunks):
             self.queues.append(ChunkQueue(chunks, self._layout, SLOTS))
             self.posts.append(self._actor(k, len(template), chunks))
         self._watched, self._samples = 0.0, 0
@@ -117,6 +117,8 @@ class ActorSystem:
                     time.sleep(0.005)
                 post.child.kill()
                 post.child = None
+        for memory in (*self.memory.values(), *self._chunks):
+            memory.close()
 
     def _fill(self, post: Post) -> None:
         """Start a process for a post."""

@@ -1,6 +1,7 @@
 """Whole runs with actors: the same bits in lock-step, every engine, faults and kills, wrong settings."""
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -175,9 +176,48 @@ def alive(pid):
         ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "--actors is the engine's only"),
         ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
+        ({"max_times_sampled": 1, "capacity": 40, "batch": 64}, "--max-times-sampled 1 allows only 40 draws"),
         ({"warmup": 50, "capacity": 40}, "--warmup is 50, but --capacity holds"),
     ],
 )
 def test_what_cannot_be(settings, said):
     with pytest.raises(UserError, match=said):
         Training(dataclasses.replace(ACTORS, **settings).checked())
+
+
+def test_every_actor_gets_its_share_of_the_ring(tmp_path):
+    """The limiter lets in one chunk at a time; it is not always the first actor's."""
+    config = dataclasses.replace(
+        ACTORS, actors=2, episodes=200, update_every=1, batch=64, pull_every=2, out=str(tmp_path / "run")
+    )
+    meddler = Meddler(None)
+    train(config, observer=meddler)
+    added = meddler.training.ring.added
+    assert added.min() > added.max() / 4
+
+
+def test_a_run_that_is_stopped_before_the_first_chunk_is_saved_and_resumed(tmp_path):
+    config = dataclasses.replace(ACTORS, out=str(tmp_path / "run"))
+    result = train(config, observer=Meddler(lambda system: os.kill(os.getpid(), signal.SIGINT), after=0))
+    assert result.signal == signal.SIGINT and result.env_steps == 0
+    result = train(TrainConfig(out=config.out), resume=True)
+    assert result.finished and result.updates > 5
+
+
+def test_descriptors_are_given_back(tmp_path):
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    train(dataclasses.replace(ACTORS, episodes=5, out=str(tmp_path / "first")))
+    before = descriptors()
+    train(dataclasses.replace(ACTORS, episodes=5, out=str(tmp_path / "second")))
+    assert descriptors() == before
+
+
+def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path):
+    """A small ring forgets transitions before they are drawn as often as the ratio asks for."""
+    config = dataclasses.replace(
+        ACTORS, max_times_sampled=2, samples_per_insert=2.0, capacity=60, episodes=400, out=str(tmp_path / "run")
+    )
+    assert train(config).finished
