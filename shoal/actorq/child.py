@@ -34,6 +34,7 @@ class Child:
 
     def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int, ticks: int) -> None:
         """Start it; `index` is its place on the board, where there were so many ticks before."""
+        self._role = module.rpartition(".")[2]
         try:
             self._report = tempfile.TemporaryFile()  # noqa: SIM115
             report = self._report.fileno()
@@ -71,8 +72,8 @@ class Child:
         self._report.seek(0)
         text = self._report.read().decode(errors="replace").strip()
         if code == USERS and text:
-            raise UserError(text)
-        raise RuntimeError(f"a child process failed:\n{text or 'it left no report'}")
+            raise UserError(f"The {self._role} process failed: {text}")
+        raise RuntimeError(f"the {self._role} process failed:\n{text or 'it left no report'}")
 
     def kill(self) -> None:
         """End it at once, stopped or not, and let go of what it had."""

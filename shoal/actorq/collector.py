@@ -192,7 +192,8 @@ class ActorCollector:
             return ""
         side, learner, waited = self.bottleneck()
         achieved = self.limiter.achieved
-        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert (set: {self.limiter.ratio:.3g})"
+        asked = f" (set: {self.limiter.ratio:.3g})" if self.limiter.binding else ""
+        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert{asked}"
         return (
             f"The learner waited {learner:.0%} of the time and the actors {waited:.0%}: the bottleneck is the "
             f"{side if side == 'learner' else 'actors’ side'}{ratio}."

@@ -221,3 +221,24 @@ def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path):
         ACTORS, max_times_sampled=2, samples_per_insert=2.0, capacity=60, episodes=400, out=str(tmp_path / "run")
     )
     assert train(config).finished
+
+
+def test_more_actors_than_memory_has_room_for(monkeypatch):
+    monkeypatch.setattr("shoal.actorq.system.OTHER_PROCESS_BYTES", 10**12)
+    with pytest.raises(UserError, match="Running 2 actor processes needs .* at most 0 fit"):
+        Training(dataclasses.replace(ACTORS, actors=2))
+
+
+def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    worlds, elsewhere = tmp_path / "worlds", tmp_path / "elsewhere"
+    worlds.mkdir()
+    elsewhere.mkdir()
+    (worlds / "own_world.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n"
+        "gymnasium.register('Own-v0', CartPoleEnv, max_episode_steps=5)\n"
+    )
+    (elsewhere / "queue.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.syspath_prepend(worlds)
+    config = dataclasses.replace(ACTORS, env="gym:own_world:Own-v0", episode_length=None, out=str(tmp_path / "run"))
+    assert train(config).finished
