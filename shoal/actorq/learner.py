@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.collector import ActorCollector
 from shoal.algorithms.team import Team
+from shoal.errors import Diverged
 from shoal.replay import can_sample
 from shoal.replay.limited import Limited
 from shoal.training.learner import Learner
@@ -54,6 +55,8 @@ class ActorLearner(Learner):
         """Hand the present policy to the quantizer."""
         self.system.board.exploration = self._team.exploration
         numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
+        if not torch.isfinite(numbers.sum()):
+            raise Diverged("The policy's weights are not numbers")
         self._row[: numbers.numel()] = numbers
         self.collector.updates = self.updates
         self.system.publish(self._row.numpy(), self.updates)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shoal import TrainConfig, train
-from shoal.errors import UserError
+from shoal.errors import Diverged, UserError
 from shoal.training.evaluation import load_team
 from shoal.training.loop import Silent, Training
 
@@ -170,6 +170,7 @@ def alive(pid):
         ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
         ({"samples_per_insert": float("nan")}, "--samples-per-insert is nan"),
         ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
+        ({"update_every": 2, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),
         ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
         ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
@@ -225,7 +226,7 @@ def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path):
 
 def test_more_actors_than_memory_has_room_for(monkeypatch):
     monkeypatch.setattr("shoal.actorq.system.OTHER_PROCESS_BYTES", 10**12)
-    with pytest.raises(UserError, match="Running 2 actor processes needs .* at most 0 fit"):
+    with pytest.raises(UserError, match=r"Running 2 actor processes needs .* at most 0 fit"):
         Training(dataclasses.replace(ACTORS, actors=2))
 
 
@@ -242,3 +243,10 @@ def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_dir
     monkeypatch.syspath_prepend(worlds)
     config = dataclasses.replace(ACTORS, env="gym:own_world:Own-v0", episode_length=None, out=str(tmp_path / "run"))
     assert train(config).finished
+
+
+def test_weights_that_are_not_numbers_are_not_published():
+    training = Training(ACTORS)
+    training.team.rollout_actors.flat[0].data.fill_(float("nan"))
+    with pytest.raises(Diverged, match="weights are not numbers"):
+        training.learner.publish()
