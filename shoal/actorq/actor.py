@@ -75,7 +75,7 @@ class Actor:
         begins = True
         while True:
             if self.lockstep:
-                self._wait_for(lambda: self.board.round > self.board.count(self.index, "round"))
+                self._wait_for(lambda: self.board.round > self.queue.sent)
             chunk = self._free_chunk()
             chunk.first[...] = observation
             chunk.fresh[...] = self.env.episode_step == 0
@@ -86,17 +86,16 @@ class Actor:
                 observation = self._step(t, chunk, observation)
             self.queue.send(steps, begins)
             begins = False
-            self.board.add(self.index, "round")
 
     def pull(self) -> None:
         """Take the newest version; the very first one is waited for."""
-        start = time.perf_counter()
+        start, refused = time.perf_counter(), self.versions.refused
         found = self.versions.pull(self.number)
         while found is None and self.number == 0:
             self._pause()
             found = self.versions.pull(self.number)
         pulled = time.perf_counter()
-        self.board.set(self.index, "refused", self.versions.refused)
+        self.board.add(self.index, "refused", self.versions.refused - refused)
         self._next_pull = self.steps + self.pull_every
         if found is None:  # nothing new
             return
@@ -137,7 +136,9 @@ class Actor:
         start = time.perf_counter()
         while not ready():
             self._pause()
-        self.board.spend(self.index, "wait", time.perf_counter() - start)
+            now = time.perf_counter()
+            self.board.spend(self.index, "wait", now - start)  # at once: a wait may outlast the run
+            start = now
 
     def _pause(self) -> None:
         if self.board.stopping:

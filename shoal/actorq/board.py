@@ -4,8 +4,8 @@ import numpy as np
 
 from shoal.actorq.shared import LINE, SharedMemory
 
-COUNTS = ("ticks", "steps", "pulls", "bytes", "refused", "number", "round")
-SECONDS = ("act", "environment", "pull", "load", "wait", "start")
+COUNTS = ("ticks", "steps", "pulls", "bytes", "refused", "number")
+SECONDS = ("act", "environment", "pull", "load", "wait")
 
 
 class Board:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shoal.actorq.board import Board
@@ -34,15 +34,22 @@ class Child:
 
     def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int, ticks: int) -> None:
         """Start it; `index` is its place on the board, where there were so many ticks before."""
-        self._report = tempfile.TemporaryFile()  # noqa: SIM115
-        report = self._report.fileno()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=2,  # standard output is for answers only
-            pass_fds=[*descriptors, report],
-            env={**os.environ, **threads_of_one()},
-        )
+        self._role = module.rpartition(".")[2]
+        try:
+            self._report = tempfile.TemporaryFile()  # noqa: SIM115
+            report = self._report.fileno()
+            with no_interrupts():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module],
+                    stdin=subprocess.PIPE,
+                    stdout=2,  # standard output is for answers only
+                    pass_fds=[*descriptors, report],
+                    env={**os.environ, **threads_of_one(), "PYTHONPATH": os.pathsep.join(sys.path)},
+                )
+        except OSError as error:  # too many processes or open files, or no memory for one more
+            raise UserError(
+                f"A process for an actor cannot be started ({error.strerror}); use fewer --actors."
+            ) from None
         assert self.process.stdin is not None
         line = json.dumps({**told, "index": index, "report": report, "parent": os.getpid()}) + "\n"
         with contextlib.suppress(BrokenPipeError):  # it is gone already, which will be noticed
@@ -65,8 +72,8 @@ class Child:
         self._report.seek(0)
         text = self._report.read().decode(errors="replace").strip()
         if code == USERS and text:
-            raise UserError(text)
-        raise RuntimeError(f"a child process failed:\n{text or 'it left no report'}")
+            raise UserError(f"The {self._role} process failed: {text}")
+        raise RuntimeError(f"the {self._role} process failed:\n{text or 'it left no report'}")
 
     def kill(self) -> None:
         """End it at once, stopped or not, and let go of what it had."""
@@ -78,6 +85,16 @@ class Child:
         self._report.close()
 
 
+@contextlib.contextmanager
+def no_interrupts() -> Iterator[None]:
+    """Hold SIGINT back: a child started meanwhile is not interrupted before `told` tells it to ignore Ctrl-C."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def threads_of_one() -> dict[str, str]:
     """What a child's libraries are told before they are imported: one thread each."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -87,6 +104,7 @@ def threads_of_one() -> dict[str, str]:
 def told() -> dict[str, Any]:
     """In a child: what its parent tells it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to answer
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _die_with_parent()
     line = sys.stdin.buffer.readline()
     if not line:

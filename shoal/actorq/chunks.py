@@ -126,6 +126,11 @@ class ChunkQueue:
         """Whole chunks that nobody has taken yet."""
         return int(self._head[0] - self._tail[0])
 
+    @property
+    def sent(self) -> int:
+        """Whole chunks put in since the run began, by every process that was this actor."""
+        return int(self._head[0])
+
     # ---- the actor's side --------------------------------------------------------------------------------------------
 
     def free(self) -> Chunk | None:

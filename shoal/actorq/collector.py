@@ -37,18 +37,23 @@ class ActorCollector:
         self.episodes = self.samples = 0
         self.updates = 0
         """Of the learner; it tells."""
+        self.starved = False
+        """The limiter lets the learner sample, but the ring has too little to draw from: only inserts help."""
         self.waited = 0.0
-        """Seconds in which the learner had nothing to do."""
+        """Seconds in which the learner had nothing to do, since the first chunk."""
         self.lags: deque[int] = deque(maxlen=LAGS)
         self._trackers: dict[int, ReturnTracker] = {}
-        self._turn = 0
+        self._turn = 0  # the actor whose chunk goes first: where the limiter lets in few, all get their share
         self._last_chunk = time.monotonic()
-        self._begun = time.monotonic()
+        self._begun: float | None = None  # when the first chunk came
+        self._waited_before = 0.0  # seconds that the actors had waited by then
 
     def ready(self) -> bool:
         """Whether a chunk is there that may go in."""
-        size = self._chunk_size
-        return any(queue.waiting for queue in self.system.queues) and self.limiter.may_insert(size)
+        return any(queue.waiting for queue in self.system.queues) and self._may_insert()
+
+    def _may_insert(self) -> bool:
+        return self.starved or self.limiter.may_insert(self._chunk_size)
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
         """Take in what has come; returns the episodes that ended with it."""
@@ -65,16 +70,13 @@ class ActorCollector:
         """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""
         ended: list[Episode] = []
         took = False
-        queues = self.system.queues
-        for _ in queues:
-            if not self.limiter.may_insert(self._chunk_size):
-                break
-            k = self._turn
-            self._turn = (k + 1) % len(queues)  # the next call begins with the next actor, so that none is left out
-            if (chunk := queues[k].next()) is not None:
+        count = len(self.system.queues)
+        for k in [(self._turn + i) % count for i in range(count)]:
+            queue = self.system.queues[k]
+            if queue.waiting and self._may_insert() and (chunk := queue.next()) is not None:
                 ended += self._take(k, chunk)
-                queues[k].done()
-                took = True
+                queue.done()
+                took, self._turn = True, (k + 1) % count
         return ended if took else None
 
     def _take_round(self) -> list[Episode] | None:
@@ -82,8 +84,7 @@ class ActorCollector:
         board = self.system.board
         if board.count(QUANTIZER, "number") < self.system.numbers.latest:
             return None
-        round_of = [board.count(1 + k, "round") for k in range(len(self.system.queues))]
-        if board.round == min(round_of) and not any(queue.waiting for queue in self.system.queues):
+        if all(queue.sent == board.round and not queue.waiting for queue in self.system.queues):
             board.round += 1
         if any(not queue.waiting for queue in self.system.queues):
             return None
@@ -118,36 +119,38 @@ class ActorCollector:
         self.episodes += len(ended)
         self.samples += count
         self.limiter.inserts += count
+        self.starved = False
         self._last_chunk = time.monotonic()
+        if self._begun is None:
+            self._begun, self._waited_before = self._last_chunk, self._actors_waited()
         return ended
 
     def _pause(self) -> None:
-        """Wait a moment for a chunk, unless the learner has something to do."""
+        """Wait a moment for a chunk: the learner has nothing to do."""
         start = time.monotonic()
         if start - self._last_chunk > PATIENCE:
             raise UserError(f"No actor has sent anything for {PATIENCE / 60:.0f} minutes.")
         if self.config.lockstep:
             time.sleep(PAUSE)
         else:
-            while not self.ready() and not self.limiter.may_sample(self.config.batch):
+            while not self.ready() and time.monotonic() - start < BREATH:  # only inserts let the learner go on
                 time.sleep(PAUSE)
-                if time.monotonic() - start > BREATH:
-                    break
-        self.waited += time.monotonic() - start
+        if self._begun is not None:
+            self.waited += time.monotonic() - start
 
     # ---- what is told and kept -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The run begins, or goes on: start the processes."""
         self.system.start(self.samples)
-        self._last_chunk = self._begun = time.monotonic()
+        self._last_chunk = time.monotonic()
 
     def close(self) -> None:
         """The run is over: end them."""
         self.system.close()
 
-    def figures(self) -> dict[str, float | None]:
-        """Numbers for the log, by name."""
+    def figures(self) -> dict[str, float | str | None]:
+        """What else to log, by name."""
         board, actors = self.system.board, range(1, 1 + self.config.actors)
         steps = sum(board.count(k, "steps") for k in actors)
         pulls = sum(board.count(k, "pulls") for k in actors)
@@ -162,6 +165,7 @@ class ActorCollector:
             "actors/samples_per_insert": self.limiter.achieved,
             "actors/learner_wait_seconds": self.waited,
             "actors/actor_wait_seconds": seconds["wait"],
+            "actors/bottleneck": self.bottleneck()[0],
             "actors/step_us": 1e6 * seconds["act"] / steps if steps else None,
             "actors/environment_us": 1e6 * seconds["environment"] / steps if steps else None,
             "actors/pull_ms": 1e3 * seconds["pull"] / pulls if pulls else None,
@@ -171,19 +175,25 @@ class ActorCollector:
             "actors/refused": float(refused),
         }
 
+    def _actors_waited(self) -> float:
+        return sum(self.system.board.seconds(1 + k, "wait") for k in range(self.config.actors))
+
     def bottleneck(self) -> tuple[str, float, float]:
         """Which side the other waits for, and the shares of the time that the learner and the actors waited."""
-        passed = max(time.monotonic() - self._begun, 1e-9)
-        actors = range(1, 1 + self.config.actors)
-        waited = sum(self.system.board.seconds(k, "wait") for k in actors) / (passed * self.config.actors)
+        now = time.monotonic()
+        passed = max(now - (now if self._begun is None else self._begun), 1e-9)
+        waited = (self._actors_waited() - self._waited_before) / (passed * self.config.actors)
         learner = self.waited / passed
         return ("actors" if learner > waited else "learner"), learner, waited
 
     def summary(self) -> str:
-        """One sentence on how the run went."""
+        """One sentence on how the run went; empty where no chunk has come yet."""
+        if self._begun is None:
+            return ""
         side, learner, waited = self.bottleneck()
         achieved = self.limiter.achieved
-        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert (set: {self.limiter.ratio:.3g})"
+        asked = f" (set: {self.limiter.ratio:.3g})" if self.limiter.binding else ""
+        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert{asked}"
         return (
             f"The learner waited {learner:.0%} of the time and the actors {waited:.0%}: the bottleneck is the "
             f"{side if side == 'learner' else 'actors’ side'}{ratio}."

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.collector import ActorCollector
 from shoal.algorithms.team import Team
+from shoal.errors import Diverged
 from shoal.replay import can_sample
 from shoal.replay.limited import Limited
 from shoal.training.learner import Learner
@@ -32,8 +33,10 @@ class ActorLearner(Learner):
             return super().owes_update(samples) and self._draws_left()
         if self.collector.ready():
             return False
-        ready = self.limiter.may_sample(self.config.batch) and can_sample(self.ring, self.sampler)
-        return ready and self._draws_left()
+        if not self.limiter.may_sample(self.config.batch):
+            return False
+        self.collector.starved = not (can_sample(self.ring, self.sampler) and self._draws_left())
+        return not self.collector.starved
 
     def _draws_left(self) -> bool:
         """Whether the transitions may be drawn often enough for one more update."""
@@ -52,11 +55,22 @@ class ActorLearner(Learner):
         """Hand the present policy to the quantizer."""
         self.system.board.exploration = self._team.exploration
         numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
+        if not torch.isfinite(numbers.sum()):
+            raise Diverged("The policy's weights are not numbers")
         self._row[: numbers.numel()] = numbers
         self.collector.updates = self.updates
         self.system.publish(self._row.numpy(), self.updates)
 
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """With it, how often every live transition was drawn, where that is limited."""
+        arrays, counters = super().state()
+        if isinstance(self.sampler, Limited):
+            arrays["times_sampled"] = self.sampler.state(self.ring)
+        return arrays, counters
+
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         super().load_state(arrays, counters)
+        if isinstance(self.sampler, Limited):
+            self.sampler.load_state(arrays["times_sampled"], self.ring)
         self.collector.updates = self.updates

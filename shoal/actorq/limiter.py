@@ -5,6 +5,8 @@ buffer, by making whichever side is ahead wait (Reverb's SampleToInsertRatio). `
 see `shoal.replay`.
 """
 
+import math
+
 from shoal.errors import UserError
 
 
@@ -15,6 +17,11 @@ class RateLimiter:
         self.ratio, self.min_size = ratio, min_size
         self.low, self.high = ratio * min_size - error_buffer, ratio * min_size + error_buffer
         self.inserts = self.samples = 0
+
+    @property
+    def binding(self) -> bool:
+        """Whether it holds a ratio; with an infinite error buffer nobody waits."""
+        return math.isfinite(self.high)
 
     def may_insert(self, count: int) -> bool:
         """Whether so many more transitions may go in."""
@@ -42,7 +49,7 @@ def least_buffer(ratio: float, batch: int, chunk: int) -> float:
     return (batch + chunk * ratio) / 2 + max(1.0, ratio)
 
 
-def check_limits(
+def check_pace(
     ratio: float,
     error_buffer: float | None,
     batch: int,

@@ -4,7 +4,7 @@ Shape letters: E copies, N agents, O observation, A action.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from shoal.actorq.broadcast import from_payload, to_payload, with_numbers
 from shoal.actorq.versions import Bytes
@@ -13,8 +13,6 @@ from shoal.inference.engine import Engine, make_engine
 from shoal.inference.explore import Explorer
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
-
-EngineName = Literal["onnx", "numba", "native", "torch"]
 
 
 @dataclass(frozen=True)

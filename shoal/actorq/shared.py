@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+import weakref
 
 import numpy as np
 from numba import njit
@@ -27,7 +28,12 @@ class SharedMemory:
         """A new block, or the one that a parent process passed on as `descriptor`."""
         self.size = size
         self.descriptor = _new(size) if descriptor is None else descriptor
-        self._map = mmap.mmap(self.descriptor, size)
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+        """Let go of the descriptor; views stay valid. Happens by itself when the block is no longer used."""
+        try:
+            self._map = mmap.mmap(self.descriptor, size)
+        except OSError as error:
+            raise no_memory(size, error) from None
 
     def array(self, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray:
         """A view of a part of the block."""
@@ -44,14 +50,21 @@ def _new(size: int) -> int:
         else:  # macOS: a file that nobody else can open
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
+    except OSError as error:
+        raise no_memory(size, error) from None
+    try:
         os.ftruncate(descriptor, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        raise UserError(
-            f"There is no shared memory of {size:,} bytes to be had ({error.strerror}); fewer --actors need less."
-        ) from None
+        os.close(descriptor)
+        raise no_memory(size, error) from None
     return descriptor
+
+
+def no_memory(size: int, error: OSError) -> UserError:
+    """The error where the system refuses a block."""
+    return UserError(f"Cannot allocate {size:,} bytes of shared memory ({error.strerror}); use fewer --actors.")
 
 
 @njit(cache=True, nogil=True)

@@ -18,6 +18,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
+from shoal.memory import check_fits
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
 
@@ -27,6 +28,9 @@ SLOTS = 4
 """Chunks that an actor may be ahead of the learner."""
 WATCH = 0.1
 """Seconds between looks at the processes."""
+PROCESS_BYTES = {"torch": 250_000_000}
+"""Memory of an actor's own with that engine, without its policy and worlds."""
+OTHER_PROCESS_BYTES = 90_000_000
 DEATHS = 3
 """A process that dies so often before it has done anything is given up."""
 
@@ -57,6 +61,12 @@ class ActorSystem:
         self.children = 1 + config.actors
         self._layout = ChunkLayout.of(spec, config.copies, chunk_steps)
         template = policy.to_bytes()
+        each = PROCESS_BYTES.get(play.engine, OTHER_PROCESS_BYTES) + 3 * len(template)  # two versions and the engine's
+        check_fits(
+            f"Running {counted(config.actors, 'actor process', 'actor processes')}",
+            each * config.actors,
+            lambda usable: f"at most {usable // each} fit (--actors)",
+        )
         self._numbers_bytes = 4 * policy.parameters + 8
         self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
         sizes = {
@@ -72,8 +82,8 @@ class ActorSystem:
         self.payloads = Versions(self.memory["payloads"], self._payload_bytes)
         self.queues: list[ChunkQueue] = []
         self.posts = [self._quantizer(len(template))]
-        for k in range(config.actors):
-            chunks = SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS))
+        self._chunks = [SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS)) for _ in range(config.actors)]
+        for k, chunks in enumerate(self._chunks):
             self.queues.append(ChunkQueue(chunks, self._layout, SLOTS))
             self.posts.append(self._actor(k, len(template), chunks))
         self._watched, self._samples = 0.0, 0
@@ -117,6 +127,8 @@ class ActorSystem:
                     time.sleep(0.005)
                 post.child.kill()
                 post.child = None
+        for memory in (*self.memory.values(), *self._chunks):
+            memory.close()
 
     def _fill(self, post: Post) -> None:
         """Start a process for a post."""

@@ -7,10 +7,11 @@ import torch
 
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.learner import ActorLearner
-from shoal.actorq.limiter import RateLimiter, check_limits
+from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
 from shoal.actorq.system import ActorSystem
 from shoal.algorithms.team import Team
+from shoal.errors import UserError
 from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
 from shoal.quantization.export import from_team
@@ -38,6 +39,7 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     steps = chunk_steps(config)
     limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
     if config.max_times_sampled is not None:
+        check_draws(config, parts.env.spec.agents, parts.ring.capacity)
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
     system = ActorSystem(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
@@ -51,8 +53,20 @@ def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
     ratio, most = config.samples_per_insert or config.batch / config.update_every, config.max_times_sampled
     free = most is not None and config.samples_per_insert is None
     limit = None if free else most
-    buffer = check_limits(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)
-    return RateLimiter(ratio, config.warmup, math.inf if free else buffer)
+    buffer = check_pace(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)
+    first = 0 if config.lockstep else config.warmup  # in lock-step the learner catches up on the warm-up's updates
+    return RateLimiter(ratio, first, math.inf if free else buffer)
+
+
+def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
+    """Refuse a ring that allows fewer draws than one update takes."""
+    assert config.max_times_sampled is not None
+    needed = config.batch * (1 if config.minibatch == "shared" else agents)
+    if config.max_times_sampled * capacity < needed:
+        raise UserError(
+            f"An update draws {needed:,} transitions, but --max-times-sampled {config.max_times_sampled} allows only "
+            f"{config.max_times_sampled * capacity:,} draws from a ring of {capacity:,}: learning would never begin."
+        )
 
 
 def chunk_steps(config: TrainConfig) -> int:

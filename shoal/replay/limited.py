@@ -47,6 +47,16 @@ class Limited:
             np.add.at(self.times, (chosen[:, 0], chosen[:, 1] % self.times.shape[1]), np.uint16(1))
         return copies.reshape(minibatches, batch), transitions.reshape(minibatches, batch)
 
+    def state(self, history: History) -> NDArray[np.uint16]:
+        """(E, C) how often the transition in each place was drawn, for a checkpoint."""
+        self._notice(history)
+        return self.times.copy()
+
+    def load_state(self, times: NDArray[np.uint16], history: History) -> None:
+        """Continue from what `state` returned, with the same history."""
+        self.times[:] = times
+        self._seen[:] = history.added
+
     def _notice(self, history: History) -> None:
         """Transitions that came since the last look have not been drawn yet."""
         _forget(self.times, self._seen, np.asarray(history.added))

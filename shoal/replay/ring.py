@@ -336,8 +336,6 @@ class Ring:
         `window` is (2,), the oldest and the next transition, or (2, E) where the copies differ.
         """
         self._check_whole()
-        if self._head.max() < 0:
-            raise RuntimeError("a ring that has not begun has no state to save")
         window = np.stack([self.oldest, self.added])
         return {
             "layout": self.layout.numbers(),

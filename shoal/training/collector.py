@@ -76,7 +76,7 @@ class Collector:
     def close(self) -> None:
         """Nothing has to be ended."""
 
-    def figures(self) -> dict[str, float | None]:
+    def figures(self) -> dict[str, float | str | None]:
         """Nothing beside what the loop itself logs."""
         return {}
 

@@ -177,6 +177,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
                     f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
                     f"{self.update_every} makes {held:g}; leave one of them out."
                 )
+            if self.lockstep and self.batch != self.samples_per_insert * self.update_every:
+                raise UserError(
+                    f"--samples-per-insert is {self.samples_per_insert:g}, but with --lockstep it must be --batch "
+                    f"{self.batch} divided by a whole number, e.g. {self.batch / self.update_every:g}."
+                )
         if self.error_buffer is not None:
             check_range("--error-buffer", self.error_buffer, 0)
         if self.max_times_sampled is not None:

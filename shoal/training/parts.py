@@ -48,8 +48,8 @@ class Collecting(Protocol):
         """Nothing more will be asked for."""
         ...
 
-    def figures(self) -> dict[str, float | None]:
-        """Numbers for the log, by name."""
+    def figures(self) -> dict[str, float | str | None]:
+        """What else to log, by name."""
         ...
 
     def summary(self) -> str:

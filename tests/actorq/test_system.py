@@ -1,6 +1,7 @@
 """Whole runs with actors: the same bits in lock-step, every engine, faults and kills, wrong settings."""
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from shoal import TrainConfig, train
-from shoal.errors import UserError
+from shoal.errors import Diverged, UserError
 from shoal.training.evaluation import load_team
 from shoal.training.loop import Silent, Training
 
@@ -169,12 +170,14 @@ def alive(pid):
         ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
         ({"samples_per_insert": float("nan")}, "--samples-per-insert is nan"),
         ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
+        ({"update_every": 2, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),
         ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
         ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
         ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "--actors needs --implementation engine"),
         ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
+        ({"max_times_sampled": 1, "capacity": 40, "batch": 64}, "--max-times-sampled 1 allows only 40 draws"),
         ({"warmup": 50, "capacity": 40}, "--warmup is 50, but --capacity holds"),
     ],
 )
@@ -183,9 +186,67 @@ def test_what_cannot_be(settings, said):
         Training(dataclasses.replace(ACTORS, **settings).checked())
 
 
-def test_no_actor_is_left_out_where_the_learner_is_slow(tmp_path):
-    """Only a chunk at a time may go in: every actor gets its turn."""
-    config = dataclasses.replace(ACTORS, actors=3, update_every=1, episodes=300, out=str(tmp_path / "run"))
+def test_every_actor_gets_its_share_of_the_ring(tmp_path):
+    """The limiter lets in one chunk at a time; it is not always the first actor's."""
+    config = dataclasses.replace(
+        ACTORS, actors=2, episodes=200, update_every=1, batch=64, pull_every=2, out=str(tmp_path / "run")
+    )
     meddler = Meddler(None)
     train(config, observer=meddler)
-    assert meddler.training.ring.added.min() > 0.5 * meddler.training.ring.added.mean()
+    added = meddler.training.ring.added
+    assert added.min() > added.max() / 4
+
+
+def test_a_run_that_is_stopped_before_the_first_chunk_is_saved_and_resumed(tmp_path):
+    config = dataclasses.replace(ACTORS, out=str(tmp_path / "run"))
+    result = train(config, observer=Meddler(lambda system: os.kill(os.getpid(), signal.SIGINT), after=0))
+    assert result.signal == signal.SIGINT and result.env_steps == 0
+    result = train(TrainConfig(out=config.out), resume=True)
+    assert result.finished and result.updates > 5
+
+
+def test_descriptors_are_given_back(tmp_path):
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    train(dataclasses.replace(ACTORS, episodes=5, out=str(tmp_path / "first")))
+    before = descriptors()
+    train(dataclasses.replace(ACTORS, episodes=5, out=str(tmp_path / "second")))
+    assert descriptors() == before
+
+
+def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path):
+    """A small ring forgets transitions before they are drawn as often as the ratio asks for."""
+    config = dataclasses.replace(
+        ACTORS, max_times_sampled=2, samples_per_insert=2.0, capacity=60, episodes=400, out=str(tmp_path / "run")
+    )
+    assert train(config).finished
+
+
+def test_more_actors_than_memory_has_room_for(monkeypatch):
+    monkeypatch.setattr("shoal.actorq.system.OTHER_PROCESS_BYTES", 10**12)
+    with pytest.raises(UserError, match=r"Running 2 actor processes needs .* at most 0 fit"):
+        Training(dataclasses.replace(ACTORS, actors=2))
+
+
+def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    worlds, elsewhere = tmp_path / "worlds", tmp_path / "elsewhere"
+    worlds.mkdir()
+    elsewhere.mkdir()
+    (worlds / "own_world.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n"
+        "gymnasium.register('Own-v0', CartPoleEnv, max_episode_steps=5)\n"
+    )
+    (elsewhere / "queue.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.syspath_prepend(worlds)
+    config = dataclasses.replace(ACTORS, env="gym:own_world:Own-v0", episode_length=None, out=str(tmp_path / "run"))
+    assert train(config).finished
+
+
+def test_weights_that_are_not_numbers_are_not_published():
+    training = Training(ACTORS)
+    training.team.rollout_actors.flat[0].data.fill_(float("nan"))
+    with pytest.raises(Diverged, match="weights are not numbers"):
+        training.learner.publish()

@@ -23,7 +23,7 @@ from shoal.actorq.broadcast import (
     with_numbers,
 )
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
-from shoal.actorq.limiter import RateLimiter, check_limits, least_buffer
+from shoal.actorq.limiter import RateLimiter, check_pace, least_buffer
 from shoal.actorq.shared import SharedMemory, checksum, copy_checked
 from shoal.actorq.versions import Versions, versions_bytes
 from shoal.envs.base import Step
@@ -222,7 +222,7 @@ def test_bytes_of_the_papers_network():
 @given(st.floats(0.01, 64), st.integers(1, 300), st.integers(1, 100), st.integers(1, 2000), st.integers(0, 2**32 - 1))
 def test_nobody_waits_for_ever(ratio, batch, chunk, min_size, seed):
     """With the smallest buffer that is allowed, at any moment one of both sides may go on; the ratio is held."""
-    limiter = RateLimiter(ratio, min_size, check_limits(ratio, None, batch, chunk, min_size, None, 10**6))
+    limiter = RateLimiter(ratio, min_size, check_pace(ratio, None, batch, chunk, min_size, None, 10**6))
     limiter = RateLimiter(ratio, min_size, least_buffer(ratio, batch, chunk)) if seed % 2 else limiter
     rng = np.random.default_rng(seed)
     for _ in range(300):
@@ -248,7 +248,7 @@ def test_nobody_waits_for_ever(ratio, batch, chunk, min_size, seed):
 def test_deadlocks_are_refused(settings, said):
     usual = {"error_buffer": None, "batch": 64, "chunk": 8, "min_size": 50, "max_times": None, "capacity": 100}
     with pytest.raises(UserError, match=said):
-        check_limits(16.0, **(usual | settings))
+        check_pace(16.0, **(usual | settings))
 
 
 def _child(descriptor, size):

@@ -299,6 +299,8 @@ def test_only_live_transitions_can_be_saved():
             ring.segment(first, last)
 
 
-def test_a_ring_that_has_not_begun_has_no_state():
-    with pytest.raises(RuntimeError, match="not begun"):
-        Ring(make_spec(), 3, 30).state()
+def test_a_ring_that_has_not_begun_is_saved_as_such():
+    fresh = Ring(make_spec(), 3, 30)
+    fresh.load_state(Ring(make_spec(), 3, 30).state())
+    with pytest.raises(UserError, match="no first observation yet"):
+        fresh._check_ready(np.arange(3))
