@@ -30,8 +30,9 @@ class SharedMemory:
         self.descriptor = _new(size) if descriptor is None else descriptor
         self.close = weakref.finalize(self, os.close, self.descriptor)
         """Let go of the descriptor; views stay valid. Happens by itself when the block is no longer used."""
+        populated = getattr(mmap, "MAP_POPULATE", 0)  # Linux: no page is missing in the middle of the run
         try:
-            self._map = mmap.mmap(self.descriptor, size)
+            self._map = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | populated)
         except OSError as error:
             raise no_memory(size, error) from None
 

@@ -50,7 +50,7 @@ class Versions:
             self._marks.append(memory.array(np.int64, (4,), at))
             self._slots.append(memory.array(np.uint64, (self.size // 8,), at + LINE))
         # a reader's copies: the last whole one stays as it is while the next is made, for an engine that reads it there
-        self._held, self._spare = (np.zeros(self.size // 8, np.uint64) for _ in range(2))
+        self._held = self._spare = np.zeros(0, np.uint64)
 
     @property
     def latest(self) -> int:
@@ -64,12 +64,14 @@ class Versions:
         mark[NUMBER] = -number
         found = copy_checked(payload.view(np.uint64), slot)
         mark[VERSION], mark[SIZE] = version, payload.size
-        mark[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0] = found
+        mark[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0] = np.uint64(found) ^ _said(version, payload.size)
         mark[NUMBER] = number
         self._latest[0] = number
 
     def pull(self, after: int = 0) -> Pulled | None:
         """The latest version if its number is beyond `after`; its payload stays until the next version is pulled."""
+        if not self._held.size:  # ones, not zeros: all pages are touched now, not in the middle of the run
+            self._held, self._spare = (np.ones(self.size // 8, np.uint64) for _ in range(2))
         for _ in range(ATTEMPTS):
             number = self.latest
             if number <= after:
@@ -79,9 +81,14 @@ class Versions:
             if mark[NUMBER] != number or not 0 <= size <= self.size:
                 continue
             found = copy_checked(slot[: size // 8], self._spare)
-            same = np.uint64(found) == mark[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
+            same = np.uint64(found) ^ _said(version, size) == mark[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
             if mark[NUMBER] == number and same:
                 self._held, self._spare = self._spare, self._held
                 return Pulled(number, version, self._held.view(np.uint8)[:size])
         self.refused += 1
         return None
+
+
+def _said(version: int, size: int) -> np.uint64:
+    """What a mark says beside the checksum, so that it is covered, too."""
+    return np.uint64((version << 32) % 2**64 ^ size)

@@ -84,6 +84,9 @@ def test_a_version_that_is_being_written_or_damaged_is_not_taken():
     writer._marks[1][0] = 1
     writer._slots[1][0] ^= np.uint64(4)
     assert reader.pull() is None and reader.refused == 2
+    writer._slots[1][0] ^= np.uint64(4)
+    writer._marks[1][1] = 7  # another version than was published
+    assert reader.pull() is None and reader.refused == 3
     writer.publish(np.zeros(8, np.uint8), 2)
     assert reader.pull().version == 2
 
