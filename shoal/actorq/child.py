@@ -98,7 +98,7 @@ def no_interrupts() -> Iterator[None]:
 def threads_of_one() -> dict[str, str]:
     """What a child's libraries are told before they are imported: one thread each."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return dict.fromkeys(names, "1") | {"MUJOCO_GL": os.environ.get("MUJOCO_GL", "disabled")}
+    return dict.fromkeys(names, "1")
 
 
 def told() -> dict[str, Any]:
