@@ -50,7 +50,7 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
 
 def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
     """Of the ratio that is set; with --max-times-sampled alone nobody waits for a ratio."""
-    ratio, most = config.samples_per_insert or config.batch / config.update_every, config.max_times_sampled
+    ratio, most = config.pace, config.max_times_sampled
     free = most is not None and config.samples_per_insert is None
     limit = None if free else most
     buffer = check_pace(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)

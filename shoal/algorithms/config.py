@@ -79,7 +79,7 @@ class LearnConfig:
     warmup: Own[int] = OWN
     """Samples before the first update; the updates due by then are done at once."""
     update_every: Own[int] = OWN
-    """Samples (steps of one copy) per update of all agents."""
+    """Samples (steps of one copy) per update of all agents; none where actors keep --samples-per-insert."""
     clip: Own[float] = OWN
     """Maximum gradient norm; 0: no clipping."""
     clip_by: Own[Literal["variable", "network"]] = OWN
@@ -149,7 +149,8 @@ class LearnConfig:
         check_range("--neighbors", self.neighbors, 1, 2**20)
         check_range("--capacity", self.capacity, 1, 2**40)
         check_range("--warmup", self.warmup, 1, 2**40)
-        check_range("--update-every", self.update_every, 1, 2**40)
+        if self.update_every is not None:  # else actors set the pace by samples per insert
+            check_range("--update-every", self.update_every, 1, 2**40)
         check_range("--clip", self.clip, 0)
         check_range("--logit-penalty", self.logit_penalty, 0)
         check_range("--exploration-noise", self.exploration_noise, 0)

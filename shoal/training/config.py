@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -117,15 +118,21 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     """All settings of a training run."""
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None; samples per insert say how often to update."""
+        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert."""
         given = self.update_every is not None
         super().__post_init__()
-        if not given and isinstance(self.samples_per_insert, float | int) and self.samples_per_insert > 0:
-            object.__setattr__(self, "update_every", self._samples_per_update())
+        if not given and self.samples_per_insert is not None:
+            object.__setattr__(self, "update_every", None)
 
-    def _samples_per_update(self) -> int:
-        assert self.samples_per_insert is not None
-        return max(1, round(self.batch / self.samples_per_insert))
+    @property
+    def pace(self) -> float:
+        """Transitions sampled per transition inserted."""
+        return self.batch / self.update_every if self.samples_per_insert is None else self.samples_per_insert
+
+    @property
+    def samples_per_update(self) -> int:
+        """Samples (steps of one copy) between two updates, to the nearest whole one."""
+        return self.update_every or max(1, round(self.batch / self.pace))
 
     def checked(self) -> "TrainConfig":
         """The same settings in their declared types; a `UserError` for the first invalid one."""
@@ -171,16 +178,17 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--pull-every", self.pull_every, 1, 2**40)
         if self.samples_per_insert is not None:
             check_range("--samples-per-insert", self.samples_per_insert, 1e-6, 1e6)
-            if self.update_every != self._samples_per_update():
-                held = self.batch / self.update_every
+            every = self.update_every
+            if every is not None and not math.isclose(self.batch / every, self.samples_per_insert, rel_tol=1e-9):
                 raise UserError(
                     f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
-                    f"{self.update_every} makes {held:g}; leave one of them out."
+                    f"{every} makes {self.batch / every:g}; leave one of them out."
                 )
-            if self.lockstep and self.batch != self.samples_per_insert * self.update_every:
+            rounded = self.batch / self.samples_per_update
+            if self.lockstep and not math.isclose(rounded, self.samples_per_insert, rel_tol=1e-9):
                 raise UserError(
                     f"--samples-per-insert is {self.samples_per_insert:g}, but with --lockstep it must be --batch "
-                    f"{self.batch} divided by a whole number, e.g. {self.batch / self.update_every:g}."
+                    f"{self.batch} divided by a whole number, e.g. {rounded:g}."
                 )
         if self.error_buffer is not None:
             check_range("--error-buffer", self.error_buffer, 0)

@@ -26,8 +26,8 @@ class Learner:
         self.loss_count = 0
 
     def owes_update(self, samples: int) -> bool:
-        """Whether an update is due: one per `update_every` samples, none before the warm-up."""
-        owed = samples // self.config.update_every
+        """Whether an update is due: one per so many samples, none before the warm-up."""
+        owed = samples // self.config.samples_per_update
         return samples >= self.config.warmup and self.updates < owed and can_sample(self.ring, self.sampler)
 
     def update(self, phase: Callable[[str], None]) -> None:

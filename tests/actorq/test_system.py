@@ -170,7 +170,8 @@ def alive(pid):
         ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
         ({"samples_per_insert": float("nan")}, "--samples-per-insert is nan"),
         ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
-        ({"update_every": 2, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),
+        ({"update_every": 2, "samples_per_insert": 10.0}, "10, but --batch 16 per --update-every 2 makes 8"),
+        ({"update_every": None, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),
         ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
         ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
@@ -184,6 +185,13 @@ def alive(pid):
 def test_what_cannot_be(settings, said):
     with pytest.raises(UserError, match=said):
         Training(dataclasses.replace(ACTORS, **settings).checked())
+
+
+def test_samples_per_insert_alone_set_the_pace():
+    """No second pace stands beside it in config.json, and any ratio survives being read again."""
+    config = dataclasses.replace(ACTORS, update_every=None, samples_per_insert=10.0).checked()
+    assert config.update_every is None and config.pace == 10.0 and config.samples_per_update == 2
+    assert TrainConfig(**dataclasses.asdict(config)).checked() == config
 
 
 def test_every_actor_gets_its_share_of_the_ring(tmp_path):
