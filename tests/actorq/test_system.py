@@ -81,10 +81,10 @@ class Meddler(Silent):
     """Does something to the run's processes, once, after some samples."""
 
     def __init__(self, meddle, after=60):
-        self.meddle, self.after, self.training, self.told = meddle, after, None, []
+        self.meddle, self.after, self.training, self.noted = meddle, after, None, []
 
-    def tell(self, sentence):
-        self.told.append(sentence)
+    def note(self, sentence):
+        self.noted.append(sentence)
 
     def advance(self, training):
         self.training = training
@@ -102,7 +102,7 @@ def test_a_process_that_is_killed_or_stopped_is_replaced(tmp_path, monkeypatch, 
     system = meddler.training.collector.system
     assert result.finished and result.episodes >= 4_000 and system.replaced == 1
     assert not system.running
-    assert meddler.told[-1].startswith("The learner waited ")
+    assert meddler.noted[-1].startswith("The learner waited ")
 
 
 def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypatch):
