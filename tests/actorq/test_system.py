@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from shoal import TrainConfig, train
-from shoal.actorq.system import ending, own_processors, pinned_processors
+from shoal.actorq import actor
+from shoal.actorq.system import ending, own_processors, pinned_processors, seeds
 from shoal.errors import Diverged, UserError
 from shoal.training.evaluation import load_team
 from shoal.training.loop import Silent, Training
@@ -237,6 +238,21 @@ def test_an_actor_that_plays_but_never_sends_anything_is_given_up(monkeypatch):
     with pytest.raises(UserError, match=r"^Actor 0 failed 3 times in a row before it had sent anything: it ended by"):
         system._replace(post)
     assert system.replaced == 5
+
+
+def test_signs_of_life_begin_after_the_imports_that_may_block_the_interpreter(monkeypatch):
+    system, order = Training(ACTORS).collector.system, []
+    for name in ("build_env", "make_player"):
+        real = getattr(actor, name)
+        monkeypatch.setattr(actor, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
+    monkeypatch.setattr(actor, "live", lambda board, index: order.append("live"))
+    monkeypatch.setattr(actor.Actor, "play", lambda self: order.append("play"))
+    told = system.posts[1].told | seeds(0, 0, 0, 0) | {"index": 1, "processor": None}
+    for name, value in told.items():
+        if isinstance(value, dict) and "descriptor" in value:
+            told[name] = {**value, "descriptor": os.dup(value["descriptor"])}
+    actor.run(told)
+    assert order == ["build_env", "make_player", "live", "play"]
 
 
 def test_how_a_process_ended_is_told():
