@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 
 .PHONY: setup train test lint bench docs clean
 
-setup: .venv/ready
+setup: .venv/ready .venv/kernels
 
 .venv/ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -27,11 +27,16 @@ setup: .venv/ready
 	@$(INSTALL) -e ".[docs]"
 	@touch $@
 
+# numba notices a change to the file of a cached function, but not to functions that it calls from other files.
+.venv/kernels: $(shell grep -rl --include='*.py' numba shoal) | .venv/ready
+	@find shoal -name '*.nb[ci]' -delete
+	@touch $@
+
 train: setup
 	@$(BIN)/shoal train --env cooperative-navigation --rules openai --episodes 8000 --watch
 
 # Neighbouring tests stay in one worker, which has their fixtures and compiled loops; who is done takes from the other.
-test: lint
+test: lint .venv/kernels
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/ready-dev
@@ -40,7 +45,7 @@ lint: .venv/ready-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 
-bench: .venv/ready-dev
+bench: .venv/ready-dev .venv/kernels
 	@$(BIN)/shoal bench all
 
 # Warnings are errors; nothing is fetched from the network.

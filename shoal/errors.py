@@ -53,6 +53,11 @@ def whole_number(what: str, value: object, low: int | None = None, high: int | N
     return number
 
 
+def install(extra: str) -> str:
+    """What to do where the packages of one of Shoal's extras are missing; Shoal itself is not on PyPI."""
+    return f"run pip install -c constraints.txt '.[{extra}]' in your clone of Shoal"
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things in words: 1 episode, 2,000 episodes; `plural` where it is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -1,12 +1,15 @@
 """Words for sentences."""
 
 import pickle
+import re
 import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from shoal.console import answers_only, print_table, quoted
-from shoal.errors import SettingError, check_choice, check_range, counted, printable, whole_number
+from shoal.errors import SettingError, check_choice, check_range, counted, install, printable, whole_number
 from shoal.results import Table
 
 
@@ -63,3 +66,13 @@ def test_an_error_about_a_setting_names_it(check, message):
         check()
     for error in (refused.value, pickle.loads(pickle.dumps(refused.value))):  # it may come from another process
         assert str(error) == message and error.setting == "rules"
+
+
+def test_every_extra_that_a_message_names_exists():
+    assert install("sb3") == "run pip install -c constraints.txt '.[sb3]' in your clone of Shoal"
+    root = Path(__file__).parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = "".join(path.read_text() for path in (root / "shoal").rglob("*.py"))
+    named = set(re.findall(r"""\binstall\(["'](\w+)["']\)""", sources))
+    assert named >= {"sb3", "control", "atari", "pettingzoo"} and named <= extras.keys()
+    assert "shoal[" not in sources

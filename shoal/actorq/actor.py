@@ -29,7 +29,6 @@ def run(told: dict[str, Any]) -> None:
     if told["processor"] is not None:
         os.sched_setaffinity(0, {told["processor"]})
     board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
-    live(board, told["index"])
     payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
     template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
     policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
@@ -42,6 +41,7 @@ def run(told: dict[str, Any]) -> None:
     versions = Versions(payloads, told["payload_bytes"])
     actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, told["lockstep"])
     actor.deviation = told["deviation"]
+    live(board, told["index"])  # only now: importing torch may block the interpreter for seconds
     try:
         actor.play()
     except Stop:

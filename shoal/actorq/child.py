@@ -24,7 +24,7 @@ from shoal.errors import UserError
 TICK = 0.2
 """Seconds between signs of life."""
 SILENT, STARTING = 5.0, 120.0
-"""Seconds without one after which a process counts as dead; at its start it has much to import and to compile."""
+"""Seconds without one after which a process counts as dead; before its first it has much to import and to compile."""
 USERS, FAULT = 2, 1
 """Exit codes: a sentence for the user, or a traceback."""
 

@@ -17,13 +17,13 @@ PAUSE = 0.0005
 def run(told: dict[str, Any]) -> None:
     """Broadcast until the learner says stop."""
     board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
-    live(board, told["index"])
     numbers = SharedMemory(told["numbers"]["size"], told["numbers"]["descriptor"])
     payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
     template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
     policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
     play = Play(**told["play"])
     source, target = Versions(numbers, told["numbers_bytes"]), Versions(payloads, told["payload_bytes"])
+    live(board, told["index"])
     broadcast(board, told["index"], policy, play, source, target)
 
 

@@ -1,15 +1,18 @@
 """All processes of a run with actors: shared memory for them, starting, watching and replacing them, ending them."""
 
+import contextlib
 import dataclasses
 import os
+import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.actorq.board import Board
-from shoal.actorq.child import Child
+from shoal.actorq.child import SILENT, Child
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play
 from shoal.actorq.shared import SharedMemory
@@ -29,8 +32,17 @@ SLOTS = 4
 WATCH = 0.1
 """Seconds between looks at the processes."""
 PROCESS_BYTES = {"torch": 250_000_000}
-"""Memory of an actor's own with that engine, without its policy and worlds."""
-OTHER_PROCESS_BYTES = 90_000_000
+"""Private memory of an actor with that engine and small worlds, without its policy.
+
+Private_Clean + Private_Dirty in /proc/PID/smaps_rollup of running actors on x86-64 Linux, in MB:
+
+    world                     numba   native   onnx   torch   quantizer
+    cooperative-navigation       92       73     86     199          68
+    gym:CartPole-v1              70       73     84     199          68
+    dm:walker/stand             100      102    121     227          68
+"""
+OTHER_PROCESS_BYTES = 130_000_000
+QUANTIZER_BYTES = 70_000_000
 DEATHS = 3
 """A process that dies so often before it has done anything is given up."""
 
@@ -48,7 +60,7 @@ class Post:
     barren: int = 0
     """Processes in a row that died before they had done anything."""
     done: int = 0
-    """What the board said the post had done when its present process was started."""
+    """What the post had done when its present process was started."""
 
 
 class ActorSystem:
@@ -66,6 +78,7 @@ class ActorSystem:
             f"Running {counted(config.actors, 'actor process', 'actor processes')}",
             each * config.actors,
             lambda usable: f"at most {usable // each} fit (--actors)",
+            reserved=QUANTIZER_BYTES,
         )
         self._numbers_bytes = 4 * policy.parameters + 8
         self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
@@ -83,9 +96,10 @@ class ActorSystem:
         self.queues: list[ChunkQueue] = []
         self.posts = [self._quantizer(len(template))]
         self._chunks = [SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS)) for _ in range(config.actors)]
+        processors = own_processors(config.actors)
         for k, chunks in enumerate(self._chunks):
             self.queues.append(ChunkQueue(chunks, self._layout, SLOTS))
-            self.posts.append(self._actor(k, len(template), chunks))
+            self.posts.append(self._actor(k, len(template), chunks, processors[k]))
         self._watched, self._samples = 0.0, 0
 
     @property
@@ -132,7 +146,7 @@ class ActorSystem:
 
     def _fill(self, post: Post) -> None:
         """Start a process for a post."""
-        post.done = self.board.count(post.index, "steps")
+        post.done = self._done(post)
         told = post.told | seeds(self.config.seed, post.index - 1, self._samples, post.started)
         ticks = self.board.count(post.index, "ticks")
         post.child = Child(post.module, told, post.descriptors, post.index, ticks)
@@ -143,13 +157,19 @@ class ActorSystem:
         assert post.child is not None
         code = post.child.process.poll()
         post.child.kill()
-        post.barren = 0 if self.board.count(post.index, "steps") > post.done else post.barren + 1
+        post.barren = 0 if self._done(post) > post.done else post.barren + 1
         if post.barren >= DEATHS:
-            how = "without a sign of life" if code is None else f"by signal {-code}" if code < 0 else f"with {code}"
-            what = "quantizer" if post.index == QUANTIZER else f"actor {post.index - 1}"
-            raise UserError(f"The {what} ended {how} {counted(DEATHS, 'time')} in a row before its first step.")
+            what = "The quantizer" if post.index == QUANTIZER else f"Actor {post.index - 1}"
+            times = counted(DEATHS, "time")
+            raise UserError(f"{what} failed {times} in a row before it had sent anything: it {ending(code)}.")
         self.replaced += 1
         self._fill(post)
+
+    def _done(self, post: Post) -> int:
+        """Chunks that an actor has sent; versions that the quantizer has broadcast."""
+        if post.index == QUANTIZER:
+            return self.board.count(QUANTIZER, "steps")
+        return self.queues[post.index - 1].sent
 
     def _common(self, template: int) -> dict[str, Any]:
         """What every process is told."""
@@ -166,7 +186,7 @@ class ActorSystem:
         descriptors = [memory.descriptor for memory in self.memory.values()]
         return Post("shoal.actorq.quantizer", told, descriptors, QUANTIZER)
 
-    def _actor(self, k: int, template: int, chunks: SharedMemory) -> Post:
+    def _actor(self, k: int, template: int, chunks: SharedMemory, processor: int | None) -> Post:
         config, policy = self.config, self.policy
         assert policy.exploration is not None
         deviation = None if policy.exploration.values else deviation_of(k, config.actors, config.exploration_noise)
@@ -176,7 +196,7 @@ class ActorSystem:
             "chunk_steps": self._layout.steps,
             "slots": SLOTS,
             "lockstep": config.lockstep,
-            "processor": processor_of(k, config.actors),
+            "processor": processor,
             "deviation": deviation,
         }
         descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
@@ -191,12 +211,38 @@ def seeds(seed: int, actor: int, samples: int, started: int) -> dict[str, int]:
     return {kind: stream_seed(seed, f"{name}: {kind}") % 2**62 for kind in ("world_seed", "noise_seed")}
 
 
-def processor_of(actor: int, actors: int) -> int | None:
-    """The processor of an actor's own, where there are enough for all of them and the learner."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    usable = sorted(os.sched_getaffinity(0))
-    return usable[1 + actor] if len(usable) > actors else None
+def ending(code: int | None) -> str:
+    """How a process ended, and what may help; None: it was still there, but silent."""
+    if code is None:
+        return (
+            f"gave no sign of life for {SILENT:g} seconds; an environment that blocks the Python interpreter for so "
+            "long can only be trained with --actors 0"
+        )
+    if code == -signal.SIGKILL:
+        return "was killed, perhaps because memory ran out; use fewer --actors"
+    return f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def own_processors(actors: int) -> list[int | None]:
+    """A processor of its own for each actor, if there are enough for all of them and the learner, else none.
+
+    Processors that other programs are pinned to, e.g. the actors of another run, do not count.
+    """
+    free: list[int] = []
+    if hasattr(os, "sched_getaffinity"):
+        free = sorted(os.sched_getaffinity(0) - pinned_processors())
+    return [*free[1 : 1 + actors]] if len(free) > actors else [None] * actors
+
+
+def pinned_processors() -> set[int]:
+    """Processors that a running program is pinned to alone."""
+    found: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is not ours to look at
+            processors = os.sched_getaffinity(int(folder.name))
+            if len(processors) == 1 and (folder / "cmdline").read_bytes():  # threads of the kernel have no command line
+                found |= processors
+    return found
 
 
 def deviation_of(actor: int, actors: int, noise: float) -> float:

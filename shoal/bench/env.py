@@ -13,7 +13,7 @@ from shoal.bench.timing import interleaved
 from shoal.envs import make_env
 from shoal.envs.base import VectorEnv
 from shoal.envs.particle import ParticleWorld
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 from shoal.results import Column
 
 EPISODE = 25
@@ -76,9 +76,7 @@ def _their_episode(world: str, agents: int) -> Callable[[], None]:
     try:
         from mpe2 import simple_spread_v3, simple_tag_v3
     except ImportError:
-        raise UserError(
-            "bench env compares with mpe2, which is not installed; pip install 'shoal[pettingzoo]'."
-        ) from None
+        raise UserError(f"bench env compares with mpe2, which is not installed; {install('pettingzoo')}.") from None
 
     if world == "predator-prey":
         prey, obstacles = max(1, agents // 3), max(2, agents // 3)

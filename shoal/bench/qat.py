@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.bench.update import filled_training
-from shoal.errors import UserError, counted
+from shoal.errors import UserError, counted, install
 from shoal.results import Column
 from shoal.training.loop import Training
 
@@ -67,7 +67,7 @@ def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:
     try:
         import stable_baselines3
     except ImportError:
-        raise UserError("bench qat needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
+        raise UserError(f"bench qat needs Stable-Baselines3; {install('sb3')}.") from None
     from shoal.quantization.callback import QatCallback
 
     env, steps, settings = TASKS[algorithm]

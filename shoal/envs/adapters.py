@@ -17,7 +17,7 @@ from gymnasium.spaces import Space
 
 from shoal.envs.copies import build_copies
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError, check_range, install
 from shoal.trust import pettingzoo_function
 
 World = TypeVar("World", bound=ParallelWorld)
@@ -184,24 +184,24 @@ def _reason(name: str, error: Exception) -> str:
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
     parent, _, missing = error.name.rpartition(".")
     if not parent:
-        source = _source(name, missing)
-        return f"the package {missing} is not installed" + (f"; pip install '{source}'" if source else "")
+        remedy = _remedy(name, missing)
+        return f"the package {missing} is not installed" + (f"; {remedy}" if remedy else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; did you mean {close[0]}" if close else "")
 
 
-def _source(name: str, package: str) -> str:
-    """What to install for a missing module; empty if unknown: a module need not be named like its package."""
+def _remedy(name: str, package: str) -> str:
+    """How to install a missing module; empty if unknown: a module need not be named like its package."""
     if package == "dm_control":
-        return "shoal[control]"
+        return install("control")
     if package == "ale_py":
-        return "shoal[atari]"
+        return install("atari")
     if package in ("pettingzoo", "mpe2", "pygame"):
-        return "shoal[pettingzoo]"
+        return install("pettingzoo")
     library, _, module = pettingzoo_function(name)[0].partition(".")
     if name.startswith("pettingzoo:") and library == "pettingzoo":
-        return f"pettingzoo[{module.partition('.')[0]}]"  # PettingZoo has an extra for each of its families
+        return f"pip install 'pettingzoo[{module.partition('.')[0]}]'"  # it has an extra for each of its families
     return ""
 
 

@@ -23,7 +23,7 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
     except (OSError, StopIteration):
         return False
-    return any("vnni" in flag for flag in flags)
+    return not {"avx_vnni", "avx512_vnni"}.isdisjoint(flags)
 
 
 def safe_bits() -> int:

@@ -23,6 +23,7 @@ KINDS: tuple[tuple[str, str], ...] = (
 """Every engine with each precision it supports."""
 NUMBA_LARGEST = 1_000_000  # parameters; beyond this its plain loops are so slow that measuring them wastes time
 NATIVE_INPUTS = 2**16  # of a layer: sums of 255 · 127 stay within 32 bits
+NO_NOISE = np.zeros((0, 1, 0), np.float32)
 SECONDS, LEAST, NEAR = 0.05, 5, 1.05
 """When choosing an engine: seconds, minimum calls, and the ratio of times that counts as equal."""
 
@@ -84,6 +85,23 @@ def check_noise(policy: Policy, noise: NDArray[Any], batch: int, size: int | Non
     expected = (batch, policy.agents, policy.action_size if size is None else size)
     if noise.shape != expected:
         raise UserError(f"The noise has the shape {noise.shape}, but the policy takes {expected}.")
+
+
+def compiled_inputs(
+    policy: Policy, observation: NDArray[Any], noise: NDArray[Any] | None, draws: Draws
+) -> tuple[Array, Array]:
+    """Observation and noise as compiled loops take them: float32 in C order; empty noise if the policy samples none."""
+    if observation.dtype != np.float32 or not observation.flags.c_contiguous:
+        observation = np.ascontiguousarray(observation, np.float32)
+    if observation.shape[1:] != (policy.agents, policy.observation_size):
+        check_observation(policy, observation)
+    if policy.head.kind != "categorical":
+        return observation, NO_NOISE
+    batch = len(observation)
+    if noise is None:
+        return observation, draws.uniform((batch, policy.agents, policy.action_size))
+    check_noise(policy, noise, batch)
+    return observation, np.ascontiguousarray(noise, np.float32)
 
 
 def refuse_grids(policy: Policy, engine: str) -> None:

@@ -247,9 +247,14 @@ def _extent(x):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def quantize_row(x, codes):  # type: ignore[no-untyped-def]
-    """Write the row's unsigned codes; return its scale and zero point."""
+    """Write the row's unsigned codes; return its scale and zero point.
+
+    The scale is NaN, and so is everything computed with it, for a row with NaN or infinity, or whose range is infinite.
+    """
     low, high = _extent(x)
     scale = max((high - low) / np.float32(255), TINY)
+    if not scale < np.inf:
+        return np.float32(np.nan), np.int32(0)
     zero = np.rint(-low / scale)
     for i in range(x.size):
         codes[i] = np.uint8(min(max(np.rint(x[i] / scale) + zero, np.float32(0)), np.float32(255)))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.inference.codes import safe_bits
-from shoal.inference.engine import Draws, check_noise, check_observation, fitting
+from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting
 from shoal.inference.int8_kernels import BITS, ROWS, SIZE, play, product_kind
 from shoal.inference.layers import Array
 from shoal.inference.packed_codes import ALIGN, checked, header_of, open_codes, padded, write_codes
@@ -25,7 +25,6 @@ class NativeEngine:
         """`policy` must have linear layers only."""
         self.policy = policy = checked(policy).played()
         self._draws = Draws()
-        self._none = np.zeros((0, 1, 0), np.float32)
         self._actions: dict[int, tuple[NDArray[np.int64], Array]] = {}
         self._expected = header_of(policy, safe_bits())
         widest = max(ROWS, policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
@@ -41,17 +40,7 @@ class NativeEngine:
         """The environment's actions for raw observations (B, N, O)."""
         policy, batch = self.policy, len(observation)
         choices, boxes = self._actions.get(batch) or self._new_actions(observation)
-        if observation.dtype != np.float32 or not observation.flags.c_contiguous:
-            observation = np.ascontiguousarray(observation, np.float32)
-        if observation.shape[1:] != (policy.agents, policy.observation_size):
-            check_observation(policy, observation)
-        if policy.head.kind != "categorical":
-            noise = self._none
-        elif noise is None:
-            noise = self._draws.uniform((batch, policy.agents, policy.action_size))
-        else:
-            check_noise(policy, noise, batch)
-            noise = np.ascontiguousarray(noise, np.float32)
+        observation, noise = compiled_inputs(policy, observation, noise, self._draws)
         play(observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes)
         return choices if policy.head.discrete else boxes
 

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
+from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, refuse_grids
 from shoal.inference.layers import ACTIVATIONS, LEAK, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
@@ -138,7 +138,6 @@ class NumbaEngine:
         self._numbers = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])
         self._flat = self._numbers.reshape(-1)
-        self._none = np.zeros((0, 0, 0), np.float32)
         self._actions: dict[int, NDArray[Any]] = {}
 
     @property
@@ -152,21 +151,11 @@ class NumbaEngine:
         actions = self._actions.get(batch)
         if actions is None:
             actions = self._actions[batch] = self._new_actions(observation)
-        if observation.dtype != np.float32 or not observation.flags.c_contiguous:
-            observation = np.ascontiguousarray(observation, np.float32)
-        if observation.shape[1:] != (policy.agents, policy.observation_size):
-            check_observation(policy, observation)
-        if not policy.head.discrete:
-            _boxes(observation, self._whole, self._flat, self._scratch, actions)
-            return actions
-        if policy.head.kind == "argmax":
-            noise = self._none
-        elif noise is None:
-            noise = self._draws.uniform((batch, policy.agents, policy.action_size))
+        observation, noise = compiled_inputs(policy, observation, noise, self._draws)
+        if policy.head.discrete:
+            _choices(observation, self._whole, self._flat, self._scratch, noise, actions)
         else:
-            check_noise(policy, noise, batch)
-            noise = np.ascontiguousarray(noise, np.float32)
-        _choices(observation, self._whole, self._flat, self._scratch, noise, actions)
+            _boxes(observation, self._whole, self._flat, self._scratch, actions)
         return actions
 
     def load(self, policy: Policy) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 try:
     from stable_baselines3.common.callbacks import BaseCallback
 except ImportError:
-    from shoal.errors import UserError
+    from shoal.errors import UserError, install
 
-    raise UserError("QatCallback needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
+    raise UserError(f"QatCallback needs Stable-Baselines3; {install('sb3')}.") from None
 
 from shoal.quantization.qat import Qat
 

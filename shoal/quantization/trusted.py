@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 from shoal.quantization.baselines_zip import Algorithm
 from shoal.quantization.layers import find_layers
 from shoal.quantization.stable_baselines import Model
@@ -23,7 +23,7 @@ try:
     from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space, preprocess_obs
     from stable_baselines3.common.torch_layers import MlpExtractor
 except ImportError:
-    raise UserError("--trust needs Stable-Baselines3; pip install 'shoal[sb3]'.") from None
+    raise UserError(f"--trust needs Stable-Baselines3; {install('sb3')}.") from None
 
 OBSERVATIONS = 64
 """Number of observations to compare the policy and its network on."""

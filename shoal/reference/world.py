@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shoal.envs.base import Array, EnvSpec, Step
 from shoal.envs.particle import ACTIONS, ParticleWorld
 from shoal.envs.physics import FACMAC_CANDIDATES, PREY_DIRECTIONS, PREY_LOOK
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -73,7 +73,7 @@ def parallel_env(module: str, spec: EnvSpec, **counts: int) -> Any:
     except ImportError as error:
         raise UserError(
             f"The reference implementation plays in mpe2's worlds, but {error.name or 'mpe2'} is not installed; "
-            "pip install 'shoal[pettingzoo]'."
+            f"{install('pettingzoo')}."
         ) from None
 
 

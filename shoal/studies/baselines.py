@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.normaliser import read_normaliser, statistics_of
 from shoal.quantization.stable_baselines import read_zip
@@ -27,7 +27,7 @@ from shoal.training.disk import sha256
 def missing_packages() -> str | None:
     """An error message if Stable-Baselines3 is not installed."""
     if importlib.util.find_spec("stable_baselines3") is None:
-        return "Stable-Baselines3 is needed to train the models; pip install 'shoal[sb3]'."
+        return f"Stable-Baselines3 is needed to train the models; {install('sb3')}."
     return None
 
 

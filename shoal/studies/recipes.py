@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.errors import install
 from shoal.training.disk import sha256
 
 
@@ -258,7 +259,7 @@ def left_out() -> list[str]:
     """A message if there are environments whose library is not installed."""
     missing = [env for env in MUJOCO if not can_play(env)]
     names = ", ".join(missing)
-    return [f"{names} are left out: mujoco is not installed (pip install 'shoal[control]')."] if missing else []
+    return [f"{names} are left out: mujoco is not installed; {install('control')}."] if missing else []
 
 
 def digest_of(algorithm: str, env: str) -> str:

@@ -17,7 +17,7 @@ from shoal.errors import Diverged
 from shoal.training.returns import Episode, ReturnTracker
 
 
-class Actor(Protocol):
+class BehaviourPolicy(Protocol):
     """Chooses actions: a learning team, or an engine that runs a copy of its policies."""
 
     def act(self, observation: Array) -> Array:
@@ -44,7 +44,7 @@ class Rows(Protocol):
 class Collector:
     """Plays all copies of a world, step by step, and counts samples and whole episodes."""
 
-    def __init__(self, env: VectorEnv, actor: Actor, rows: Rows) -> None:
+    def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows) -> None:
         self.env, self.actor, self.rows = env, actor, rows
         self.observation = env.reset()  # (E, N, O)
         rows.begin(self.observation)

@@ -129,7 +129,7 @@ def carry_out(
         try:
             training.run(folder, log, observer, interrupt)
             if said := training.collector.summary():
-                observer.tell(said)
+                observer.note(said)
         except Exception:
             if training.samples == 0:  # not even one step is possible
                 folder.discard(log)

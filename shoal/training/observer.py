@@ -20,7 +20,7 @@ class Observer(Protocol):
         """A warning for the user."""
 
     def note(self, sentence: str) -> None:
-        """A message about why something takes long."""
+        """A message about how the run goes, e.g. why something takes long: not for a quiet run."""
 
     def advance(self, training: "Training") -> None:
         """Called after every step of all copies and after every update; cheap unless there is something to show."""

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from shoal import TrainConfig, train
+from shoal.actorq import actor
+from shoal.actorq.system import ending, own_processors, pinned_processors, seeds
 from shoal.errors import Diverged, UserError
 from shoal.training.evaluation import load_team
 from shoal.training.loop import Silent, Training
@@ -81,10 +84,10 @@ class Meddler(Silent):
     """Does something to the run's processes, once, after some samples."""
 
     def __init__(self, meddle, after=60):
-        self.meddle, self.after, self.training, self.told = meddle, after, None, []
+        self.meddle, self.after, self.training, self.noted = meddle, after, None, []
 
-    def tell(self, sentence):
-        self.told.append(sentence)
+    def note(self, sentence):
+        self.noted.append(sentence)
 
     def advance(self, training):
         self.training = training
@@ -102,7 +105,7 @@ def test_a_process_that_is_killed_or_stopped_is_replaced(tmp_path, monkeypatch, 
     system = meddler.training.collector.system
     assert result.finished and result.episodes >= 4_000 and system.replaced == 1
     assert not system.running
-    assert meddler.told[-1].startswith("The learner waited ")
+    assert meddler.noted[-1].startswith("The learner waited ")
 
 
 def test_a_world_that_raises_ends_the_run_with_its_traceback(tmp_path, monkeypatch):
@@ -192,6 +195,91 @@ def test_samples_per_insert_alone_set_the_pace():
     config = dataclasses.replace(ACTORS, update_every=None, samples_per_insert=10.0).checked()
     assert config.update_every is None and config.pace == 10.0 and config.samples_per_update == 2
     assert TrainConfig(**dataclasses.asdict(config)).checked() == config
+
+
+FROZEN_WORLD = """
+import ctypes, gymnasium, numpy as np
+
+
+class Frozen(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:  # after some steps, but before the first chunk is full
+            ctypes.PyDLL(None).sleep(5)  # does not release the interpreter
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("Frozen-v0", "frozen_world:Frozen", max_episode_steps=5)
+"""
+
+
+@pytest.mark.slow
+def test_a_world_that_blocks_the_interpreter_ends_the_run_with_advice(tmp_path, monkeypatch):
+    (tmp_path / "frozen_world.py").write_text(FROZEN_WORLD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("shoal.actorq.child.SILENT", 0.6)
+    monkeypatch.setattr("shoal.actorq.system.DEATHS", 2)
+    config = dataclasses.replace(ACTORS, env="gym:frozen_world:Frozen-v0", episode_length=None, copies=1, pull_every=10)
+    said = r"^Actor 0 failed 2 times in a row before it had sent anything: it gave no sign of life .* --actors 0\.$"
+    with pytest.raises(UserError, match=said):
+        train(dataclasses.replace(config, out=str(tmp_path / "run")))
+
+
+def test_an_actor_that_plays_but_never_sends_anything_is_given_up(monkeypatch):
+    system = Training(ACTORS).collector.system
+    process = SimpleNamespace(poll=lambda: -signal.SIGSEGV)
+    monkeypatch.setattr(system, "_fill", lambda post: None)
+    post = system.posts[1]
+    post.child = SimpleNamespace(process=process, kill=lambda: None)
+    for sent in (0, 0, 1, 0, 0):  # a chunk in between: it is given another chance
+        system.board.add(1, "steps")
+        system.queues[0]._head[0] = post.done + sent
+        system._replace(post)
+        post.done = system._done(post)
+    with pytest.raises(UserError, match=r"^Actor 0 failed 3 times in a row before it had sent anything: it ended by"):
+        system._replace(post)
+    assert system.replaced == 5
+
+
+def test_signs_of_life_begin_after_the_imports_that_may_block_the_interpreter(monkeypatch):
+    system, order = Training(ACTORS).collector.system, []
+    for name in ("build_env", "make_player"):
+        real = getattr(actor, name)
+        monkeypatch.setattr(actor, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
+    monkeypatch.setattr(actor, "live", lambda board, index: order.append("live"))
+    monkeypatch.setattr(actor.Actor, "play", lambda self: order.append("play"))
+    told = system.posts[1].told | seeds(0, 0, 0, 0) | {"index": 1, "processor": None}
+    for name, value in told.items():
+        if isinstance(value, dict) and "descriptor" in value:
+            told[name] = {**value, "descriptor": os.dup(value["descriptor"])}
+    actor.run(told)
+    assert order == ["build_env", "make_player", "live", "play"]
+
+
+def test_how_a_process_ended_is_told():
+    assert ending(-signal.SIGKILL).startswith("was killed, perhaps because memory ran out")
+    assert (ending(-signal.SIGSEGV), ending(3)) == ("ended by signal 11", "ended with exit code 3")
+
+
+def test_actors_share_no_processor_with_other_pinned_programs(monkeypatch):
+    processor = max(os.sched_getaffinity(0))
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        os.sched_setaffinity(other.pid, {processor})
+        assert processor in pinned_processors()
+    finally:
+        other.kill()
+        other.wait()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr("shoal.actorq.system.pinned_processors", lambda: {1, 9})
+    assert own_processors(3) == [2, 3, 4] and own_processors(4) == [2, 3, 4, 5] and own_processors(5) == [None] * 5
 
 
 def test_every_actor_gets_its_share_of_the_ring(tmp_path):

@@ -91,6 +91,17 @@ def test_a_version_that_is_being_written_or_damaged_is_not_taken():
     assert reader.pull().version == 2
 
 
+def test_a_version_that_is_played_in_place_stays_while_the_next_is_pulled():
+    writer, reader = versions(32)
+    writer.publish(np.full(32, 1, np.uint8), 1)
+    held = reader.pull().payload
+    writer.publish(np.full(32, 2, np.uint8), 2)
+    writer._slots[0][3] ^= np.uint64(4)
+    assert reader.pull(1) is None and (held == 1).all()  # copied as far as it went, and refused
+    writer.publish(np.full(32, 3, np.uint8), 3)
+    assert (reader.pull(1).payload == 3).all() and (held == 1).all()
+
+
 def test_no_reader_sees_half_a_version(request):
     """A writer that never waits beside a reader that looks all the time."""
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))

@@ -12,7 +12,7 @@ import pytest
 
 from shoal import TrainConfig, train
 from shoal.cli import main
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 from shoal.training.config import read_config
 from tests.cli.helpers import HOME, QUIET, SHORT, one_sentence, strict
 
@@ -208,7 +208,7 @@ def test_a_module_in_the_working_directory_is_not_taken_for_a_missing_library(sh
 
     monkeypatch.setattr(sys, "meta_path", [NotInstalled, *sys.meta_path])
     code, _, err = shoal("train", *QUIET, "--env", f"pettingzoo:{name}.simple_v3", "--out", "run")
-    assert code == 2 and f"the package {name} is not installed; pip install 'shoal[pettingzoo]'" in one_sentence(err)
+    assert code == 2 and f"the package {name} is not installed; {install('pettingzoo')}" in one_sentence(err)
 
 
 class Gone(io.StringIO):

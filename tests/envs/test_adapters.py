@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from shoal.envs.adapters import make_gymnasium, make_pettingzoo
 from shoal.envs.parallel import episode_seed
-from shoal.errors import UserError
+from shoal.errors import UserError, install
 
 SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 MPE = [module.__name__ for module in mpe_environments.values()]
@@ -277,7 +277,7 @@ def take_away(monkeypatch, missing, *forgotten):
 
 def test_atari_without_its_package(monkeypatch):
     take_away(monkeypatch, "ale_py")
-    words = "gym:ALE/Pong-v5 cannot be made: the package ale_py is not installed; pip install 'shoal[atari]'."
+    words = "gym:ALE/Pong-v5 cannot be made: the package ale_py is not installed; " + install("atari") + "."
     fails(make_gymnasium, "gym:ALE/Pong-v5", words)
 
 
@@ -294,20 +294,20 @@ def test_families_of_pettingzoo_by_their_short_names():
 
 
 @pytest.mark.parametrize(
-    ("missing", "module", "source"),
+    ("missing", "module", "remedy"),
     [
-        ("mpe2", "mpe2.simple_v3", "shoal[pettingzoo]"),
-        ("pygame", "mpe2.simple_v3", "shoal[pettingzoo]"),
-        ("pettingzoo", "pettingzoo.classic.rps_v2", "shoal[pettingzoo]"),
-        ("pymunk", "pettingzoo.butterfly.pistonball_v6", "pettingzoo[butterfly]"),
-        ("pymunk", "butterfly.pistonball_v6", "pettingzoo[butterfly]"),
-        ("Box2D", "sisl.multiwalker_v9", "pettingzoo[sisl]"),
-        ("mpe2", "mpe.simple_v3", "shoal[pettingzoo]"),
+        ("mpe2", "mpe2.simple_v3", install("pettingzoo")),
+        ("pygame", "mpe2.simple_v3", install("pettingzoo")),
+        ("pettingzoo", "pettingzoo.classic.rps_v2", install("pettingzoo")),
+        ("pymunk", "pettingzoo.butterfly.pistonball_v6", "pip install 'pettingzoo[butterfly]'"),
+        ("pymunk", "butterfly.pistonball_v6", "pip install 'pettingzoo[butterfly]'"),
+        ("Box2D", "sisl.multiwalker_v9", "pip install 'pettingzoo[sisl]'"),
+        ("mpe2", "mpe.simple_v3", install("pettingzoo")),
     ],
 )
-def test_missing_packages_are_named_with_what_to_install(monkeypatch, missing, module, source):
+def test_missing_packages_are_named_with_what_to_install(monkeypatch, missing, module, remedy):
     take_away(monkeypatch, missing, "pettingzoo", "mpe2")
-    words = f"pettingzoo:{module} cannot be made: the package {missing} is not installed; pip install '{source}'."
+    words = f"pettingzoo:{module} cannot be made: the package {missing} is not installed; {remedy}."
     fails(make_pettingzoo, f"pettingzoo:{module}", words)
 
 

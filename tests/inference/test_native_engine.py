@@ -67,6 +67,29 @@ def test_scaled_and_normalised_inputs():
     assert np.abs(NativeEngine(policy).act(x) - OnnxEngine(policy, "int8").act(x)).max() < 1e-5
 
 
+@pytest.mark.parametrize("squash", ["none", "clip", "tanh"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_is_no_number_stays_none_in_its_own_row_only(activation, squash):
+    policy = random_policy(agents=2, head="box", squash=squash, activation=activation)
+    x, engine = observations(policy, 6), NativeEngine(policy)
+    clean = engine.act(x).copy()
+    for value in (np.nan, np.inf, -np.inf):
+        broken = x.copy()
+        broken[2, 1, 3] = value
+        actions = engine.act(broken).copy()
+        assert np.isnan(actions[2, 1]).all()
+        actions[2, 1] = clean[2, 1]
+        assert np.array_equal(actions, clean)
+
+
+def test_of_equal_choices_the_first_is_taken():
+    policy = random_policy()
+    last = replace(policy.layers[-1], weight=policy.layers[-1].weight * 0, bias=np.float32([[1, 2, 2, 0]]))
+    policy = replace(policy, layers=(*policy.layers[:-1], last))
+    x = observations(policy, 3)
+    assert (NativeEngine(policy).act(x) == 1).all() and (OnnxEngine(policy, "int8").act(x) == 1).all()
+
+
 def test_weights_are_read_where_they_lie():
     policies = [random_policy(seed, agents=2, head="gaussian", normalised=True) for seed in (0, 1)]
     x = observations(policies[0], 3)

@@ -25,6 +25,7 @@ def test_what_goes_in_comes_out(shape, bits):
     policy = random_policy(**shape).played()
     buffer = pack_codes(policy, bits)
     verify_codes(buffer)
+    assert not open_codes(buffer, header_of(policy, bits))[1].flags.writeable and buffer.flags.writeable
     assert buffer.ctypes.data % 64 == 0 and buffer.size % 64 == 0 and buffer.size == packed_size(policy)
     for layer, found in zip(policy.layers, unpack_codes(buffer, policy), strict=True):
         for name, array in layer_arrays(layer, Form("int8", bits), by_rows=True).items():

@@ -115,7 +115,7 @@ def test_what_it_cannot_play_is_refused(settings, sentence):
 def test_says_what_to_install(monkeypatch):
     for module in ("mpe2", "mpe2.simple_spread_v3"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=r"mpe2.* is not installed; pip install 'shoal\[pettingzoo\]'"):
+    with pytest.raises(UserError, match=r"mpe2.* is not installed; run pip install .* '\.\[pettingzoo\]'"):
         make_world(TrainConfig())
 
 
