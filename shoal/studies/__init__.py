@@ -58,6 +58,8 @@ def _told(name: str, options: Options | None) -> tuple[Options, ...]:
         raise UserError("--env is missing: the zip does not say which environment its model plays.")
     if not options.model and (options.env or options.normaliser or options.trust):
         raise UserError("--env, --normaliser and --trust are for a --model.")
+    if options.cells and name not in OF_CELLS:
+        raise UserError(f"--cells is for studies that consist of cells, but {name} does not: {', '.join(OF_CELLS)} do.")
     return (options,) if name in OF_CELLS else ()
 
 

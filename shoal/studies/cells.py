@@ -1,7 +1,8 @@
 """Cells of a study: tasks of a few minutes, the result of each stored in its own file.
 
 A study that is stopped by its budget, by Ctrl-C or by the machine resumes where it was when it is started again with
-the same folder. A cell's file holds its settings: with other settings it is computed again.
+the same folder. A cell's file holds its settings: with other settings it is computed again. It also says when and on
+which machine it was computed, because finished cells may be committed.
 """
 
 import json
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.files import write_whole
 from shoal.processors import usable_processors
+from shoal.results.provenance import Provenance
 from shoal.studies.study import Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
@@ -44,8 +46,8 @@ class Cells:
     """The cells of one study: finished ones are read, others are run while the budget lasts."""
 
     def __init__(self, study: str, quick: bool, options: Options, advance: Advance) -> None:
-        self.shared = options.folder
-        self.folder = options.folder / "cells" / f"{study}{'-quick' if quick else ''}"
+        self.study, self.shared = study, options.folder
+        self.folder = (options.cells or options.folder / "cells") / f"{study}{'-quick' if quick else ''}"
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
         self._deadline = time.monotonic() + 60 * options.budget
@@ -129,7 +131,8 @@ class Cells:
             return None
 
     def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
-        text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
+        made = asdict(Provenance.here(("study", self.study)))
+        text = json.dumps({"settings": _plain(cell.settings), "result": result, "provenance": made}, indent=1) + "\n"
         write_whole(self._path(cell), text.encode(), "the cell")
 
     def _path(self, cell: StudyCell) -> Path:
