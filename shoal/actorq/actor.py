@@ -107,6 +107,7 @@ class Actor:
             self.board.spend(self.index, "load", time.perf_counter() - pulled)
             self.board.spend(self.index, "deserialize", deserialize)
         self.number, self.version = found.number, found.version
+        self.board.set(self.index, "number", found.number)
 
     def _step(self, t: int, chunk: Chunk, observation: Any) -> Any:
         """One step of all copies, into place t of the chunk."""

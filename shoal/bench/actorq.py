@@ -112,6 +112,8 @@ class Passed:
     """None without energy counters."""
     engine: str
     bottleneck: str
+    replaced: int
+    """Processes that were silent for too long and started anew, mostly because the machine is busy."""
 
 
 def one_actor(task: Mapping[str, Any], **settings: Any) -> TrainConfig:
@@ -141,7 +143,7 @@ def publishing(training: Training) -> Turn:
 
     def turn() -> None:
         latest = system.payloads.latest
-        if board.count(1, "steps") and board.count(1, "pulls") >= latest - 1:  # the very first pull is not counted
+        if board.count(1, "number") == latest:
             system.payloads.publish(payload, latest)
         if collector.ready():
             training.step()
@@ -184,6 +186,7 @@ def run_system(
             joules,
             collector.system.play.engine,
             collector.bottleneck()[0],
+            collector.system.replaced,
         )
     finally:
         collector.close()

@@ -66,7 +66,7 @@ def study(argv: list[str]) -> int:
         if command.json:
             print_json({"studies": STUDIES})
         else:
-            put("\n".join(f"{name:<16} {title}" for name, title in STUDIES.items()))
+            put("\n".join(f"{name:<20} {title}" for name, title in STUDIES.items()))
         return 0
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(STUDIES)}.")

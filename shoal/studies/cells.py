@@ -50,6 +50,7 @@ class Cells:
         self.folder = (options.cells or options.folder / "cells") / f"{study}{'-quick' if quick else ''}"
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
+        self._made: list[Mapping[str, Any]] = []
         self._deadline = time.monotonic() + 60 * options.budget
         self.interrupted = False
         self._stopped = False
@@ -84,6 +85,13 @@ class Cells:
                     why = "Interrupted" if self.interrupted else "A cell was killed by the system"
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
+
+    def machines(self) -> list[str]:
+        """One sentence for each machine that computed cells of this study, with the dates."""
+        dates: dict[str, list[str]] = {}
+        for made in self._made:
+            dates.setdefault(f"{made['processor']} ({made['processors']} used)", []).append(made["date"][:10])
+        return [f"Measured on {machine}, {_span(sorted(own))}." for machine, own in dates.items()]
 
     def _do(
         self,
@@ -125,13 +133,18 @@ class Cells:
         """The stored result of a cell with the same settings."""
         try:
             held = json.loads(self._path(cell).read_text())
-            same = held["settings"] == _plain(cell.settings)
-            return dict(held["result"]) if same else None
+            if held["settings"] != _plain(cell.settings):
+                return None
+            result = dict(held["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
+        if "provenance" in held:  # not in files of older versions
+            self._made.append(held["provenance"])
+        return result
 
     def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
         made = asdict(Provenance.here(("study", self.study)))
+        self._made.append(made)
         text = json.dumps({"settings": _plain(cell.settings), "result": result, "provenance": made}, indent=1) + "\n"
         write_whole(self._path(cell), text.encode(), "the cell")
 
@@ -142,6 +155,10 @@ class Cells:
 def total_seconds(cells: Sequence[StudyCell]) -> float:
     """Approximate total run time, one after the other."""
     return sum(cell.seconds for cell in cells)
+
+
+def _span(dates: Sequence[str]) -> str:
+    return dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
 
 
 def _plain(settings: Mapping[str, Any]) -> Any:
