@@ -42,7 +42,7 @@ MBIT = 1000
 
 def cells(quick: bool) -> list[StudyCell]:
     """Every pair that exists, the most frequent pulls first."""
-    kinds, seconds = (KINDS[::3], 2.0) if quick else (KINDS, 5.0)
+    kinds, seconds = (KINDS[::3], 2.0) if quick else (KINDS, 6.0)
     return [
         cell_of(TASK, engine, precision, bits, pull_every, seconds)
         for pull_every in (PULLS[:2] if quick else PULLS)

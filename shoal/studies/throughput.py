@@ -16,7 +16,7 @@ from shoal.results import Column, Value
 from shoal.studies.cells import Cells, StudyCell
 from shoal.studies.study import Options
 
-STARTING = 5.0
+STARTING = 3.0
 """Approximate seconds until an actor has played its first steps."""
 STAGES = ("step", "environment", "pull", "deserialize", "load", "other")
 NOT_RUN = "not run"

@@ -73,6 +73,7 @@ def test_the_stages_and_the_papers_statements(made_up, tmp_path):
     text = "\n".join(study.findings)
     assert "Paper (Figure 9" in study.findings[0]
     assert "int8 shortens pull: holds, 0.264 / 0.132 / 0.066 s" in text
+    assert "deserialize: has no counterpart here" in text
     assert "dearer in 16 and 8 bits than in 32: holds" in text and "dearer in 16 bits than in 8: holds" in text
     assert "step is the largest part: holds, in 32 bits it is step" in text and "Measured on" in text
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000 and len(study.figures[0].panels) == 3
