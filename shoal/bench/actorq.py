@@ -140,6 +140,7 @@ def publishing(training: Training) -> Turn:
     system, board = collector.system, collector.system.board
     payload = system.play.payload(system.policy, numbers_of(system.policy))
     system.payloads.publish(payload, 0)
+    training.owes_update()  # tells the actor how much to explore
 
     def turn() -> None:
         latest = system.payloads.latest

@@ -5,13 +5,14 @@ So what publishes here only publishes: each version as soon as the actor has tak
 the same, which changes nothing about the time that they take.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from shoal.advance import Advance
 from shoal.bench.actorq import TASKS, one_actor, publishing, run_system
-from shoal.errors import UserError
+from shoal.errors import UserError, counted
 from shoal.results import Column, Value
 from shoal.studies.cells import Cells, StudyCell
 from shoal.studies.study import Options
@@ -20,6 +21,8 @@ STARTING = 3.0
 """Approximate seconds until an actor has played its first steps."""
 STAGES = ("step", "environment", "pull", "deserialize", "load", "other")
 NOT_RUN = "not run"
+BUSY = 3.5
+"""Load average above which other programs must have been running."""
 PRECISIONS = {32: "float32", 16: "float16", 8: "int8"}
 
 
@@ -35,6 +38,8 @@ class Measured(TypedDict):
     seconds_per_1000: dict[str, float]
     """Of every stage, per 1000 steps; they add up to the whole."""
     joules_per_1000: float | None
+    load_average: float | None
+    """Of the machine, over the last minute."""
 
 
 class CellRow(TypedDict):
@@ -75,7 +80,19 @@ def run_cells(study: str, quick: bool, options: Options, advance: Advance, cells
         {"cell": cell.name, **{name: cell.settings[name] for name in kind}, "measured": results.get(cell.name)}
         for cell in cells
     ]
-    return {"rows": rows, "failed": [*done.failed, *done.machines()], "interrupted": done.interrupted}  # type: ignore[typeddict-item]
+    said = [*done.failed, *busy(results.values()), *done.machines()]
+    return {"rows": rows, "failed": said, "interrupted": done.interrupted}  # type: ignore[typeddict-item]
+
+
+def busy(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence if other programs were busy meanwhile; the system itself keeps about two processors busy."""
+    loads = [load for one in results if (load := one.get("load_average") or 0.0) > BUSY]
+    if not loads:
+        return []
+    return [
+        f"The machine was busy with other things during {counted(len(loads), 'cell')} (load average up to "
+        f"{max(loads):.0f}): their figures mean little; delete them and measure again when it is quiet."
+    ]
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -105,6 +122,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         "pulls_per_1000": counts["pulls"] * per_1000,
         "seconds_per_1000": {stage: seconds * per_1000 for stage, seconds in stages.items()},
         "joules_per_1000": None if passed.joules is None else passed.joules * per_1000,
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
     return dict(found)
 

@@ -32,6 +32,7 @@ def passed(config, seconds, learner, whole_pulls):
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
+    monkeypatch.setattr(throughput.os, "getloadavg", lambda: (2.0, 2.0, 2.0))
     monkeypatch.setattr(cells_module, "_pool", AtOnce)
 
 
@@ -128,6 +129,13 @@ def test_energy_where_there_are_counters(monkeypatch, tmp_path):
     table = ran("actorq-breakdown", tmp_path, quick=True, budget=60).tables[0]
     assert table.records()[0]["energy per 1000 steps, J"] == 40.0
     assert len(ran("actorq-communication", tmp_path, quick=True, budget=60).tables) == 3
+
+
+def test_figures_of_a_busy_machine_are_said_to_mean_little(made_up, tmp_path, monkeypatch):
+    assert "busy" not in "\n".join(ran("actorq-breakdown", tmp_path / "quiet", quick=True, budget=60).findings)
+    monkeypatch.setattr(throughput.os, "getloadavg", lambda: (9.0, 2.0, 2.0))
+    text = "\n".join(ran("actorq-breakdown", tmp_path, quick=True, budget=60).findings)
+    assert "busy with other things during 6 cells (load average up to 9)" in text
 
 
 def test_an_actor_that_was_replaced_is_no_measurement(monkeypatch, tmp_path):
