@@ -26,6 +26,8 @@ from shoal.studies.study import Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
 
+NAMED = 6
+"""Unfinished cells that are named one by one."""
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 """Maps a cell's settings, and a folder for files that cells share, to its result; both plain values."""
 
@@ -123,10 +125,10 @@ class Cells:
                     self._finished += 1
                 self.advance(cell.seconds, cell.name)
         if left:
-            names = ", ".join(cell.name for cell in left)
+            names = [cell.name for cell in left[:NAMED]] + (["…"] if len(left) > NAMED else [])
+            further = "run the same command again to continue" if self.budget else "they run with a --budget"
             self.failed.append(
-                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({names}); run the same command "
-                "again to continue."
+                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({', '.join(names)}); {further}."
             )
 
     def _kept(self, cell: StudyCell) -> dict[str, Any] | None:

@@ -69,6 +69,9 @@ def test_what_the_budget_does_not_reach_is_named(tmp_path):
     assert done.run(CELLS, square) == {}
     assert "Not reached within 0 min: 3 cells (cell 0, cell 1, cell 2)" in done.failed[0]
     assert len(done.run(CELLS, square, short=True)) == 3
+    many = made(tmp_path, budget=0)
+    many.run([StudyCell(f"other {k}", {"k": k}) for k in range(20)], square)
+    assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a --budget." in many.failed[0]
 
 
 def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
