@@ -164,15 +164,15 @@ def output_file(option: str, name: str, suffix: str) -> Path:
     return path
 
 
-def output_folder(name: str) -> Path:
+def output_folder(name: str, option: str = "--out") -> Path:
     """A folder to write into, created if needed; checked before the work, not after it."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out '{name}' cannot be written: {error.strerror or error}.") from None
+        raise UserError(f"{option} '{name}' cannot be written: {error.strerror or error}.") from None
     if not os.access(folder, os.W_OK):
-        raise UserError(f"--out '{name}' cannot be written: Permission denied.")
+        raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
     return folder
 
 

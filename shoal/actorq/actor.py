@@ -99,13 +99,15 @@ class Actor:
         self._next_pull = self.steps + self.pull_every
         if found is None:  # nothing new
             return
-        self.player.load(found.payload)
+        deserialize = self.player.load(found.payload)
         if self.number:  # the wait for the very first version is none of what a pull costs
             self.board.add(self.index, "pulls")
             self.board.add(self.index, "bytes", found.payload.nbytes)
             self.board.spend(self.index, "pull", pulled - start)
             self.board.spend(self.index, "load", time.perf_counter() - pulled)
+            self.board.spend(self.index, "deserialize", deserialize)
         self.number, self.version = found.number, found.version
+        self.board.set(self.index, "number", found.number)
 
     def _step(self, t: int, chunk: Chunk, observation: Any) -> Any:
         """One step of all copies, into place t of the chunk."""

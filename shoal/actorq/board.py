@@ -5,7 +5,8 @@ import numpy as np
 from shoal.actorq.shared import LINE, SharedMemory
 
 COUNTS = ("ticks", "steps", "pulls", "bytes", "refused", "number")
-SECONDS = ("act", "environment", "pull", "load", "wait")
+SECONDS = ("act", "environment", "pull", "load", "wait", "deserialize")
+"""Deserializing, turning bytes into numbers, is a part of loading."""
 
 
 class Board:
@@ -59,6 +60,10 @@ class Board:
     def set(self, child: int, name: str, value: int) -> None:
         """Set one of a child's COUNTS."""
         self._counts[child, COUNTS.index(name)] = value
+
+    def numbers(self, child: int) -> tuple[dict[str, int], dict[str, float]]:
+        """All of a child's COUNTS and SECONDS by name."""
+        return {name: self.count(child, name) for name in COUNTS}, {name: self.seconds(child, name) for name in SECONDS}
 
     def seconds(self, child: int, name: str) -> float:
         """One of a child's SECONDS."""

@@ -3,6 +3,7 @@
 Shape letters: E copies, N agents, O observation, A action.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,8 +58,8 @@ class Player(Protocol):
         """The same as the world takes them."""
         ...
 
-    def load(self, payload: Bytes) -> None:
-        """Play another version from now on."""
+    def load(self, payload: Bytes) -> float:
+        """Play another version from now on; returns the seconds that turning its bytes into numbers took."""
         ...
 
 
@@ -75,12 +76,16 @@ class EnginePlayer:
         self.explorer.deviation = deviation
         return self.explorer.explore(observation)
 
-    def load(self, payload: Bytes) -> None:
+    def load(self, payload: Bytes) -> float:
         """Play another version: codes as they are, other numbers as float32."""
         if self.play.codes:
             self.explorer.engine.load_codes(payload)  # type: ignore[attr-defined]
-        else:
-            self.explorer.load(with_numbers(self.policy, from_payload(self.policy, payload, self.play.bits)))
+            return 0.0
+        start = time.perf_counter()
+        numbers = from_payload(self.policy, payload, self.play.bits)
+        passed = time.perf_counter() - start
+        self.explorer.load(with_numbers(self.policy, numbers))
+        return passed
 
 
 def make_player(policy: Policy, play: Play, spec: EnvSpec, seed: int) -> Player:

@@ -1,5 +1,7 @@
 """An actor's player in PyTorch: the very networks and noise of the loop without actors, so the very same actions."""
 
+import time
+
 import torch
 
 from shoal.actorq.broadcast import from_payload, shapes
@@ -43,10 +45,13 @@ class TorchPlayer:
         middle, half = self._box
         return (middle + half * actions).astype(actions.dtype)
 
-    def load(self, payload: Bytes) -> None:
+    def load(self, payload: Bytes) -> float:
         """Copy other numbers over the present ones."""
+        start = time.perf_counter()
         numbers = torch.from_numpy(from_payload(self.policy, payload, self.bits))
+        passed = time.perf_counter() - start
         at = 0
         for parameter in self.actors.flat:
             parameter.copy_(numbers[at : at + parameter.numel()].view(parameter.shape))
             at += parameter.numel()
+        return passed

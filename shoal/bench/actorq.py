@@ -5,10 +5,13 @@ row is a run of its own.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
-from shoal.actorq.collector import ActorCollector
+from shoal.actorq.broadcast import numbers_of
+from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.profiling.energy import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
@@ -67,65 +70,125 @@ def _rows(task: str, seconds: float) -> list[Row]:
 
 def _measured(task: str, engine: str, precision: str, seconds: float) -> Row:
     """Run one kind of actor for some seconds."""
-    settings = {"copies": 1, "warmup": 300, "episodes": 10**7, "threads": 1, "capacity": 100_000, **TASKS[task]}
-    config = TrainConfig(
-        actors=1,
-        actor_engine=engine,  # type: ignore[arg-type]
-        actor_precision=precision,  # type: ignore[arg-type]
-        samples_per_insert=SAMPLES_PER_INSERT,
-        **settings,
-    ).checked()
-    training = Training(config)
-    collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    training.learner.publish()
-    collector.begin()
-    try:
-        _play(training, lambda: collector.system.board.count(1, "steps") >= FIRST)
-        before = _counts(training)
-        end = time.perf_counter() + seconds
-        _play(training, lambda: time.perf_counter() >= end)
-        after = _counts(training)
-        bottleneck = collector.bottleneck()[0]
-    finally:
-        collector.close()
-        training.env.close()
-    steps, updates, passed, pulls, pull, load, act, sent = (new - old for old, new in zip(before, after, strict=True))
+    config = one_actor(TASKS[task], actor_engine=engine, actor_precision=precision)
+    passed = run_system(config, seconds)
+    counts, spent = passed.counts, passed.spent
+    pulls = counts["pulls"]
     return {
         "task": task,
         "network": "×".join(map(str, config.hidden)),
-        "engine": collector.system.play.engine,
+        "engine": passed.engine,
         "precision": precision,
         "actors": 1,
-        "env_steps_per_second": steps / passed,
-        "learner_updates_per_second": updates / passed,
-        "bottleneck": bottleneck,
-        "pull_ms": 1e3 * pull / pulls if pulls else None,
-        "load_ms": 1e3 * load / pulls if pulls else None,
-        "step_us": 1e6 * act / max(steps, 1),
-        "bytes_per_pull": sent / pulls if pulls else None,
+        "env_steps_per_second": counts["steps"] / passed.seconds,
+        "learner_updates_per_second": passed.updates / passed.seconds,
+        "bottleneck": passed.bottleneck,
+        "pull_ms": 1e3 * spent["pull"] / pulls if pulls else None,
+        "load_ms": 1e3 * spent["load"] / pulls if pulls else None,
+        "step_us": 1e6 * spent["act"] / max(counts["steps"], 1),
+        "bytes_per_pull": counts["bytes"] / pulls if pulls else None,
         "ratio": 0.0,
         "ratio_same_engine": None,
     }
 
 
-def _play(training: Training, done: Any) -> None:
+# ---- a system for some seconds, also for studies ---------------------------------------------------------------------
+
+Turn = Callable[[], object]
+"""What the learner's process does next."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a system with one actor did within some seconds."""
+
+    seconds: float
+    updates: int
+    counts: dict[str, int]
+    """Of the actor, by the names of the board."""
+    spent: dict[str, float]
+    """Seconds of the actor, by the names of the board."""
+    joules: float | None
+    """None without energy counters."""
+    engine: str
+    bottleneck: str
+    replaced: int
+    """Processes that were silent for too long and started anew, mostly because the machine is busy."""
+
+
+def one_actor(task: Mapping[str, Any], **settings: Any) -> TrainConfig:
+    """One actor and a learner with so few samples per insert that the actor is what limits."""
+    common = {"copies": 1, "warmup": 300, "episodes": 10**7, "threads": 1, "capacity": 100_000}
+    return TrainConfig(
+        **{**common, "actors": 1, "samples_per_insert": SAMPLES_PER_INSERT, **task, **settings}
+    ).checked()
+
+
+def learning(training: Training) -> Turn:
     """The loop of training without log and checkpoints."""
-    while not done():
-        while training.owes_update() and not done():
-            training.update()
-        training.step()
+    training.learner.publish()
+    return lambda: training.update() if training.owes_update() else training.step()
 
 
-def _counts(training: Training) -> tuple[float, ...]:
-    """What has happened so far: steps, updates, seconds, pulls, seconds of pulls, of loads and of acting, bytes."""
-    board = training.collector.system.board  # type: ignore[attr-defined]
-    seconds = (board.seconds(1, name) for name in ("pull", "load", "act"))
-    return (
-        board.count(1, "steps"),
-        training.updates,
-        time.perf_counter(),
-        board.count(1, "pulls"),
-        *seconds,
-        board.count(1, "bytes"),
-    )
+def publishing(training: Training) -> Turn:
+    """In place of a learner: the same weights as a new version whenever the actor has taken the last one.
+
+    So every pull finds something new, as with a learner on a device of its own that is faster than the pulls.
+    """
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    system, board = collector.system, collector.system.board
+    payload = system.play.payload(system.policy, numbers_of(system.policy))
+    system.payloads.publish(payload, 0)
+    training.owes_update()  # tells the actor how much to explore
+
+    def turn() -> None:
+        latest = system.payloads.latest
+        if board.count(1, "number") == latest:
+            system.payloads.publish(payload, latest)
+        if collector.ready():
+            training.step()
+        else:
+            system.watch()
+            time.sleep(PAUSE)
+
+    return turn
+
+
+def run_system(
+    config: TrainConfig, seconds: float, learner: Callable[[Training], Turn] = learning, whole_pulls: bool = False
+) -> Passed:
+    """Run a system with one actor for some seconds; with `whole_pulls`, from right after one pull to after another."""
+    training = Training(config)
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    board = collector.system.board
+    try:
+        turn = learner(training)
+        collector.begin()
+
+        def run_until(done: Callable[[], bool]) -> None:
+            while not done():
+                turn()
+            pulls = board.count(1, "pulls")
+            while whole_pulls and board.count(1, "pulls") == pulls:
+                turn()
+
+        run_until(lambda: board.count(1, "steps") >= FIRST)
+        energy = EnergyMeter()
+        start, updates, counts, spent = time.perf_counter(), training.updates, *board.numbers(1)
+        run_until(lambda: time.perf_counter() >= start + seconds)
+        passed, joules, (counts_after, spent_after) = time.perf_counter() - start, energy.joules(), board.numbers(1)
+        return Passed(
+            passed,
+            training.updates - updates,
+            {name: count - counts[name] for name, count in counts_after.items()},
+            {name: after - spent[name] for name, after in spent_after.items()},
+            joules,
+            collector.system.play.engine,
+            collector.bottleneck()[0],
+            collector.system.replaced,
+        )
+    finally:
+        collector.close()
+        training.env.close()

@@ -26,6 +26,7 @@ def study(argv: list[str]) -> int:
     shoal study breakdown --quick
     shoal study neighbor-reward --out studies
     shoal study qat --budget 120
+    shoal study qat --cells docs/cells --budget 0          # from finished cells alone, nothing is run
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
     """
     import tyro
@@ -52,6 +53,8 @@ def study(argv: list[str]) -> int:
         """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
         out: str = "studies"
         """Folder for the picture, the JSON file and finished cells."""
+        cells: str = ""
+        """Folder for finished cells, e.g. docs/cells; empty: the folder cells in --out."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -63,18 +66,23 @@ def study(argv: list[str]) -> int:
         if command.json:
             print_json({"studies": STUDIES})
         else:
-            put("\n".join(f"{name:<16} {title}" for name, title in STUDIES.items()))
+            put("\n".join(f"{name:<20} {title}" for name, title in STUDIES.items()))
         return 0
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
     check_range("--budget", command.budget, 0, 10**6)
-    options = Options(Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust)
+    cells = Path(command.cells) if command.cells else None
+    options = Options(
+        Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
+    )
     length = study_length(command.name, command.quick, options)
     if command.data:
         held = Result.from_json(read_json(Path(command.data)))
         found = replace(study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
+        if command.cells:
+            output_folder(command.cells, "--cells")
         folder = output_folder(command.out)
         with progress_bar(f"shoal study {command.name}", length) as advance:
             found = run_study(command.name, command.quick, advance, options).made_by("study", *argv)

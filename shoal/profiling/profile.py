@@ -10,6 +10,7 @@ from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.processors import check_threads
 from shoal.profiling.apart import Ended, apart
 from shoal.profiling.counters import Counters
+from shoal.profiling.energy import EnergyMeter
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import Geometry
 from shoal.profiling.misses import sampling_misses
@@ -149,7 +150,7 @@ def profile(
     """
     sweep.check()
     with Counters() as counters:
-        found = Profile(geometry.describe(), counters.available()[1])
+        found = Profile(geometry.describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
     groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
     try:
         for group in groups:

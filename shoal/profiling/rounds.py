@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.profiling.counters import Counters, PhaseCounters
+from shoal.profiling.energy import EnergyMeter
 from shoal.profiling.machine import Neighbours
 from shoal.profiling.subjects import Subject
 from shoal.training.clock import UPDATE_ALL_TRAINERS, by_phase
@@ -44,6 +45,8 @@ class Timing:
     """Share of the processors' time that other programs used meanwhile."""
     scaled: list[bool] = field(default_factory=list)
     """Of each round, whether fewer steps than it has were played and their times scaled up."""
+    joules: list[float | None] = field(default_factory=list)
+    """Energy of each round; None without counters."""
 
     @property
     def cut_short(self) -> bool:
@@ -54,6 +57,11 @@ class Timing:
         """The median of each phase, and of each part of target Q."""
         names = {name for one in self.rounds for name in one}
         return {name: statistics.median(one.get(name, 0.0) for one in self.rounds) for name in sorted(names)}
+
+    def round_joules(self) -> float | None:
+        """Mean energy of a round: counters move in steps of a millisecond. None without counters, or if scaled."""
+        used = [joules for joules in self.joules if joules is not None]
+        return statistics.fmean(used) if used and not any(self.scaled) else None
 
     def phases(self) -> dict[str, float]:
         """The median of each phase."""
@@ -67,6 +75,7 @@ class Timing:
         """Start over: what there is only warmed up."""
         self.rounds.clear()
         self.scaled.clear()
+        self.joules.clear()
 
 
 def measure(
@@ -76,6 +85,7 @@ def measure(
     seconds: float,
     advance: Callable[[float], None],
     counters: Counters | None = None,
+    energy: EnergyMeter | None = None,
 ) -> list[Timing]:
     """Round after round, always of the cell that has had the least time, until each has had its seconds.
 
@@ -86,11 +96,15 @@ def measure(
     timings = [Timing(cell, ring) for cell in cells]
     spent = [0.0] * len(cells)
     neighbours = Neighbours()
+    energy = energy or EnergyMeter()
 
     def run(k: int) -> float:
+        energy.joules()
         start = time.perf_counter()
         one_round(subjects[cells[k].implementation], timings[k], seconds, counters)
-        return time.perf_counter() - start
+        passed = time.perf_counter() - start
+        timings[k].joules.append(energy.joules())
+        return passed
 
     for k, timing in enumerate(timings):
         if (used := run(k)) < seconds:

@@ -5,7 +5,7 @@ They are plain values, which `profile.json` holds as they are.
 
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from shoal.profiling.footprint import Footprint
 from shoal.profiling.misses import Missed, growth
@@ -46,6 +46,8 @@ class TimeRow(CellRow):
     parts_ms: dict[str, float]
     shares_of_update: dict[str, float]
     counts: dict[str, dict[str, int]]
+    round_joules: NotRequired[float | None]
+    """Energy of a round; None without counters."""
 
 
 class SavingRow(CellRow):
@@ -125,6 +127,7 @@ def time_row(timing: Timing) -> TimeRow:
         "parts_ms": {name: 1e3 * seconds for name, seconds in timing.seconds().items() if ":" in name},
         "shares_of_update": {name: phases[name] / update for name in UPDATE_ALL_TRAINERS},
         "counts": timing.counts,
+        "round_joules": timing.round_joules(),
     }
 
 

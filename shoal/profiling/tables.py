@@ -63,6 +63,7 @@ def _about(row: Mapping[str, Any]) -> Cells:
 
 def time_table(rows: Sequence[TimeRow]) -> Table:
     """Medians with quartiles, and the share of update all trainers with and without the environment."""
+    energy = any(row.get("round_joules") is not None for row in rows)
     cells: list[Cells] = [
         {
             **_about(row),
@@ -74,6 +75,7 @@ def time_table(rows: Sequence[TimeRow]) -> Table:
             Column("with env", "%", ".1f"): 100 * row["update_share_with_environment"],
             Column("acting", "ms", ",.1f"): row["phases_ms"]["action selection"],
             Column("env", "ms", ",.1f"): row["phases_ms"]["environment"],
+            **({Column("energy", "J", ",.3g"): row.get("round_joules")} if energy else {}),
             Column("rounds"): row["rounds"],
         }
         for row in rows

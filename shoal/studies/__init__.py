@@ -20,8 +20,10 @@ STUDIES = {
     "weight-bits": "QuaRL, Figure 2: low-precision weights",
     "qat": "QuaRL, Figure 4: quantization-aware training against post-training quantization; and teams",
     "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
+    "actorq-breakdown": "QuaRL, Figure 9: where an actor's time goes with 32, 16 and 8 bits",
+    "actorq-communication": "QuaRL, Figure 8: bits of the actors' arithmetic by bits of the broadcast",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication")
 """Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
@@ -58,6 +60,8 @@ def _told(name: str, options: Options | None) -> tuple[Options, ...]:
         raise UserError("--env is missing: the zip does not say which environment its model plays.")
     if not options.model and (options.env or options.normaliser or options.trust):
         raise UserError("--env, --normaliser and --trust are for a --model.")
+    if options.cells and name not in OF_CELLS:
+        raise UserError(f"--cells is for studies that consist of cells, but {name} does not: {', '.join(OF_CELLS)} do.")
     return (options,) if name in OF_CELLS else ()
 
 

@@ -1,7 +1,8 @@
 """Cells of a study: tasks of a few minutes, the result of each stored in its own file.
 
 A study that is stopped by its budget, by Ctrl-C or by the machine resumes where it was when it is started again with
-the same folder. A cell's file holds its settings: with other settings it is computed again.
+the same folder. A cell's file holds its settings: with other settings it is computed again. It also says when and on
+which machine it was computed, because finished cells may be committed.
 """
 
 import json
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.files import write_whole
 from shoal.processors import usable_processors
+from shoal.results.provenance import Provenance
 from shoal.studies.study import Options
 from shoal.training import disk
 from shoal.training.run_folder import finite
 
+NAMED = 6
+"""Unfinished cells that are named one by one."""
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 """Maps a cell's settings, and a folder for files that cells share, to its result; both plain values."""
 
@@ -44,10 +48,11 @@ class Cells:
     """The cells of one study: finished ones are read, others are run while the budget lasts."""
 
     def __init__(self, study: str, quick: bool, options: Options, advance: Advance) -> None:
-        self.shared = options.folder
-        self.folder = options.folder / "cells" / f"{study}{'-quick' if quick else ''}"
+        self.study, self.shared = study, options.folder
+        self.folder = (options.cells or options.folder / "cells") / f"{study}{'-quick' if quick else ''}"
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
+        self._made: list[Mapping[str, Any]] = []
         self._deadline = time.monotonic() + 60 * options.budget
         self.interrupted = False
         self._stopped = False
@@ -83,6 +88,13 @@ class Cells:
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
 
+    def machines(self) -> list[str]:
+        """One sentence for each machine that computed cells of this study, with the dates."""
+        dates: dict[str, list[str]] = {}
+        for made in self._made:
+            dates.setdefault(f"{made['processor']} ({made['processors']} used)", []).append(made["date"][:10])
+        return [f"Measured on {machine}, {_span(sorted(own))}." for machine, own in dates.items()]
+
     def _do(
         self,
         todo: list[StudyCell],
@@ -113,23 +125,29 @@ class Cells:
                     self._finished += 1
                 self.advance(cell.seconds, cell.name)
         if left:
-            names = ", ".join(cell.name for cell in left)
+            names = [cell.name for cell in left[:NAMED]] + (["…"] if len(left) > NAMED else [])
+            further = "run the same command again to continue" if self.budget else "they run with a --budget"
             self.failed.append(
-                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({names}); run the same command "
-                "again to continue."
+                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({', '.join(names)}); {further}."
             )
 
     def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
         """The stored result of a cell with the same settings."""
         try:
             held = json.loads(self._path(cell).read_text())
-            same = held["settings"] == _plain(cell.settings)
-            return dict(held["result"]) if same else None
+            if held["settings"] != _plain(cell.settings):
+                return None
+            result = dict(held["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
+        if "provenance" in held:  # not in files of older versions
+            self._made.append(held["provenance"])
+        return result
 
     def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
-        text = json.dumps({"settings": _plain(cell.settings), "result": result}, indent=1) + "\n"
+        made = asdict(Provenance.here(("study", self.study)))
+        self._made.append(made)
+        text = json.dumps({"settings": _plain(cell.settings), "result": result, "provenance": made}, indent=1) + "\n"
         write_whole(self._path(cell), text.encode(), "the cell")
 
     def _path(self, cell: StudyCell) -> Path:
@@ -139,6 +157,10 @@ class Cells:
 def total_seconds(cells: Sequence[StudyCell]) -> float:
     """Approximate total run time, one after the other."""
     return sum(cell.seconds for cell in cells)
+
+
+def _span(dates: Sequence[str]) -> str:
+    return dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
 
 
 def _plain(settings: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ class Options:
     """The user's options for a study that consists of cells."""
 
     folder: Path = Path("studies")
-    """Folder for finished cells and trained models."""
+    """Folder for trained models and, unless `cells` names another, finished cells."""
     budget: float = 60.0
     """Minutes after which no more cells are started."""
     model: str = ""
@@ -23,6 +23,8 @@ class Options:
     """Its observation normaliser."""
     trust: bool = False
     """Load it with its own library, which runs the code in it."""
+    cells: Path | None = None
+    """Folder for finished cells; None: "cells" in `folder`."""
 
 
 def panel_result(

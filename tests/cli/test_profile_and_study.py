@@ -49,6 +49,8 @@ def test_an_interrupted_one_is_told_by_its_exit_code():
         ("profile --caches L3=lots", "L3"),
         ("study chess", "chess"),
         ("study growth --data nowhere.json --out {folder}", "nowhere.json"),
+        ("study growth --cells {folder}", "--cells is for studies that consist of cells"),
+        ("study edge --quick --cells pyproject.toml --out {folder}", "--cells 'pyproject.toml' cannot be written"),
     ],
 )
 def test_what_is_wrong_leaves_nothing_behind(words, sentence, tmp_path, capsys):

@@ -13,7 +13,7 @@ from shoal.profiling.profile import Profile, Sweep, profile
 from shoal.profiling.rounds import Cell, Timing
 from shoal.profiling.rows import growth_rows, neighbor_rows, time_row
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
-from shoal.profiling.tables import misses_table, remarks, tables, without_constants
+from shoal.profiling.tables import misses_table, remarks, tables, time_table, without_constants
 from shoal.results import Column, Table
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
@@ -90,6 +90,32 @@ def test_a_first_round_that_takes_all_the_time_counts(monkeypatch):
     slow, fast = rounds.measure(cells, {"slow": 9.0, "fast": 1.0}, 10, 6.0, lambda used: None)
     assert (len(slow.rounds), len(fast.rounds)) == (1, 6)
     assert slow.cut_short
+
+
+def test_energy_of_a_round_where_there_are_counters(monkeypatch):
+    now, joules = 0.0, 0.0
+
+    class Meter:
+        def joules(self):
+            nonlocal joules
+            used, joules = joules, 0.0
+            return used
+
+    def one_round(subject, timing, seconds, counters):
+        nonlocal now, joules
+        now, joules = now + 1.0, joules + subject
+        timing.rounds.append(dict.fromkeys(PHASES, 1.0))
+        timing.scaled.append(False)
+
+    monkeypatch.setattr(rounds, "one_round", one_round)
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: now)
+    cells = [Cell("predator-prey", 3, "maddpg", "uniform", name) for name in ("slow", "fast")]
+    timings = rounds.measure(cells, {"slow": 9.0, "fast": 2.0}, 10, 4.0, lambda used: None, None, Meter())
+    rows = [time_row(timing) for timing in timings]
+    assert [row["round_joules"] for row in rows] == [9.0, 2.0]
+    assert [record["energy, J"] for record in time_table(rows).records()] == [9.0, 2.0]
+    without = [{**row, "round_joules": None} for row in rows]
+    assert "energy, J" not in time_table(without).records()[0]
 
 
 def test_the_model_sees_more_misses_in_the_reference(found):

@@ -39,10 +39,22 @@ def test_finished_cells_are_not_done_again(tmp_path):
     assert sorted(path.name for path in (tmp_path / "cells" / "study").iterdir()) == [
         f"cell-{k}.json" for k in range(3)
     ]
+    held = json.loads((tmp_path / "cells" / "study" / "cell-1.json").read_text())
+    assert held["settings"] == {"k": 1} and held["provenance"]["command"] == "shoal study study"
     again = made(tmp_path, budget=0)
     assert again.run(CELLS, refuse) == found and not again.failed
     other = [StudyCell("cell 0", {"k": 5}), *CELLS[1:]]
     assert made(tmp_path).run(other, square)["cell 0"]["square"] == 25
+
+
+def test_cells_in_a_folder_of_their_own(tmp_path):
+    """Committed cells: nothing else is written beside them, and a budget of 0 runs nothing."""
+    options = Options(tmp_path / "out", 60.0, cells=tmp_path / "kept")
+    found = Cells("study", False, options, lambda amount, label: None).run(CELLS[:2], square)
+    assert [path.name for path in sorted((tmp_path / "kept").rglob("*"))] == ["study", "cell-0.json", "cell-1.json"]
+    assert not (tmp_path / "out").exists()
+    elsewhere = Cells("study", False, Options(tmp_path, 0.0, cells=tmp_path / "kept"), lambda amount, label: None)
+    assert elsewhere.run(CELLS, refuse) == found and "1 cell (cell 2)" in elsewhere.failed[0]
 
 
 def test_a_damaged_cell_is_done_again(tmp_path):
@@ -57,6 +69,9 @@ def test_what_the_budget_does_not_reach_is_named(tmp_path):
     assert done.run(CELLS, square) == {}
     assert "Not reached within 0 min: 3 cells (cell 0, cell 1, cell 2)" in done.failed[0]
     assert len(done.run(CELLS, square, short=True)) == 3
+    many = made(tmp_path, budget=0)
+    many.run([StudyCell(f"other {k}", {"k": k}) for k in range(20)], square)
+    assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a --budget." in many.failed[0]
 
 
 def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
