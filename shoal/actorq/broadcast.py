@@ -8,6 +8,7 @@ Shape letters: N agents, I inputs of a layer, U its outputs.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -117,14 +118,20 @@ def fields_of(bits: int) -> list[int]:
 
 def unpack(packed: list[NDArray[np.uint8]], count: int, bits: int) -> NDArray[np.int8]:
     """The inverse of `pack`: so many symmetric codes."""
-    codes = np.zeros(count, np.int16)
+    codes = np.zeros(count, np.uint8)
     below = bits
     for width, part in zip(fields(bits), packed, strict=True):
         below -= width
-        shifts = np.arange(0, 8, width, dtype=np.uint8)
-        field = (part[:, None] >> shifts) & (2**width - 1)
-        codes |= field.ravel()[:count].astype(np.int16) << below
-    return (codes - (2 ** (bits - 1) - 1)).astype(np.int8)
+        codes |= _spread(width)[part].view(np.uint8)[:count] << np.uint8(below)
+    return codes.view(np.int8) - np.int8(2 ** (bits - 1) - 1)
+
+
+@lru_cache
+def _spread(width: int) -> NDArray[np.unsignedinteger]:
+    """For every byte its fields of `width` bits, the lowest first, as bytes side by side in one number."""
+    shifts = np.arange(0, 8, width, dtype=np.uint8)
+    apart = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8(2**width - 1)
+    return apart.view(f"u{len(shifts)}")[:, 0]
 
 
 def _whole(size: int) -> int:
