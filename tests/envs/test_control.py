@@ -83,6 +83,16 @@ def test_a_saved_state_goes_on_to_the_same_bits():
         assert np.array_equal(env.step(action).observation, other.step(action).observation)
 
 
+def test_episodes_end_at_the_limit_that_comes_first():
+    def length(**words):
+        return make_env("dm:cartpole/balance", **words).spec.episode_length
+
+    assert (length(episode_length=30), length(episode_length=5000)) == (30, 1000)
+    assert length(options={"task_kwargs": {"time_limit": 0.055}}) == 6  # of 0.01 seconds, the last one begun
+    with pytest.raises(UserError, match="has episodes of 0 steps with these options, but needs at least one"):
+        length(options={"task_kwargs": {"time_limit": 0}})
+
+
 def test_unknown_tasks():
     with pytest.raises(UserError, match="dm_control has no task 'cartpole/stand'; cartpole has balance, "):
         make_env("dm:cartpole/stand")
