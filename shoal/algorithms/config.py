@@ -165,8 +165,15 @@ class LearnConfig:
                 raise UserError(f"{option(name)} is a setting of {owner}, but --algorithm is {self.algorithm}.")
         if self.algorithm == "d4pg":
             check_range("--atoms", self.atoms, 2, 2**16)
+            check_range("--v-min", self.v_min, -1e30, 1e30)
+            check_range("--v-max", self.v_max, -1e30, 1e30)
             if not self.v_min < self.v_max:
                 raise UserError(f"--v-min is {self.v_min}, but must be below --v-max, which is {self.v_max}.")
+            if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
+                raise UserError(
+                    f"--v-min is {self.v_min} and --v-max {self.v_max}, which is too narrow for --atoms {self.atoms}: "
+                    "float32 cannot tell them apart."
+                )
         if self.algorithm == "dqn":
             check_range("--epsilon", self.epsilon, 0, 1)
             check_range("--epsilon-decay", self.epsilon_decay, 0, 2**40)

@@ -45,7 +45,7 @@ class MADDPG(Team):
         target = self.target_q(batch, phase)
 
         phase("Q loss")
-        q = q_loss(self.critics, batch, target)
+        q = self.q_loss(batch, target)
         self.descents["critics"].step(q.sum())
 
         phase("P loss")
@@ -65,7 +65,15 @@ class MADDPG(Team):
         phase("target Q: target Q next")
         next_q = self.target_critics(batch.next_joint)[:, 0]  # (N, B)
         phase("target Q: target Q")
+        return self.backed_up(next_q, batch)
+
+    def backed_up(self, next_q: Tensor, batch: Minibatch) -> Tensor:
+        """(N, B): what the critics' output for the next step is worth now."""
         return batch.reward + batch.bootstrap * next_q
+
+    def q_loss(self, batch: Minibatch, target: Tensor) -> Tensor:
+        """(N,): mean squared error of the critics."""
+        return q_loss(self.critics, batch, target)
 
     def p_loss(self, batch: Minibatch) -> Tensor:
         """(N,): each agent climbs its own, already updated critic; its action is fresh, the others' as played."""
@@ -73,5 +81,9 @@ class MADDPG(Team):
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
         own = self.actors.sample(head, self.noise)  # (N, B, A)
-        q = self.critics.of_own_action(batch.joint, own, self.dense)[:, 0]  # (N, B)
+        q = self.value(self.critics.of_own_action(batch.joint, own, self.dense)[:, 0])  # (N, B)
         return batch.mean(self.config.logit_penalty * self.actors.penalty(head) - q)
+
+    def value(self, q: Tensor) -> Tensor:
+        """(N, B): the expected return that the critics' output stands for."""
+        return q

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shoal.bench.timing import interleaved
 from shoal.envs.base import EnvSpec, Step
 from shoal.replay import SAMPLERS, Batch, Returns, Ring, make_sampler
-from shoal.replay.layout import Layout, ring_bytes
+from shoal.replay.layout import RowLayout, ring_bytes
 from shoal.replay.ring import gathered_in_parallel
 from shoal.results import Column
 
@@ -126,7 +126,7 @@ def _spec(agents: int) -> EnvSpec:
 
 def _filled_ring(spec: EnvSpec, storage: str, size: int) -> Ring:
     """A full ring of about this many bytes, every page of it written."""
-    hundred = ring_bytes(spec, Layout.of(spec, storage), COPIES, 100)
+    hundred = ring_bytes(spec, RowLayout.of(spec, storage), COPIES, 100)
     ring = Ring(spec, COPIES, COPIES * max(2, 100 * size // hundred), storage)
     each = (COPIES, spec.agents)
     observation = np.random.default_rng(0).normal(size=(*each, spec.observation_size)).astype(np.float32)

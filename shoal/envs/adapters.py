@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from textwrap import shorten
 from typing import Any, TypeVar
@@ -39,9 +40,7 @@ def make_pettingzoo(
     then can they be staggered.
     """
     name = f"pettingzoo:{name.removeprefix('pettingzoo:')}"
-    _check_numbers(copies, seed, episode_length)
-    worlds = construct(name, copies, options, lambda keywords: _parallel_env(name, keywords))
-    return ParallelCopies(name, worlds, seed, episode_length, stagger)
+    return _copies(name, partial(_parallel_env, name), copies, seed, episode_length, stagger, options)
 
 
 def make_gymnasium(
@@ -58,11 +57,8 @@ def make_gymnasium(
     environment's registered limit or after `episode_length` steps, whichever comes first.
     """
     identifier = name.removeprefix("gym:")
-    name = f"gym:{identifier}"
-    _check_numbers(copies, seed, episode_length)
-    worlds = construct(name, copies, options, lambda keywords: _solo(identifier, keywords))
-    limits = [limit for limit in (episode_length, worlds[0].own_limit) if limit is not None]
-    return ParallelCopies(name, list(worlds), seed, min(limits, default=None), stagger)
+    one = partial(_solo, identifier)
+    return _copies(f"gym:{identifier}", one, copies, seed, episode_length, stagger, options)
 
 
 def make_control(
@@ -78,15 +74,36 @@ def make_control(
     `name` is `dm:domain/task`, `options` are further keywords of `dm_control.suite.load`. Episodes are cut after the
     task's own number of steps, mostly 1000, or after `episode_length`, whichever comes first.
     """
-    task = name.removeprefix("dm:")
-    name = f"dm:{task}"
-    _check_numbers(copies, seed, episode_length)
     from shoal.envs.control import make_task  # here, because it knows where dm_control is
 
-    worlds = construct(name, copies, options, lambda keywords: Solo(make_task(task, keywords)))
-    limit = worlds[0].own_limit
-    assert limit is not None
-    return ParallelCopies(name, list(worlds), seed, min(limit, episode_length or limit), stagger)
+    task = name.removeprefix("dm:")
+
+    def one(keywords: dict[str, Any]) -> Solo:
+        return Solo(make_task(task, keywords))
+
+    return _copies(f"dm:{task}", one, copies, seed, episode_length, stagger, options)
+
+
+def _copies(
+    name: str,
+    one: Callable[[dict[str, Any]], ParallelWorld],
+    copies: int,
+    seed: int,
+    episode_length: int | None,
+    stagger: bool,
+    options: Mapping[str, Any] | None,
+) -> ParallelCopies:
+    """Copies of what `one` makes of the options; episodes are cut at their own limit or after `episode_length`."""
+    check_range("copies", copies, 1)
+    check_range("seed", seed, 0, 2**63 - 1)
+    if episode_length is not None:
+        check_range("episode_length", episode_length, 1)
+    worlds = construct(name, copies, options, one)
+    own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
+    if own_limit is not None and own_limit < 1:
+        raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
+    limits = [limit for limit in (episode_length, own_limit) if limit is not None]
+    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger)
 
 
 class Solo:
@@ -203,11 +220,3 @@ def _remedy(name: str, package: str) -> str:
     if name.startswith("pettingzoo:") and library == "pettingzoo":
         return f"pip install 'pettingzoo[{module.partition('.')[0]}]'"  # it has an extra for each of its families
     return ""
-
-
-def _check_numbers(copies: int, seed: int, episode_length: int | None) -> None:
-    """Raise a `UserError` where a number is out of range."""
-    check_range("copies", copies, 1)
-    check_range("seed", seed, 0, 2**63 - 1)
-    if episode_length is not None:
-        check_range("episode_length", episode_length, 1)

@@ -19,6 +19,10 @@ from shoal.errors import UserError
 
 STEPS = 1000
 """Of an episode of a task that has no limit of its own."""
+UNLIMITED = 1e9
+"""Bounds beyond this mean that an actuator has no limits: MuJoCo says 1e10."""
+LIMIT = 10.0
+"""Of an actuator that has none of its own, in the LQR tasks; their optimal controller stays below 5."""
 WIDTH, HEIGHT = 320, 240
 
 
@@ -63,7 +67,7 @@ class ControlTask(gymnasium.Env):
         actions = env.action_spec()
         size = sum(int(np.prod(part.shape)) for part in env.observation_spec().values())
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
-        low, high = (np.broadcast_to(bound, actions.shape) for bound in (actions.minimum, actions.maximum))
+        low, high = (limited(bound, actions.shape) for bound in (actions.minimum, actions.maximum))
         self.action_space = Box(low, high, dtype=np.float64)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float64], dict[str, Any]]:
@@ -85,6 +89,12 @@ class ControlTask(gymnasium.Env):
     def close(self) -> None:
         """Free the simulation."""
         self._env.close()
+
+
+def limited(bound: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """One bound per actuator, within ±`LIMIT` where the task has none."""
+    bounds = np.broadcast_to(bound, shape).astype(np.float64)
+    return np.where(np.abs(bounds) > UNLIMITED, np.sign(bounds) * LIMIT, bounds)
 
 
 def flat(observation: dict[str, Any]) -> NDArray[np.float64]:

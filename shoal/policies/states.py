@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.policies.trained import Array
-from shoal.replay.layout import Layout
+from shoal.replay.layout import RowLayout
 from shoal.training.checkpoint import newest_segment
 from shoal.training.play import Act
 from shoal.training.run_folder import CHECKPOINTS
@@ -38,7 +38,7 @@ def replayed(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator
     if held is None:
         return None
     rows = held["rows"][rng.integers(len(held["rows"]), size=count)]
-    return Layout.of(spec, storage).observations(rows)
+    return RowLayout.of(spec, storage).observations(rows)
 
 
 class Thinned:

@@ -19,7 +19,7 @@ from shoal.errors import UserError, check_choice, counted
 from shoal.profiling.addresses import Ints, laid_out, touches
 from shoal.replay import STORAGES, Batch, Ring
 from shoal.replay.gather import CHUNK
-from shoal.replay.layout import Layout, ring_bytes, rows_needed
+from shoal.replay.layout import RowLayout, ring_bytes, rows_needed
 
 
 class Places(NamedTuple):
@@ -76,9 +76,9 @@ class VirtualRing:
             )
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> RowLayout:
         """What a row holds."""
-        return Layout.of(self.spec, self.storage)
+        return RowLayout.of(self.spec, self.storage)
 
     @property
     def capacity_per_copy(self) -> int:
@@ -136,7 +136,7 @@ class VirtualRing:
 
 
 def engine_ranges(
-    layout: Layout,
+    layout: RowLayout,
     rows: int,
     capacity: int,
     places: Places,
@@ -175,7 +175,7 @@ def _by_chunk(accesses: Ints) -> Ints:
     return filled.reshape(-1, CHUNK * each, 2)
 
 
-def _gather_floats(layout: Layout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
+def _gather_floats(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
     """Both joint vectors from float32 rows; `word` is the bytes of a value in the batch, 0 where those do not count."""
     width, size, joint = 4 * layout.words, layout.observation_words, layout.joint_size
     actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
@@ -190,7 +190,7 @@ def _gather_floats(layout: Layout, places: Places, at: Ints, after: Ints, i: Int
     )
 
 
-def _gather_halves(layout: Layout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
+def _gather_halves(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
     """Both joint vectors from 16-bit rows, a next observation from the batch where it has been widened there."""
     width, size, joint = 4 * layout.words, layout.agents * layout.observation_size, layout.joint_size
     actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
@@ -212,7 +212,7 @@ def _gather_halves(layout: Layout, places: Places, at: Ints, after: Ints, i: Int
     )
 
 
-def _gather_outcomes(layout: Layout, places: Places, at: Ints, i: Ints, writes: bool) -> Ints:
+def _gather_outcomes(layout: RowLayout, places: Places, at: Ints, i: Ints, writes: bool) -> Ints:
     """Rewards and flags."""
     agents, flags = layout.agents, places.words + 4 * (at * layout.words + layout.words - layout.agents)
     return touches(

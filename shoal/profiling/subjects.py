@@ -14,7 +14,7 @@ from shoal.memory import free_memory, human_bytes
 from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.reference.replay import Replays
 from shoal.replay import Ring, Sampler
-from shoal.replay.layout import Layout, ring_bytes
+from shoal.replay.layout import RowLayout, ring_bytes
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import TrainConfig
@@ -143,7 +143,7 @@ def transition_bytes(name: str, spec: EnvSpec, copies: int) -> int:
     """What an implementation keeps of a transition of all agents, in bytes."""
     if name == "reference":
         return Replays(spec, 1).transition_bytes
-    return -(-ring_bytes(spec, Layout.of(spec, "float32"), copies, 1000) // (1000 * copies))
+    return -(-ring_bytes(spec, RowLayout.of(spec, "float32"), copies, 1000) // (1000 * copies))
 
 
 def replay_bytes(training: Training) -> int:

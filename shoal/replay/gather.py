@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.replay.half import narrow_bfloat16, narrow_float16, widen_bfloat16, widen_float16
 from shoal.replay.intrinsics import copy, prefetch
-from shoal.replay.layout import Layout
+from shoal.replay.layout import RowLayout
 
 HELPERS = "28b9f08d85e35f7e"
 """Of half.py and intrinsics.py, whose code is compiled into the functions below. numba looks only at this file to see
@@ -75,7 +75,7 @@ class Returns(NamedTuple):
     next_alive: Bools  # (M, B, N)  the agent is there to act on the next observation
 
 
-def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
+def empty_batch(layout: RowLayout, minibatches: int, batch: int) -> Batch:
     """Arrays for M × B transitions."""
     shape, agents, joint = (minibatches, batch), layout.agents, layout.joint_size
     return Batch(
@@ -89,7 +89,7 @@ def empty_batch(layout: Layout, minibatches: int, batch: int) -> Batch:
     )
 
 
-def empty_returns(layout: Layout, minibatches: int, batch: int) -> Returns:
+def empty_returns(layout: RowLayout, minibatches: int, batch: int) -> Returns:
     """Arrays for M × B returns."""
     one_step = empty_batch(layout, minibatches, batch)
     return Returns(*one_step, np.zeros_like(one_step.copies), np.zeros_like(one_step.alive))

@@ -15,7 +15,7 @@ BOUNDS = (UNBOUNDED, FLOAT16_BOUND, BFLOAT16_BOUND)
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """A row: [observations N·O | actions N·A | rewards N | flags N] in 32-bit words.
 
     With 16-bit storage the observations are packed two to a word, the last word filled up with a zero.
@@ -27,7 +27,7 @@ class Layout:
     storage: str
 
     @classmethod
-    def of(cls, spec: EnvSpec, storage: str) -> "Layout":
+    def of(cls, spec: EnvSpec, storage: str) -> "RowLayout":
         """The layout for a world."""
         return cls(spec.agents, spec.observation_size, spec.action_size, storage)
 
@@ -76,7 +76,7 @@ class Layout:
 
 
 def describe(numbers: NDArray[np.int64]) -> str:
-    """What `Layout.numbers` gave, in words."""
+    """What `RowLayout.numbers` gave, in words."""
     agents, observation, action, kind = (int(value) for value in numbers)
     storage = STORAGES[kind] if 0 <= kind < len(STORAGES) else "an unknown storage"
     return f"{counted(agents, 'agent')} with observations of {observation} in {storage} and actions of {action}"
@@ -95,12 +95,12 @@ def rows_needed(spec: EnvSpec, transitions: int) -> int:
     return transitions + dead + 1
 
 
-def ring_bytes(spec: EnvSpec, layout: Layout, copies: int, transitions: int) -> int:
+def ring_bytes(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int) -> int:
     """What a ring of this many transitions a copy takes: its rows and the table of where transitions start."""
     return copies * (4 * layout.words * rows_needed(spec, transitions) + 8 * transitions)
 
 
-def most_that_fit(spec: EnvSpec, layout: Layout, copies: int, transitions: int, usable: int) -> int:
+def most_that_fit(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int, usable: int) -> int:
     """The most transitions a copy, at most the given number, whose ring takes no more bytes than `usable`."""
     fit, beyond = 0, transitions + 1
     while beyond - fit > 1:

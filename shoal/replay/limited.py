@@ -22,7 +22,8 @@ class Limited:
     def __init__(self, most: int, copies: int, capacity_per_copy: int) -> None:
         self.most = most
         self.times = np.zeros((copies, capacity_per_copy), np.uint16)  # (E, C)  draws of the transition kept there
-        self._seen = np.zeros(copies, np.int64)  # (E,)  transitions up to these numbers have their counts
+        self._oldest, self._added = np.zeros((2, copies), np.int64)  # (E,)  the live transitions at the last look
+        self._left = 0  # draws that those allow
 
     def __str__(self) -> str:
         return f"a sampler that draws each transition at most {self.most} times"
@@ -30,7 +31,7 @@ class Limited:
     def left(self, history: History) -> int:
         """How many more draws the live transitions allow."""
         self._notice(history)
-        return int(_left(self.times, history.oldest, history.added, self.most))
+        return self._left
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B); as many draws must be left."""
@@ -45,6 +46,7 @@ class Limited:
             chosen = rng.permutation(eligible)[: copies.size - filled]
             copies[filled:], transitions[filled:] = chosen[:, 0], chosen[:, 1]
             np.add.at(self.times, (chosen[:, 0], chosen[:, 1] % self.times.shape[1]), np.uint16(1))
+        self._left -= copies.size
         return copies.reshape(minibatches, batch), transitions.reshape(minibatches, batch)
 
     def state(self, history: History) -> NDArray[np.uint16]:
@@ -55,20 +57,29 @@ class Limited:
     def load_state(self, times: NDArray[np.uint16], history: History) -> None:
         """Continue from what `state` returned, with the same history."""
         self.times[:] = times
-        self._seen[:] = history.added
+        self._oldest[:], self._added[:] = history.oldest, history.added
+        self._left = int(_left(self.times, self._oldest, self._added, self.most))
 
     def _notice(self, history: History) -> None:
-        """Transitions that came since the last look have not been drawn yet."""
-        _forget(self.times, self._seen, np.asarray(history.added))
+        """Take out what is no longer live since the last look, and put in what came: that has not been drawn yet."""
+        oldest, added = np.asarray(history.oldest), np.asarray(history.added)
+        self._left += int(_change(self.times, self._oldest, self._added, oldest, added, self.most))
+        self._oldest[:], self._added[:] = oldest, added
 
 
 @njit(cache=True)
-def _forget(times: NDArray[np.uint16], seen: Indices, added: Indices) -> None:
-    capacity = times.shape[1]
-    for e in range(seen.size):
-        for t in range(max(seen[e], added[e] - capacity), added[e]):
+def _change(
+    times: NDArray[np.uint16], was_oldest: Indices, was_added: Indices, oldest: Indices, added: Indices, most: int
+) -> int:
+    """Set the counts of new transitions to 0; returns how many more draws the live ones allow than before."""
+    capacity, more = times.shape[1], 0
+    for e in range(oldest.size):
+        for t in range(was_oldest[e], min(oldest[e], was_added[e])):  # first: a new one may be kept in its place
+            more -= most - times[e, t % capacity]
+        for t in range(max(oldest[e], was_added[e]), added[e]):
             times[e, t % capacity] = 0
-        seen[e] = added[e]
+            more += most
+    return more
 
 
 @njit(cache=True)

@@ -29,7 +29,7 @@ from shoal.memory import check_fits
 from shoal.replay import gather
 from shoal.replay.gather import Batch, Returns, Store, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
-from shoal.replay.layout import BOUNDS, STORAGES, Layout, describe, most_that_fit, ring_bytes, rows_needed
+from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, describe, most_that_fit, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
 
 PARALLEL_BYTES = 16_000_000
@@ -64,7 +64,7 @@ class Ring:
             raise UserError(f"The ring's capacity is {capacity}, but must be at least {copies}, one for each copy.")
         self.spec = spec
         self.copies = copies
-        self.layout = Layout.of(spec, storage)
+        self.layout = RowLayout.of(spec, storage)
         self.capacity_per_copy = capacity // copies
         if limit is not None:
             check_range("limit", limit, 1)

@@ -42,7 +42,7 @@ class WorldConfig:
     prey_scale: float | None = None
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
     env_options: str = ""
-    """PettingZoo and Gymnasium: constructor arguments as a JSON object."""
+    """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 from shoal.training import loop
 from shoal.training.config import read_config
+from shoal.training.evaluation import load_team
 from tests.cli.helpers import call_before, one_sentence, send, strict
 
 COMMON = (
@@ -65,6 +66,12 @@ def test_evaluated_quantized_and_exported(run, shoal, tmp_path):
     assert code == 0
     if "qat" not in str(RUNS[read_config(folder).algorithm]):  # few bits fall one way or the other in another sum
         assert strict(out)["return_mean"] == pytest.approx(own["return_mean"], rel=0.02)
+
+
+def test_a_loaded_team_explores_as_the_run_did_at_its_end(run):
+    team, config = load_team(run[0], pytest.fail)
+    assert team.exploration == 0.1  # D4PG's noise by default; DQN's epsilon, which has come down from 1
+    assert config.epsilon_decay in (None, 300)
 
 
 def test_a_dqn_has_no_probabilities(run, shoal, tmp_path):

@@ -83,6 +83,33 @@ def test_a_saved_state_goes_on_to_the_same_bits():
         assert np.array_equal(env.step(action).observation, other.step(action).observation)
 
 
+def test_actuators_without_limits_get_some():
+    """MuJoCo bounds them by 1e10, with which the first random action would end the simulation."""
+    env = make_env("dm:lqr/lqr_6_2", copies=1, seed=0)
+    assert env.spec.action_low.tolist() == [[-10.0, -10.0]] and env.spec.action_high.tolist() == [[10.0, 10.0]]
+    env.reset()
+    for sign in (1, -1) * 5:
+        assert np.isfinite(env.step(np.full((1, 1, 2), sign * 10.0, np.float32)).reward).all()
+    assert make_env("dm:cartpole/balance").spec.action_high.tolist() == [[1.0]]  # its own
+
+
+def test_episodes_end_at_the_limit_that_comes_first():
+    def length(**words):
+        return make_env("dm:cartpole/balance", **words).spec.episode_length
+
+    assert (length(episode_length=30), length(episode_length=5000)) == (30, 1000)
+    assert length(options={"task_kwargs": {"time_limit": 0.055}}) == 6  # of 0.01 seconds, the last one begun
+    with pytest.raises(UserError, match="has episodes of 0 steps with these options, but needs at least one"):
+        length(options={"task_kwargs": {"time_limit": 0}})
+
+
+def test_copies_are_alike():
+    """The stiffness of LQR's joints is drawn when the task is made, not when an episode begins."""
+    env = make_env("dm:lqr/lqr_2_1", copies=2)
+    first, second = (world._env._env.physics.model.jnt_stiffness for world in env._worlds)
+    assert first.any() and np.array_equal(first, second)
+
+
 def test_unknown_tasks():
     with pytest.raises(UserError, match="dm_control has no task 'cartpole/stand'; cartpole has balance, "):
         make_env("dm:cartpole/stand")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.dqn import DQN
 from shoal.algorithms.maddpg import MADDPG
 from shoal.algorithms.masac import MASAC
 from shoal.algorithms.noise import Noise
@@ -82,6 +83,21 @@ def test_the_same_noise_gives_the_actions_of_training(algorithm, name, engine):
     assert np.array_equal(explorer.to_world(expected), told)
     one = Explorer(from_team(team), ENGINES[engine]).explore(x[:1], noise[:1])
     assert np.allclose(one, actions[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["padded choices", "whole numbers"])
+def test_q_values_are_explored_as_in_training(name):
+    """Greedy where the first number is at least epsilon, else any choice that the agent has, by the second."""
+    config = LearnConfig(algorithm="dqn", hidden=(24, 16), epsilon=0.5)
+    team = DQN(SPECS[name], config, 0, torch.device("cpu"))
+    with torch.no_grad():
+        team.actors.biases[-1].fill_(-9.0)  # below the 0 of a choice that is padding
+    x, noise, expected, _ = played(team, copies=200)
+    explorer = Explorer(from_team(team), ENGINES["numba float32"])
+    assert np.array_equal(explorer.explore(x, noise), expected)
+    greedy = (team.act(x, explore=False) == expected).all(-1)
+    assert greedy[noise[..., 0] >= 0.5].all() and 0.1 < greedy[noise[..., 0] < 0.5].mean() < 0.6
+    assert not expected[:, ~team.spec.action_mask].any() and explorer.draw(3).shape == (3, team.spec.agents, 2)
 
 
 @pytest.mark.parametrize(("algorithm", "name"), TEAMS)

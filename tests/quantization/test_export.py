@@ -21,7 +21,7 @@ from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
 from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong
 from shoal.replay import Ring
-from shoal.replay.layout import Layout
+from shoal.replay.layout import RowLayout
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.loop import Training
 from shoal.training.precision import make_precision
@@ -173,7 +173,7 @@ def test_states_of_the_replay(storage):
         step = env.step(actions)
         ring.add(actions, step)
         seen.append(step.observation.copy())
-    found = Layout.of(env.spec, storage).observations(ring.segment(0, 10)["rows"])
+    found = RowLayout.of(env.spec, storage).observations(ring.segment(0, 10)["rows"])
     expected = np.stack(seen[:10], 1).reshape(30, 2, -1)  # copy by copy
     assert found.shape == expected.shape
     assert np.allclose(found, expected, rtol={"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[storage], atol=1e-6)

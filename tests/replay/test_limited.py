@@ -20,9 +20,9 @@ def test_counts_are_those_of_a_plain_list(most, capacity, first, data):
     """Beside a dictionary of counts, while copies grow at their own pace and forget their oldest."""
     copies = len(first)
     sampler, counts, rng = Limited(most, copies, capacity), collections.Counter(), np.random.default_rng(0)
-    added = np.array(first)
+    added, forgotten = np.array(first), data.draw(st.integers(0, 3))  # a ring may forget some before it is full
     for _ in range(4):
-        now = history(np.maximum(0, added - capacity), added)
+        now = history(np.minimum(np.maximum(forgotten, added - capacity), added), added)
         live = [(e, t) for e in range(copies) for t in range(now.oldest[e], added[e])]
         left = sum(most - counts[pair] for pair in live)
         assert sampler.left(now) == left
@@ -33,6 +33,9 @@ def test_counts_are_those_of_a_plain_list(most, capacity, first, data):
             assert set(pairs) <= set(live)
             counts.update(pairs)
         assert all(count <= most for count in counts.values())
+        if data.draw(st.booleans()):  # saved and loaded
+            saved, sampler = sampler.state(now), Limited(most, copies, capacity)
+            sampler.load_state(saved, now)
         added = added + np.array(data.draw(st.lists(st.integers(0, 5), min_size=copies, max_size=copies)))
 
 
