@@ -10,12 +10,12 @@ from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 
 HUMANOID = {
     "float32": ServiceTimes(
-        learner_ms=3.0, step_ms=3.33, insert_ms=0.02, pull_ms=3.68, load_ms=3.76, quantize_ms=12.0,
-        pull_bytes=34_299_992, transition_bytes=650,
+        learner_ms=3.0, step_ms=3.33, insert_ms=0.013, pull_ms=3.68, load_ms=3.76, quantize_ms=8.0,
+        pull_bytes=34_299_992, transition_bytes=643,
     ),
     "int8": ServiceTimes(
-        learner_ms=3.0, step_ms=0.81, insert_ms=0.02, pull_ms=0.87, load_ms=0.10, quantize_ms=30.0,
-        pull_bytes=8_668_544, transition_bytes=650,
+        learner_ms=3.0, step_ms=0.81, insert_ms=0.013, pull_ms=0.87, load_ms=0.10, quantize_ms=17.0,
+        pull_bytes=8_668_544, transition_bytes=643,
     ),
 }  # fmt: skip
 """dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's

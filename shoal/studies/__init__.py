@@ -20,8 +20,9 @@ STUDIES = {
     "weight-bits": "QuaRL, Figure 2: low-precision weights",
     "qat": "QuaRL, Figure 4: quantization-aware training against post-training quantization; and teams",
     "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
+    "actorq-model": "QuaRL, Table 4 and beyond: a simulation of quantized actors, checked against real runs",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-model")
 """Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
