@@ -55,6 +55,9 @@ class ServiceTimes:
     """Bytes of a version on its way to an actor."""
     transition_bytes: float = 0.0
     """Bytes of a transition on its way to the learner."""
+    contention: float = 0.0
+    """How much longer everything takes while other processes run beside it on shared cores, e.g. 0.3: caches, memory
+    and hyper-threads are shared. Counts where the number of cores is given."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class _Run:
         self.limiter = settings.limiter()
         self.env = simpy.Environment()
         self.chunk = settings.chunk_steps * settings.copies  # transitions
-        beside = _Cores(self.env, settings.cores)
+        beside = _Cores(self.env, settings.cores, settings.times.contention)
         self.learner_cores, self.actor_cores = beside, _Cores(self.env, None) if settings.networked else beside
         self.down, self.up = (_Link(self.env, settings.network_mbit) for _ in range(2))
         self.latency = settings.latency_ms / 1e3
@@ -312,7 +315,9 @@ class _Run:
         first = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio
         settled = math.ceil(first / self.chunk) + settings.actors * (SLOTS + 1 + rounds * min(pulls, 100))
         updates = math.ceil(LEAST_UPDATES * settings.batch / (limiter.ratio * self.chunk))
-        return settled, max(LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * min(2 * pulls, 200))
+        return settled, max(
+            LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * min(max(2 * pulls, 16), 200)
+        )
 
     def _counts(self) -> dict[str, float]:
         """Everything that the outcome is made of, so far."""
@@ -362,12 +367,14 @@ class _Run:
 class _Cores:
     """Cores that all running work shares evenly: of n pieces each proceeds at the rate cores / n, at most 1.
 
+    Beside others it is slower by the contention.
+
     All pieces proceed equally, so one clock counts the work that each of them has got so far, and a piece is finished
     when that clock has moved by its amount.
     """
 
-    def __init__(self, env: simpy.Environment, cores: int | None) -> None:
-        self.env, self.cores = env, cores
+    def __init__(self, env: simpy.Environment, cores: int | None, contention: float = 0.0) -> None:
+        self.env, self.cores, self.contention = env, cores, contention
         self._clock = self._since = 0.0
         self._running: list[tuple[float, int, simpy.Event]] = []
         self._numbers = itertools.count()
@@ -386,7 +393,8 @@ class _Cores:
     @property
     def _rate(self) -> float:
         assert self.cores is not None
-        return min(1.0, self.cores / max(len(self._running), 1))
+        count = len(self._running)
+        return min(1.0, self.cores / count) / (1 + self.contention * (count > 1)) if count else 1.0
 
     def _proceed(self) -> None:
         self._clock += (self.env.now - self._since) * self._rate

@@ -5,8 +5,10 @@ row is a run of its own.
 """
 
 import os
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -140,100 +142,150 @@ class Observed:
     bottleneck: str
     transition_bytes: float
 
+    @property
+    def ran(self) -> float:
+        """Share of the time in which an actor that did not wait had a processor; 1 if this system does not tell."""
+        return 1.0 if self.actors_cpu is None else min(1.0, self.actors_cpu / (self.seconds * self.actors - self.wait))
 
-def observe(config: TrainConfig, seconds: float, first: int = FIRST, updates: int = 0, pulls: int = 0) -> Observed:
+    @property
+    def step_seconds(self) -> float:
+        """Processor time of a step: acting, the environment, and writing both into the chunk."""
+        return self.ran * (self.seconds * self.actors - self.wait - self.pull - self.load) / self.steps
+
+    @property
+    def actor_share(self) -> float:
+        """Share of the time in which an actor did not wait for the learner."""
+        return 1 - self.wait / (self.seconds * self.actors)
+
+    @property
+    def learner_share(self) -> float:
+        """Share of the time in which the learner did not wait for experience."""
+        return 1 - self.learner_wait / self.seconds
+
+
+def observe(config: TrainConfig, seconds: float, first: int = FIRST, updates: int = 0) -> Observed:
     """Run a system, and count for some seconds what it does.
 
     Args:
         first: steps that every actor plays before the clock starts.
-        updates, pulls: to be seen at least, however long it takes (up to `PATIENCE`); the very first ones, which
-            compile and allocate, are not counted then.
+        updates: of the learner before it starts: the first ones compile and allocate.
     """
+    with _running(config, first, updates) as training:
+        return _observed(training, seconds)
+
+
+def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEASURED_RATIO) -> ServiceTimes:
+    """The service times of a task and a kind of actor: of one actor, of the learner, and of both at once.
+
+    Nobody waits for a ratio here. First the learner only takes in what the actor plays; then it learns as fast as it
+    can beside the actor; then it learns while the actor waits. What both lose beside each other is the contention.
+    """
+    held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
+    held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
+    config = replace(config, **held, error_buffer=1e9).checked()
+    implementation(config).compile_loops(config)  # now, not in the middle of an update
+    part = seconds / 3
+    with _running(config, FIRST, updates=2) as training:
+        queue = training.collector.system.queues[0]  # type: ignore[attr-defined]
+        playing = _observed(training, part, {"steps": FIRST, "samples": 1}, learn=False)
+        both = _observed(training, part, {"updates": 2, "pulls": 2, "quantized": 1})
+        _play(training, lambda: queue.waiting >= queue.slots, {}, take=False)
+        learning = _observed(training, part, {"updates": 2}, take=False)
+    return service_times(playing, both, learning)
+
+
+def service_times(playing: Observed, both: Observed, learning: Observed) -> ServiceTimes:
+    """The service times of a simulation from the three parts of `measure`."""
+    update, slower_update = (part.update_cpu / part.updates for part in (learning, both))
+    step, slower_step = (part.step_seconds for part in (playing, both))
+    losses = ((slower_update / update - 1) / both.actor_share, (slower_step / step - 1) / both.learner_share)
+    contention = max(0.0, statistics.fmean(losses))
+    beside = 1e3 * both.ran / (1 + contention)
+    inserted = playing.insert_cpu + both.insert_cpu
+    return ServiceTimes(
+        learner_ms=1e3 * update,
+        step_ms=1e3 * step,
+        insert_ms=1e3 * inserted / (playing.samples + both.samples),
+        pull_ms=beside * both.pull / both.pulls,
+        load_ms=beside * both.load / both.pulls,
+        quantize_ms=beside * both.quantize / both.quantized,
+        pull_bytes=both.pulled_bytes / both.pulls,
+        transition_bytes=both.transition_bytes,
+        contention=contention,
+    )
+
+
+@contextmanager
+def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training]:
+    """A system that has begun: its actors have played some steps, and its learner has made some updates."""
     training = Training(config)
     collector = training.collector
     assert isinstance(collector, ActorCollector)
     board, actors = collector.system.board, range(1, 1 + config.actors)
-    spent = {"update_cpu": 0.0, "insert_cpu": 0.0}
     training.learner.publish()
     collector.begin()
     try:
+        begun = time.perf_counter()
 
-        def begun() -> bool:
-            return training.updates >= min(updates, 2) and all(board.count(k, "steps") >= first for k in actors)
+        def ready() -> bool:
+            if time.perf_counter() - begun > PATIENCE:
+                raise UserError(f"In {PATIENCE:.0f} s there were too few steps and updates to measure them.")
+            return training.updates >= updates and all(board.count(k, "steps") >= first for k in actors)
 
-        _play(training, begun, spent)
-        before = _counts(training) | spent
-        start = time.perf_counter()
-
-        def done() -> bool:
-            now = time.perf_counter() - start
-            if now < seconds:
-                return False
-            found = _counts(training)
-            seen = found["updates"] - before["updates"] >= updates and found["pulls"] - before["pulls"] >= pulls
-            if not seen and now > PATIENCE:
-                raise UserError(f"In {PATIENCE:.0f} s there were too few updates and pulls to measure them.")
-            return seen
-
-        _play(training, done, spent)
-        after = _counts(training) | spent
-        bottleneck, lags = collector.bottleneck()[0], list(collector.lags)
+        _play(training, ready, {})
+        yield training
     finally:
         collector.close()
         training.env.close()
+
+
+def _observed(training: Training, seconds: float, least: dict[str, int] | None = None, **how: bool) -> Observed:
+    """What happens in some seconds, or in as many more as it takes to see the `least` counts; `how`: see `_play`."""
+    spent = {"update_cpu": 0.0, "insert_cpu": 0.0}
+    before = _counts(training) | spent
+
+    def done() -> bool:
+        passed = time.perf_counter() - before["seconds"]
+        if passed < seconds:  # most calls end here, between two updates
+            return False
+        if passed > PATIENCE:
+            raise UserError(f"In {PATIENCE:.0f} s there were too few updates and pulls to measure them.")
+        now = _counts(training)
+        return all(now[name] - before[name] >= count for name, count in (least or {}).items())
+
+    _play(training, done, spent, **how)
+    now = _counts(training) | spent
+    counted: dict[str, Any] = {name: None if new is None else new - before[name] for name, new in now.items()}
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
     layout = collector.system.queues[0].layout
-    counted: dict[str, Any] = {name: None if new is None else new - before[name] for name, new in after.items()}
     return Observed(
         **counted,
-        actors=config.actors,
+        actors=training.config.actors,
+        lags=list(collector.lags),
         engine=collector.system.play.engine,
-        bottleneck=bottleneck,
-        lags=lags,
+        bottleneck=collector.bottleneck()[0],
         transition_bytes=layout.nbytes / (layout.steps * layout.copies),
     )
 
 
-def service_times(found: Observed) -> ServiceTimes:
-    """The service times of a simulation, per process with a core of its own, from what was observed.
+def _play(
+    training: Training, done: Callable[[], bool], spent: dict[str, float], learn: bool = True, take: bool = True
+) -> None:
+    """The loop of training without log and checkpoints; adds up the learner's processor time.
 
-    The board's seconds are wall time, in which a process may have waited for a processor: they count by the share of
-    its time in which the process really ran, where the system tells it.
+    Without `learn` it only takes in what comes; without `take` it only learns.
     """
-    busy = found.seconds * found.actors - found.wait
-    ran = 1.0 if found.actors_cpu is None else min(1.0, found.actors_cpu / busy)
-    quantize = found.quantize if found.quantizer_cpu is None else min(found.quantize, found.quantizer_cpu)
-    return ServiceTimes(
-        learner_ms=1e3 * found.update_cpu / found.updates,
-        step_ms=1e3 * ran * (busy - found.pull - found.load) / found.steps,
-        insert_ms=1e3 * found.insert_cpu / found.samples,
-        pull_ms=1e3 * ran * found.pull / found.pulls,
-        load_ms=1e3 * ran * found.load / found.pulls,
-        quantize_ms=1e3 * quantize / max(found.quantized, 1),
-        pull_bytes=found.pulled_bytes / found.pulls,
-        transition_bytes=found.transition_bytes,
-    )
-
-
-def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEASURED_RATIO) -> ServiceTimes:
-    """The service times of a task and a kind of actor, from a run of one actor with frequent pulls."""
-    held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
-    held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
-    config = replace(config, **held).checked()
-    implementation(config).compile_loops(config)  # now, not in the middle of an update
-    return service_times(observe(config, seconds, updates=3, pulls=3))
-
-
-def _play(training: Training, done: Callable[[], bool], spent: dict[str, float]) -> None:
-    """The loop of training without log and checkpoints; adds up the learner's processor time."""
     while not done():
-        while training.owes_update() and not done():
+        while learn and (training.owes_update() or not take) and not done():
             start = time.thread_time()
             training.update()
-            spent["update_cpu"] += time.thread_time() - start
-        start, samples = time.thread_time(), training.samples
-        training.step()
-        if training.samples > samples:  # else it waited
-            spent["insert_cpu"] += time.thread_time() - start
+            spent["update_cpu"] = spent.get("update_cpu", 0.0) + time.thread_time() - start
+        if take:
+            start, samples = time.thread_time(), training.samples
+            training.step()
+            if training.samples > samples:  # else it waited
+                spent["insert_cpu"] = spent.get("insert_cpu", 0.0) + time.thread_time() - start
 
 
 def _counts(training: Training) -> dict[str, Any]:

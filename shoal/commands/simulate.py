@@ -44,6 +44,8 @@ def simulate(argv: list[str]) -> int:
         """Bytes of a version on its way to an actor."""
         transition_bytes: str = ""
         """Bytes of a transition on its way to the learner."""
+        contention: str = ""
+        """How much longer everything takes beside other processes on shared --cores, e.g. 0.3."""
         samples_per_insert: float = 16.0
         """Times that a transition is sampled on average."""
         batch: int = 256
@@ -131,6 +133,7 @@ def simulate(argv: list[str]) -> int:
 PRECISIONS = ("float32", "int8")
 TIMES = (
     "learner_ms", "step_ms", "insert_ms", "pull_ms", "load_ms", "quantize_ms", "pull_bytes", "transition_bytes",
+    "contention",
 )  # fmt: skip
 
 
