@@ -6,6 +6,7 @@ from typing import TypedDict, cast
 
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.advance import Advance
+from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 
 HUMANOID = {
@@ -61,7 +62,7 @@ def sweep(
             known = {**asdict(found), "precision": precision, "actors": count, "speed_up": base and rate / base}
             rows.append(cast(Row, {name: known[name] for name in Row.__annotations__}))
             if advance is not None:
-                advance(count, f"{count} actors, {precision}")
+                advance(count, f"{counted(count, 'actor')}, {precision}")
     return rows
 
 
@@ -84,15 +85,18 @@ def findings(rows: Sequence[Row]) -> list[str]:
         last = [row for row in rows if row["precision"] == precision][-1]
         found = enough(rows, precision)
         if found is None:
-            said.append(f"{precision}: with {last['actors']:,} actors it is still the actors that limit.")
+            said.append(
+                f"{precision}: with {counted(last['actors'], 'actor')} it is still the actors’ side that limits."
+            )
         else:
             limit = f"the {last['bottleneck']} limits"
-            said.append(f"{precision}: more than {found[0]:,} actors hardly help; {limit} at {found[1]:,.0f} steps/s.")
+            useful = counted(found[0], "actor")
+            said.append(f"{precision}: more than {useful} hardly help; {limit} at {found[1]:,.0f} steps/s.")
     gains = [(row["speed_up"], row["actors"]) for row in rows if row["precision"] == "int8" and row["speed_up"]]
     if gains:
         most, least = max(gains), min(gains)
         said.append(
-            f"int8 over float32: {most[0]:.2f} times the env steps/s with {most[1]:,} actors, "
+            f"int8 over float32: {most[0]:.2f} times the env steps/s with {counted(most[1], 'actor')}, "
             f"{least[0]:.2f} with {least[1]:,}."
         )
     return said

@@ -18,6 +18,7 @@ from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
 from shoal.actorq.system import QUANTIZER, Post
 from shoal.errors import UserError
+from shoal.processors import usable_processors
 from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training, implementation
@@ -138,6 +139,9 @@ class Observed:
     actors_cpu: float | None
     """Seconds of a processor that all actors used; None: this system does not tell."""
     quantizer_cpu: float | None
+    learner_cpu: float
+    machine_cpu: float | None
+    """That the whole machine used."""
     engine: str
     bottleneck: str
     transition_bytes: float
@@ -146,6 +150,14 @@ class Observed:
     def ran(self) -> float:
         """Share of the time in which an actor that did not wait had a processor; 1 if this system does not tell."""
         return 1.0 if self.actors_cpu is None else min(1.0, self.actors_cpu / (self.seconds * self.actors - self.wait))
+
+    @property
+    def others(self) -> float:
+        """Share of this process's processors that other programs used; 0 if this system does not tell."""
+        own = (self.learner_cpu, self.quantizer_cpu, self.actors_cpu)
+        if self.machine_cpu is None or None in own:
+            return 0.0
+        return max(0.0, self.machine_cpu - sum(filter(None, own))) / (self.seconds * usable_processors())
 
     @property
     def step_seconds(self) -> float:
@@ -305,6 +317,8 @@ def _counts(training: Training) -> dict[str, Any]:
         "quantized": board.count(QUANTIZER, "steps"),
         "quantize": board.seconds(QUANTIZER, "act"),
         "learner_wait": collector.waited,
+        "learner_cpu": time.process_time(),
+        "machine_cpu": _machine_seconds(),
         "quantizer_cpu": times[QUANTIZER],
         "actors_cpu": None if None in times else sum(times[1:]),
     }
@@ -319,3 +333,12 @@ def _processor_seconds(post: Post) -> float | None:
         return None
     user, system = told.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _machine_seconds() -> float | None:
+    """Processor time that the machine has used so far, stolen time included; None where /proc does not tell."""
+    try:
+        user, nice, system, _idle, _waiting, *rest = Path("/proc/stat").read_text().split()[1:9]
+    except OSError:
+        return None
+    return sum(map(int, (user, nice, system, *rest))) / os.sysconf("SC_CLK_TCK")

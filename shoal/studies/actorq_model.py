@@ -32,6 +32,8 @@ RATIOS, MEASURED_RATIO = (0.5, 16.0), 2.0
 """Samples per insert: of the predicted runs, in which the actors or the learner limit; and for the service times."""
 RUN = {"pull_every": 200, "warmup": 512, "threads": 1, "episodes": 10**7, "capacity": 20_000, "copies": 1}
 """Settings of all real runs."""
+DISTURBED = 0.1
+"""Share of the processors that other programs may use before a real run says little."""
 SIMULATIONS = 20.0
 """Approximate seconds of all simulations."""
 
@@ -87,6 +89,7 @@ def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
         "lag_mean": statistics.fmean(found.lags),
         "bottleneck": found.bottleneck,
         "cores": usable_processors(),
+        "others": found.others,
     }
 
 
@@ -110,6 +113,8 @@ class CheckRow(TypedDict):
     measured_lag: float
     predicted_bottleneck: str
     measured_bottleneck: str
+    others: float
+    """Share of the processors that other programs used."""
 
 
 class Found(actorq_paper.Simulated):
@@ -154,6 +159,7 @@ def check(cell: StudyCell, results: Mapping[str, Mapping[str, Any]]) -> CheckRow
         "measured_lag": ran["lag_mean"],
         "predicted_bottleneck": model.bottleneck,
         "measured_bottleneck": ran["bottleneck"],
+        "others": ran["others"],
     }
 
 
@@ -196,11 +202,17 @@ def findings(rows: list[CheckRow]) -> list[str]:
         f"{worst['task']}, {worst['precision']}, {worst['samples_per_insert']:g} samples per insert, "
         f"{counted(worst['actors'], 'actor')}"
     )
-    return [
+    said = [
         f"{near} of {len(rows)} predictions of env steps/s are within {WITHIN:.0%} of real runs (goal: all of at least "
         f"six); the largest error is {worst['error']:+.1%} ({which}).",
         f"The bottleneck is the predicted one in {same} of {len(rows)} runs.",
     ]
+    if disturbed := [row["others"] for row in rows if row["others"] > DISTURBED]:
+        said.append(
+            f"Other programs used up to {max(disturbed):.0%} of the processors in {len(disturbed)} of the runs, whose "
+            "figures therefore mean little."
+        )
+    return said
 
 
 def _panels(rows: list[CheckRow]) -> list[Panel]:
@@ -209,7 +221,7 @@ def _panels(rows: list[CheckRow]) -> list[Panel]:
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task]
         bits = {"float32": 32, "int8": 8}
-        ticks = [f"{bits[row['precision']]}\n{row['samples_per_insert']:g}\n{row['actors']}" for row in own]
+        ticks = [f"{bits[row['precision']]}, {row['samples_per_insert']:g}, {row['actors']}" for row in own]
         series = [
             Series("predicted", [row["predicted"] for row in own], "bars"),
             Series("measured", [row["measured"] for row in own], "bars"),

@@ -134,7 +134,7 @@ ANY = st.builds(
 
 
 @given(ANY)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_nothing_is_lost_and_no_limit_is_exceeded(setting):
     found = simulate(setting)
     times, ratio = setting.times, setting.samples_per_insert
