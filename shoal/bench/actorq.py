@@ -136,6 +136,8 @@ class Observed:
     """Seconds of a processor that updates took; `insert_cpu`: that taking chunks in took."""
     insert_cpu: float
     learner_wait: float
+    actors_delay: float
+    """Seconds in which actors were ready to run, but had no processor; 0 if this system does not tell."""
     actors_cpu: float | None
     """Seconds of a processor that all actors used; None: this system does not tell."""
     quantizer_cpu: float | None
@@ -148,8 +150,8 @@ class Observed:
 
     @property
     def ran(self) -> float:
-        """Share of the time in which an actor that did not wait had a processor; 1 if this system does not tell."""
-        return 1.0 if self.actors_cpu is None else min(1.0, self.actors_cpu / (self.seconds * self.actors - self.wait))
+        """Share of its busy time in which an actor did not have to wait for a processor."""
+        return max(0.01, 1 - self.actors_delay / (self.seconds * self.actors - self.wait))
 
     @property
     def others(self) -> float:
@@ -161,7 +163,7 @@ class Observed:
 
     @property
     def step_seconds(self) -> float:
-        """Processor time of a step: acting, the environment, and writing both into the chunk."""
+        """Of a step on a processor of its own: acting, the environment, and writing both into the chunk."""
         return self.ran * (self.seconds * self.actors - self.wait - self.pull - self.load) / self.steps
 
     @property
@@ -320,6 +322,7 @@ def _counts(training: Training) -> dict[str, Any]:
         "learner_cpu": time.process_time(),
         "machine_cpu": _machine_seconds(),
         "quantizer_cpu": times[QUANTIZER],
+        "actors_delay": sum(_delay_seconds(post) for post in system.posts[1:]),
         "actors_cpu": None if None in times else sum(times[1:]),
     }
 
@@ -333,6 +336,15 @@ def _processor_seconds(post: Post) -> float | None:
         return None
     user, system = told.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _delay_seconds(post: Post) -> float:
+    """Time in which a process was ready to run, but had no processor; 0 where /proc does not tell."""
+    assert post.child is not None
+    try:
+        return int(Path(f"/proc/{post.child.process.pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _machine_seconds() -> float | None:
