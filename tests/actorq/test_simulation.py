@@ -156,8 +156,8 @@ def test_a_seed_decides_everything():
 
 
 def test_a_thousand_actors():
-    found = simulate(replace(STEADY, actors=1000))
-    assert found.env_steps_per_second == close(1e3 / (3 / 16 + 0.01)) and found.actor_stall > 0.98
+    found = simulate(replace(STEADY, actors=1000, samples_per_insert=1))
+    assert found.env_steps_per_second == close(1e3 / (3 / 256 + 0.01)) and found.actor_stall > 0.85
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=12), st.integers(1, 3))

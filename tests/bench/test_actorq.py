@@ -35,7 +35,8 @@ def test_what_both_lose_beside_each_other_is_the_contention():
         "actors": 1, "seconds": 3.0, "samples": 0, "updates": 0, "lags": [], "steps": 0, "act": 0.0, "environment": 0.0,
         "pull": 0.0, "load": 0.0, "wait": 0.0, "pulls": 0, "pulled_bytes": 0, "quantized": 0, "quantize": 0.0,
         "update_cpu": 0.0, "insert_cpu": 0.0, "learner_wait": 0.0, "actors_delay": 0.0, "actors_cpu": 3.0,
-        "quantizer_cpu": 0.0, "learner_cpu": 3.0, "machine_cpu": 7.5, "engine": "onnx", "bottleneck": "actors", "transition_bytes": 59.0,
+        "quantizer_cpu": 0.0, "learner_cpu": 3.0, "machine_cpu": 7.5, "engine": "onnx", "bottleneck": "actors",
+        "transition_bytes": 59.0,
     }  # fmt: skip
     playing = actorq.Observed(**part | {"steps": 3000, "samples": 3000, "insert_cpu": 0.06, "learner_wait": 2.94})
     waited = {"wait": 1.0, "actors_delay": 1.0}  # of two seconds it had a processor for one

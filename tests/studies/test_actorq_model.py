@@ -41,9 +41,10 @@ def systems(monkeypatch):
     monkeypatch.setattr(cells_module, "_pool", AtOnce)
     monkeypatch.setattr(actorq, "measure", lambda config, seconds, ratio: times_of(config))
     monkeypatch.setattr(actorq, "observe", observe)
-    monkeypatch.setattr(actorq_paper, "FLEET", 40)
+    monkeypatch.setattr(actorq_paper, "FLEET", 24)
     monkeypatch.setattr(actorq_paper, "MANY", (4, 16, 20))
     monkeypatch.setattr(simulation, "LEAST_CHUNKS", 60)
+    monkeypatch.setattr(simulation, "LEAST_UPDATES", 5)
 
 
 def ran(quick, folder, **told):
