@@ -28,8 +28,8 @@ from shoal.seeding import stream
 
 LEAST_CHUNKS, LEAST_UPDATES = 300, 20
 """Chunks and updates of the part that counts, at least."""
-MOST_UPDATES = 1_000_000
-"""Updates after which a simulation ends in any case."""
+MOST_CHUNKS, MOST_UPDATES = 100_000, 1_000_000
+"""Chunks after which the limiter's band counts as used up, and updates after which a simulation ends in any case."""
 SATURATED = 0.95
 """Share of the time in use from which a link is what limits."""
 Process = Generator[simpy.Event, None, None]
@@ -102,9 +102,9 @@ class Settings:
             check_range(field.name, getattr(self.times, field.name), 0, 1e12)
         for name in ("learner_ms", "step_ms"):
             check_range(name, getattr(self.times, name), 1e-6)
-        for name, high in (("actors", 100_000), ("copies", 2**20), ("batch", 2**24), ("pull_every", 2**40)):
+        for name, high in (("actors", 10_000), ("copies", 2**20), ("batch", 2**24), ("pull_every", 2**40)):
             whole_number(name, getattr(self, name), 1, high)
-        whole_number("warmup", self.warmup, 1, 10**9)
+        whole_number("warmup", self.warmup, 1, 10**6)
         check_range("samples_per_insert", self.samples_per_insert, 1e-3, 1e3)
         check_range("variation", self.variation, 0, 10)
         check_range("latency_ms", self.latency_ms, 0, 1e7)
@@ -313,7 +313,9 @@ class _Run:
         rounds = 2 if settings.networked else 1
         pulls = math.ceil(settings.pull_every / settings.chunk_steps)
         first = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio
-        settled = math.ceil(first / self.chunk) + settings.actors * (SLOTS + 1 + rounds * min(pulls, 100))
+        settled = min(math.ceil(first / self.chunk), MOST_CHUNKS) + settings.actors * (
+            SLOTS + 1 + rounds * min(pulls, 100)
+        )
         updates = math.ceil(LEAST_UPDATES * settings.batch / (limiter.ratio * self.chunk))
         return settled, max(
             LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * min(max(2 * pulls, 16), 200)

@@ -20,8 +20,8 @@ HUMANOID = {
     ),
 }  # fmt: skip
 """dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's
-GPU learner, for which 3 ms per update are assumed. Measured: `shoal bench actorq` in docs/results.md; insert and
-quantize by `shoal simulate actorq --measure`."""
+GPU learner, for which 3 ms per update are assumed. Measured on two cores (AMD Zen 4): steps, pulls and loads by `shoal
+bench actorq` (docs/results.md), the conversion and the insertion one by one."""
 STOPS = 0.95
 """More actors have stopped helping at the first number that reaches this share of the highest rate."""
 
@@ -89,16 +89,16 @@ def findings(rows: Sequence[Row]) -> list[str]:
                 f"{precision}: with {counted(last['actors'], 'actor')} it is still the actors’ side that limits."
             )
         else:
-            limit = f"the {last['bottleneck']} limits"
-            useful = counted(found[0], "actor")
-            said.append(f"{precision}: more than {useful} hardly help; {limit} at {found[1]:,.0f} steps/s.")
+            side, rate = last["bottleneck"], Column("").text(found[1])
+            said.append(
+                f"{precision}: more actors hardly help beyond {found[0]:,}; the {side} limits at {rate} steps/s."
+            )
     gains = [(row["speed_up"], row["actors"]) for row in rows if row["precision"] == "int8" and row["speed_up"]]
     if gains:
         most, least = max(gains), min(gains)
-        said.append(
-            f"int8 over float32: {most[0]:.2f} times the env steps/s with {counted(most[1], 'actor')}, "
-            f"{least[0]:.2f} with {least[1]:,}."
-        )
+        other = f", {least[0]:.2f} with {least[1]:,}" if least < most else ""
+        many = counted(most[1], "actor")
+        said.append(f"int8 over float32: {most[0]:.2f} times the env steps/s with {many}{other}.")
     return said
 
 

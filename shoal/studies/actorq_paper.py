@@ -276,7 +276,7 @@ def _actor_findings(rows: list[Any]) -> list[str]:
     said = []
     for bits, precision in ((32, "float32"), (8, "int8")):
         if (found := enough(rows, precision)) is not None:
-            said.append(f"At {bits} bits more than {found[0]} actors hardly help ({found[1]:,.0f} env steps/s).")
+            said.append(f"At {bits} bits more actors hardly help beyond {found[0]} ({found[1]:,.0f} env steps/s).")
     return said
 
 

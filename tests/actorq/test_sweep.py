@@ -22,15 +22,17 @@ def test_where_more_actors_stop_helping():
     assert [row["speed_up"] for row in rows[::2]] == [1.0] * 6
     assert rows[1]["speed_up"] == pytest.approx(4, rel=0.02) and rows[-1]["speed_up"] == pytest.approx(1, rel=0.02)
     wide, narrow, gain = findings(rows)
-    assert wide.startswith("float32: more than 11 actors hardly help; the learner limits at 5,3")
+    assert wide.startswith("float32: more actors hardly help beyond 11; the learner limits at 5,3")
     assert (
-        narrow.startswith("int8: more than 3 actors") and "4.00 times the env steps/s with 1 actor, 1.00 with" in gain
+        narrow.startswith("int8: more actors hardly help beyond 3;")
+        and "4.00 times the env steps/s with 1 actor, 1.00 with" in gain
     )
 
 
 def test_actors_that_still_limit():
     rows = sweep(TIMES, SETTINGS, (1, 2))
     assert enough(rows, "float32") is None and enough(rows, "int8") is None and enough(rows, "int4") is None
+    assert findings(sweep(TIMES, SETTINGS, (1,)))[-1].endswith("4.00 times the env steps/s with 1 actor.")
     assert findings(rows)[0] == "float32: with 2 actors it is still the actors’ side that limits."
 
 

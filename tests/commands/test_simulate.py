@@ -12,7 +12,7 @@ from tests.cli.helpers import one_sentence
 def test_plain(shoal):
     code, out, _ = shoal("simulate", "actorq")
     assert code == 0 and "GPU learner with 3 ms per update" in out and "Mbit/s" in out
-    assert "int8: more than 4 actors hardly help; the learner limits" in out
+    assert "int8: more actors hardly help beyond 4; the learner limits" in out
 
 
 def test_rows_and_picture(shoal, tmp_path):

@@ -89,7 +89,7 @@ def test_all_tasks(systems, tmp_path):
     assert paper["Walker Stand"]["same_engine"] == pytest.approx(paper["Walker Stand"]["speed_up"], rel=0.03)
     assert paper["Walker Stand"]["bottleneck"] == "learner" and paper["Acrobot (Gym)"]["paper"] == 5.41
     assert "(geometric mean of 11 tasks); the paper's time to 95 % of the reward: 2.50" in " ".join(found.findings)
-    assert "At 32 bits more than 16 actors hardly help" in " ".join(found.findings)
+    assert "At 32 bits more actors hardly help beyond 16" in " ".join(found.findings)
     wide, narrow = (
         next(row for row in found.data["fleet"] if (row["bits"], row["pull_every"]) == (bits, 100)) for bits in (32, 8)
     )
