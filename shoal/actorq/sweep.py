@@ -132,7 +132,7 @@ def _shown(row: Row) -> dict[Column, Value]:
         Column("lag p95", "updates"): row["lag_p95"],
         Column("down", "Mbit/s"): 8e-6 * row["down_bytes_per_second"],
         Column("up", "Mbit/s"): 8e-6 * row["up_bytes_per_second"],
-        Column("bottleneck"): row["bottleneck"],
+        Column("limits"): row["bottleneck"],
     }
 
 
