@@ -284,8 +284,9 @@ class _Run:
 
     def _free(self, k: int) -> None:
         self.slots[k] -= 1
-        freed, self.freed[k] = self.freed[k], self.env.event()
-        freed.succeed()
+        if self.freed[k].callbacks:  # events that nobody waits for would only take time
+            freed, self.freed[k] = self.freed[k], self.env.event()
+            freed.succeed()
 
     def _wait(self, what: str, event: simpy.Event, pause: float) -> Process:
         """Wait for an event that is looked for every `pause` seconds."""
@@ -443,8 +444,9 @@ def _then(event: simpy.Event, action: Callable[[], None]) -> None:
 def _fire(run: _Run, name: str) -> None:
     """Wake whoever waits for this to happen, and begin anew."""
     event = getattr(run, name)
-    setattr(run, name, run.env.event())
-    event.succeed()
+    if event.callbacks:
+        setattr(run, name, run.env.event())
+        event.succeed()
 
 
 def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
