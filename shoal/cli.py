@@ -11,6 +11,7 @@ from shoal.commands.export import export
 from shoal.commands.mac import mac
 from shoal.commands.profile import profile
 from shoal.commands.quantize import quantize
+from shoal.commands.simulate import simulate
 from shoal.commands.study import study
 from shoal.commands.train import train
 from shoal.commands.watch import watch
@@ -26,6 +27,7 @@ COMMANDS = {
     "quantize": quantize,
     "export": export,
     "profile": profile,
+    "simulate": simulate,
     "study": study,
     "bench": bench,
     "mac": mac,

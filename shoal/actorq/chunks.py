@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from shoal.actorq.shared import LINE, SharedMemory, aligned, checksum
 from shoal.envs.base import EnvSpec, Step
 
+CHUNK = 64
+"""Transitions of a chunk, about."""
 NUMBER, STEPS, BEGINS, CHECKSUM = range(4)
 """Whole numbers in front of each chunk."""
 ATTEMPTS = 10
 """Looks at a chunk before it is called damaged: on some processors its number can be seen before its contents."""
+
+
+def steps_per_chunk(pull_every: int, copies: int) -> int:
+    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played."""
+    return max(1, min(pull_every, CHUNK // copies))
 
 
 class Chunk(NamedTuple):

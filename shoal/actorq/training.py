@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.learner import ActorLearner
 from shoal.actorq.limiter import RateLimiter, check_pace
@@ -25,9 +26,6 @@ from shoal.training.setup import compile_loops
 
 __all__ = ["build_parts", "compile_loops"]
 
-CHUNK = 64
-"""Transitions of a chunk, about."""
-
 
 def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     """The engine's parts for the copies of all actors, and what takes the place of its collector and learner."""
@@ -36,7 +34,7 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     assert isinstance(parts.team, Team) and isinstance(parts.ring, Ring)
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
-    steps = chunk_steps(config)
+    steps = steps_per_chunk(config.pull_every, config.copies)
     limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
     if config.max_times_sampled is not None:
         check_draws(config, parts.env.spec.agents, parts.ring.capacity)
@@ -67,11 +65,6 @@ def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
             f"An update draws {needed:,} transitions, but --max-times-sampled {config.max_times_sampled} allows only "
             f"{config.max_times_sampled * capacity:,} draws from a ring of {capacity:,}: learning would never begin."
         )
-
-
-def chunk_steps(config: TrainConfig) -> int:
-    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played."""
-    return max(1, min(config.pull_every, CHUNK // config.copies))
 
 
 def chosen_play(config: TrainConfig, policy: Policy) -> Play:

@@ -22,8 +22,9 @@ STUDIES = {
     "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
     "actorq-breakdown": "QuaRL, Figure 9: where an actor's time goes with 32, 16 and 8 bits",
     "actorq-communication": "QuaRL, Figure 8: bits of the actors' arithmetic by bits of the broadcast",
+    "actorq-model": "QuaRL, Table 4 and beyond: a simulation of quantized actors, checked against real runs",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication")
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication", "actorq-model")
 """Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]

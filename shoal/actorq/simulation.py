@@ -1,0 +1,456 @@
+"""A discrete-event model of a run with actors: what more actors, fewer bits, a faster learner or a network would give.
+
+    times = ServiceTimes(learner_ms=3, step_ms=0.8, pull_bytes=8.7e6)
+    outcome = simulate(Settings(times, actors=64))
+    print(outcome.env_steps_per_second, outcome.bottleneck)
+
+The processes are those of a real run (`learner.py`, `quantizer.py`, `actor.py`) with the rate limiter itself between
+them; what they do takes service times that were measured or given. Events are whole chunks, pulls and updates, so that
+a thousand actors take seconds. docs/simulate.md says what the model leaves out.
+"""
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import simpy
+
+from shoal.actorq import actor, collector, quantizer
+from shoal.actorq.chunks import steps_per_chunk
+from shoal.actorq.limiter import RateLimiter, check_pace
+from shoal.actorq.system import SLOTS
+from shoal.errors import check_range, whole_number
+from shoal.seeding import stream
+
+LEAST_CHUNKS, LEAST_UPDATES = 300, 20
+"""Chunks and updates of the part that counts, at least."""
+MOST_CHUNKS, MOST_UPDATES = 100_000, 1_000_000
+"""Chunks after which the limiter's band counts as used up, and updates after which a simulation ends in any case."""
+SATURATED = 0.95
+"""Share of the time in use from which a link is what limits."""
+Process = Generator[simpy.Event, None, None]
+
+
+@dataclass(frozen=True)
+class ServiceTimes:
+    """How long each process takes for one thing on a core of its own, in milliseconds, and the bytes that travel."""
+
+    learner_ms: float
+    """One update of the learner, with publishing its version."""
+    step_ms: float
+    """One step of an actor's copies: inference, environment and writing it into the chunk."""
+    insert_ms: float = 0.0
+    """Taking one transition into the replay ring, which the learner does."""
+    pull_ms: float = 0.0
+    """Copying a version out of shared memory."""
+    load_ms: float = 0.0
+    """Loading a version into the actor's engine."""
+    quantize_ms: float = 0.0
+    """Turning a version of the learner into a payload."""
+    pull_bytes: float = 0.0
+    """Bytes of a version on its way to an actor."""
+    transition_bytes: float = 0.0
+    """Bytes of a transition on its way to the learner."""
+    contention: float = 0.0
+    """How much longer everything takes while other processes run beside it on shared cores, e.g. 0.3: caches, memory
+    and hyper-threads are shared. Counts where the number of cores is given."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is simulated; the defaults are the paper's."""
+
+    times: ServiceTimes
+    actors: int = 4
+    copies: int = 1
+    """Copies of the world that each actor plays."""
+    batch: int = 256
+    samples_per_insert: float = 16.0
+    pull_every: int = 1_000
+    """Steps that an actor plays before it pulls the newest version."""
+    warmup: int = 2_000
+    """Transitions before the first update."""
+    error_buffer: float | None = None
+    """Samples that the learner may be ahead of the ratio, or behind; None: a tenth of the warm-up's samples."""
+    cores: int | None = None
+    """Cores that all processes share evenly (with a network, those beside the learner); None: one for each process."""
+    network_mbit: float | None = None
+    """Bandwidth of the learner's link in each direction; None: shared memory, or a link without a limit."""
+    latency_ms: float = 0.0
+    """Time on the way from the learner to an actor, and back again as much."""
+    variation: float = 0.1
+    """Standard deviation of every service time over its mean."""
+    seed: int = 0
+
+    @property
+    def networked(self) -> bool:
+        """Whether the actors are on machines of their own."""
+        return self.network_mbit is not None or self.latency_ms > 0
+
+    @property
+    def chunk_steps(self) -> int:
+        """Steps of a chunk, as in a real run."""
+        return steps_per_chunk(self.pull_every, self.copies)
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first setting that cannot be; its name is that of the field."""
+        for field in fields(self.times):
+            check_range(field.name, getattr(self.times, field.name), 0, 1e12)
+        for name in ("learner_ms", "step_ms"):
+            check_range(name, getattr(self.times, name), 1e-6)
+        for name, high in (("actors", 10_000), ("copies", 2**20), ("batch", 2**24), ("pull_every", 2**40)):
+            whole_number(name, getattr(self, name), 1, high)
+        whole_number("warmup", self.warmup, 1, 10**6)
+        check_range("samples_per_insert", self.samples_per_insert, 1e-3, 1e3)
+        check_range("variation", self.variation, 0, 10)
+        check_range("latency_ms", self.latency_ms, 0, 1e7)
+        if self.cores is not None:
+            whole_number("cores", self.cores, 1)
+        if self.network_mbit is not None:
+            check_range("network_mbit", self.network_mbit, 1e-6)
+
+    def limiter(self) -> RateLimiter:
+        """The rate limiter of such a run; a `UserError` where learner and actors would wait for each other."""
+        chunk = self.chunk_steps * self.copies
+        buffer = check_pace(
+            self.samples_per_insert, self.error_buffer, self.batch, chunk, self.warmup, None, max(self.warmup, 10**9)
+        )
+        return RateLimiter(self.samples_per_insert, self.warmup, buffer)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the simulated system did in its steady state."""
+
+    env_steps_per_second: float
+    """Transitions that were taken in, of all actors."""
+    updates_per_second: float
+    learner_stall: float
+    """Share of the time in which the learner waited for experience."""
+    actor_stall: float
+    """Share of the actors' time in which they waited for the learner to take in their chunks."""
+    pull_share: float
+    """Share of the actors' time that pulls took: the network, copying and loading."""
+    lag_mean: float
+    """Age in updates of the version that played a transition, when that is taken in."""
+    lag_p95: float
+    down_bytes_per_second: float
+    """Versions that actors pulled."""
+    up_bytes_per_second: float
+    """Experience that they sent."""
+    samples_per_insert: float
+    """Achieved."""
+    bottleneck: str
+    """learner, actors or network."""
+    seconds: float
+    """Simulated seconds of the part that counts."""
+
+
+def simulate(settings: Settings) -> Outcome:
+    """Simulate a run until it is steady, and long enough beyond; the same settings give the same outcome."""
+    settings.check()
+    return _Run(settings).outcome()
+
+
+class _Run:
+    """The processes of a simulated run and what they share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.times = settings, settings.times
+        self.limiter = settings.limiter()
+        self.env = simpy.Environment()
+        self.chunk = settings.chunk_steps * settings.copies  # transitions
+        beside = _Cores(self.env, settings.cores, settings.times.contention)
+        self.learner_cores, self.actor_cores = beside, _Cores(self.env, None) if settings.networked else beside
+        self.down, self.up = (_Link(self.env, settings.network_mbit) for _ in range(2))
+        self.latency = settings.latency_ms / 1e3
+        self.updates = self.broadcast = 0  # versions: the learner's, and the newest that actors can pull
+        self.taken = self.pulls = 0  # chunks, and versions that actors pulled
+        self.queues: list[deque[list[tuple[int, int]]]] = [deque() for _ in range(settings.actors)]
+        self.turns: deque[int] = deque()  # actors that have a chunk waiting, in the order in which the learner takes
+        self.slots = [0] * settings.actors  # chunks of each that are not taken in yet
+        self.arrived = self.env.event()
+        self.published = self.env.event()
+        self.freed = [self.env.event() for _ in range(settings.actors)]
+        self.lags: list[tuple[int, int]] = []  # in updates, and of how many steps
+        self.spent = dict.fromkeys(("learner stall", "actor stall", "pulling"), 0.0)
+        self.finished = self.env.event()
+        self._rng = stream(settings.seed, "simulation")
+        self._settled, self._enough = self._lengths()
+        self._begun: dict[str, float] = {}
+
+    def outcome(self) -> Outcome:
+        """Run all processes to the end."""
+        self.env.process(self.learner())
+        self.env.process(self.quantizer())
+        for k in range(self.settings.actors):
+            self.env.process(self.actor(k))
+        self.env.run(until=self.finished)
+        return self._summary()
+
+    # ---- the processes ---------------------------------------------------------------------------------------------
+
+    def learner(self) -> Process:
+        """What has come goes in first; else an update if the limiter lets it; else wait for a chunk."""
+        while not self.finished.triggered:
+            if self.turns and self.limiter.may_insert(self.chunk):
+                yield self.learner_cores.work(self._time(self.times.insert_ms * self.chunk))
+                self._take(self.turns.popleft())
+            elif self.limiter.may_sample(self.settings.batch):
+                yield self.learner_cores.work(self._time(self.times.learner_ms))
+                self.limiter.samples += self.settings.batch
+                self.updates += 1
+                _fire(self, "published")
+                self._look_at_the_end()
+            else:
+                yield from self._wait("learner stall", self.arrived, collector.PAUSE)
+
+    def quantizer(self) -> Process:
+        """The newest version; those that come while it is at work are passed over."""
+        while True:
+            while self.broadcast == self.updates:
+                yield self.published
+                yield self.env.timeout(self._rng.uniform(0, quantizer.PAUSE))
+            version = self.updates
+            yield self.learner_cores.work(self._time(self.times.quantize_ms))
+            self.broadcast = version
+
+    def actor(self, k: int) -> Process:
+        """Chunk after chunk, with the newest version after every `pull_every` steps; starts are spread over a pull."""
+        every, each = self.settings.pull_every, self.settings.chunk_steps
+        left, version = int(self._rng.integers(1, every + 1)), 0  # until the next pull
+        while True:
+            while self.slots[k] >= SLOTS:
+                yield from self._wait("actor stall", self.freed[k], actor.PAUSE)
+            played: list[tuple[int, int]] = []
+            todo = each
+            while todo:
+                if left == 0:
+                    version, left = (yield from self._pull(version)), every
+                steps = min(todo, left)
+                yield self.actor_cores.work(self._time(self.times.step_ms * steps))
+                played.append((version, steps))
+                todo, left = todo - steps, left - steps
+            self._send(k, played)
+
+    def _pull(self, held: int) -> Generator[simpy.Event, None, int]:
+        """The newest version, asked for and waited for; nothing travels if it is the one that the actor has."""
+        start = self.env.now
+        if self.latency:
+            yield self.env.timeout(self.latency)
+        version = self.broadcast
+        if version > held and self.settings.networked:
+            yield self.down.carry(self.times.pull_bytes)
+        if self.latency:
+            yield self.env.timeout(self.latency)
+        if version > held:
+            self.pulls += 1
+            yield self.actor_cores.work(self._time(self.times.pull_ms + self.times.load_ms))
+        self.spent["pulling"] += self.env.now - start
+        return version
+
+    def _send(self, k: int, played: list[tuple[int, int]]) -> None:
+        """A chunk on its way to the learner; the actor does not wait for it to arrive."""
+        self.slots[k] += 1
+        if not self.settings.networked:
+            self._arrive(k, played)
+            return
+        carried = self.up.carry(self.times.transition_bytes * self.chunk, self.latency)
+        _then(carried, lambda: self._arrive(k, played))
+
+    def _arrive(self, k: int, played: list[tuple[int, int]]) -> None:
+        if not self.queues[k]:
+            self.turns.append(k)
+        self.queues[k].append(played)
+        _fire(self, "arrived")
+
+    def _take(self, k: int) -> None:
+        """A chunk of actor k is in the ring."""
+        played = self.queues[k].popleft()
+        if self.queues[k]:
+            self.turns.append(k)
+        self.limiter.inserts += self.chunk
+        self.taken += 1
+        self.lags += [(self.updates - version, steps) for version, steps in played]
+        if self.latency:
+            _then(self.env.timeout(self.latency), lambda: self._free(k))
+        else:
+            self._free(k)
+        self._look_at_the_end()
+
+    def _free(self, k: int) -> None:
+        self.slots[k] -= 1
+        if self.freed[k].callbacks:  # events that nobody waits for would only take time
+            freed, self.freed[k] = self.freed[k], self.env.event()
+            freed.succeed()
+
+    def _wait(self, what: str, event: simpy.Event, pause: float) -> Process:
+        """Wait for an event that is looked for every `pause` seconds."""
+        start = self.env.now
+        yield event
+        yield self.env.timeout(self._rng.uniform(0, pause))
+        self.spent[what] += self.env.now - start
+
+    def _time(self, milliseconds: float) -> float:
+        """Seconds of one service, which vary around their mean."""
+        if not milliseconds or not self.settings.variation:
+            return milliseconds / 1e3
+        shape = 1 / self.settings.variation**2
+        return float(self._rng.gamma(shape, milliseconds / 1e3 / shape))
+
+    # ---- from when to when, and what it gives ----------------------------------------------------------------------
+
+    def _lengths(self) -> tuple[int, int]:
+        """Chunks until the system is steady, and chunks to count from then on.
+
+        Steady: the limiter's band is used up, all queues are as full as they get and every actor has pulled, across a
+        network often enough that the queue of pulls is as long as it gets.
+        """
+        settings, limiter = self.settings, self.limiter
+        rounds = 2 if settings.networked else 1
+        pulls = math.ceil(settings.pull_every / settings.chunk_steps)
+        first = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio
+        settled = min(math.ceil(first / self.chunk), MOST_CHUNKS) + settings.actors * (
+            SLOTS + 1 + rounds * min(pulls, 100)
+        )
+        updates = math.ceil(LEAST_UPDATES * settings.batch / (limiter.ratio * self.chunk))
+        return settled, max(
+            LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * min(max(2 * pulls, 16), 200)
+        )
+
+    def _counts(self) -> dict[str, float]:
+        """Everything that the outcome is made of, so far."""
+        counts = {"chunks": self.taken, "updates": self.updates, "pulls": self.pulls, "lags": len(self.lags)}
+        links = {"down": self.down.busy, "up": self.up.busy}
+        return {"seconds": self.env.now, **counts, **links, **self.spent}
+
+    def _look_at_the_end(self) -> None:
+        if not self._begun and (self.taken >= self._settled or self.updates >= MOST_UPDATES // 2):
+            self._begun = self._counts()
+        enough = self._begun and self.taken >= self._begun["chunks"] + self._enough
+        if (enough or self.updates >= MOST_UPDATES) and not self.finished.triggered:
+            self.finished.succeed()
+
+    def _summary(self) -> Outcome:
+        settings = self.settings
+        now = self._counts()
+        counted = {name: now[name] - self._begun[name] for name in now}
+        seconds, inserts = counted["seconds"], counted["chunks"] * self.chunk
+        lags = np.array(self.lags[int(self._begun["lags"]) :] or [(0, 1)])
+        actors = seconds * settings.actors
+        learner, waited, pulling = (
+            counted["learner stall"] / seconds,
+            counted["actor stall"] / actors,
+            counted["pulling"] / actors,
+        )
+        full = max(counted["down"], counted["up"]) / seconds
+        side = "actors" if learner > waited else "learner"
+        if settings.networked and (full >= SATURATED or (side == "actors" and pulling > 0.5)):
+            side = "network"
+        return Outcome(
+            env_steps_per_second=inserts / seconds,
+            updates_per_second=counted["updates"] / seconds,
+            learner_stall=learner,
+            actor_stall=waited,
+            pull_share=pulling,
+            lag_mean=float(np.average(lags[:, 0], weights=lags[:, 1])),
+            lag_p95=_percentile(lags[:, 0], lags[:, 1], 0.95),
+            down_bytes_per_second=counted["pulls"] * self.times.pull_bytes / seconds,
+            up_bytes_per_second=inserts * self.times.transition_bytes / seconds,
+            samples_per_insert=counted["updates"] * settings.batch / max(inserts, 1),
+            bottleneck=side,
+            seconds=seconds,
+        )
+
+
+class _Cores:
+    """Cores that all running work shares evenly: of n pieces each proceeds at the rate cores / n, at most 1.
+
+    Beside others it is slower by the contention.
+
+    All pieces proceed equally, so one clock counts the work that each of them has got so far, and a piece is finished
+    when that clock has moved by its amount.
+    """
+
+    def __init__(self, env: simpy.Environment, cores: int | None, contention: float = 0.0) -> None:
+        self.env, self.cores, self.contention = env, cores, contention
+        self._clock = self._since = 0.0
+        self._running: list[tuple[float, int, simpy.Event]] = []
+        self._numbers = itertools.count()
+        self._plan = 0  # a wake-up that was planned before the latest change is none
+
+    def work(self, seconds: float) -> simpy.Event:
+        """The event that so many seconds of work are done."""
+        if self.cores is None or seconds == 0:
+            return self.env.timeout(seconds)
+        self._proceed()
+        done = self.env.event()
+        heapq.heappush(self._running, (self._clock + seconds, next(self._numbers), done))
+        self._wake()
+        return done
+
+    @property
+    def _rate(self) -> float:
+        assert self.cores is not None
+        count = len(self._running)
+        return min(1.0, self.cores / count) / (1 + self.contention * (count > 1)) if count else 1.0
+
+    def _proceed(self) -> None:
+        self._clock += (self.env.now - self._since) * self._rate
+        self._since = self.env.now
+
+    def _wake(self) -> None:
+        """Plan the next end of a piece."""
+        self._plan += 1
+        if self._running:
+            plan = self._plan
+            after = max(0.0, self._running[0][0] - self._clock) / self._rate
+            _then(self.env.timeout(after), lambda: self._end(plan))
+
+    def _end(self, plan: int) -> None:
+        if plan == self._plan:
+            self._proceed()
+            finish, _, done = heapq.heappop(self._running)
+            self._clock = finish  # exactly: rounding must not leave a rest
+            done.succeed()
+            self._wake()
+
+
+class _Link:
+    """One direction of the learner's link: first come, first served."""
+
+    def __init__(self, env: simpy.Environment, mbit: float | None) -> None:
+        self.env, self.busy = env, 0.0
+        self._rate = math.inf if mbit is None else mbit * 1e6 / 8
+        self._free = 0.0
+
+    def carry(self, size: float, latency: float = 0.0) -> simpy.Event:
+        """The event that so many bytes have arrived."""
+        took = size / self._rate
+        self._free = max(self._free, self.env.now) + took
+        self.busy += took
+        return self.env.timeout(self._free - self.env.now + latency)
+
+
+def _then(event: simpy.Event, action: Callable[[], None]) -> None:
+    assert event.callbacks is not None
+    event.callbacks.append(lambda _: action())
+
+
+def _fire(run: _Run, name: str) -> None:
+    """Wake whoever waits for this to happen, and begin anew."""
+    event = getattr(run, name)
+    if event.callbacks:
+        setattr(run, name, run.env.event())
+        event.succeed()
+
+
+def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The smallest value that this share of the weight does not exceed."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1])])

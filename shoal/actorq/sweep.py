@@ -1,0 +1,159 @@
+"""Simulated runs over numbers of actors and precisions, as a table, sentences and a picture."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TypedDict, cast
+
+from shoal.actorq.simulation import ServiceTimes, Settings, simulate
+from shoal.advance import Advance
+from shoal.errors import counted
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+
+HUMANOID = {
+    "float32": ServiceTimes(
+        learner_ms=3.0, step_ms=3.33, insert_ms=0.013, pull_ms=3.68, load_ms=3.76, quantize_ms=8.0,
+        pull_bytes=34_299_992, transition_bytes=643,
+    ),
+    "int8": ServiceTimes(
+        learner_ms=3.0, step_ms=0.81, insert_ms=0.013, pull_ms=0.87, load_ms=0.10, quantize_ms=17.0,
+        pull_bytes=8_668_544, transition_bytes=643,
+    ),
+}  # fmt: skip
+"""dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's
+GPU learner, for which 3 ms per update are assumed. Measured on two cores (AMD Zen 4): steps, pulls and loads by `shoal
+bench actorq` (docs/results.md), the conversion and the insertion one by one."""
+STOPS = 0.95
+"""More actors have stopped helping at the first number that reaches this share of the highest rate."""
+
+
+class Row(TypedDict):
+    """One simulated run; the figures are those of `Outcome`."""
+
+    precision: str
+    actors: int
+    env_steps_per_second: float
+    speed_up: float | None
+    """Over float32 with as many actors."""
+    updates_per_second: float
+    learner_stall: float
+    actor_stall: float
+    pull_share: float
+    lag_mean: float
+    lag_p95: float
+    down_bytes_per_second: float
+    up_bytes_per_second: float
+    samples_per_insert: float
+    bottleneck: str
+
+
+def sweep(
+    times: Mapping[str, ServiceTimes], settings: Settings, actors: Sequence[int], advance: Advance | None = None
+) -> list[Row]:
+    """One row per number of actors and precision; `times` has the service times of each precision."""
+    for count in actors:
+        replace(settings, actors=count).check()  # before the work, not in the middle of it
+    rows: list[Row] = []
+    for count in actors:
+        base = None
+        for precision, own in times.items():
+            found = simulate(replace(settings, times=own, actors=count))
+            rate = found.env_steps_per_second
+            base = rate if precision == "float32" else base
+            known = {**asdict(found), "precision": precision, "actors": count, "speed_up": base and rate / base}
+            rows.append(cast(Row, {name: known[name] for name in Row.__annotations__}))
+            if advance is not None:
+                advance(count, f"{counted(count, 'actor')}, {precision}")
+    return rows
+
+
+def enough(rows: Sequence[Row], precision: str) -> tuple[int, float] | None:
+    """The fewest actors that reach nearly the highest rate, and that rate; None: more would still help.
+
+    The rate of the largest number counts as the highest only if there it is not the actors that limit.
+    """
+    own = [row for row in rows if row["precision"] == precision]
+    if not own or own[-1]["bottleneck"] == "actors":
+        return None
+    best = max(row["env_steps_per_second"] for row in own)
+    return next((row["actors"], best) for row in own if row["env_steps_per_second"] >= STOPS * best)
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Where more actors stop helping, and the speed-up of int8."""
+    said = []
+    for precision in dict.fromkeys(row["precision"] for row in rows):
+        last = [row for row in rows if row["precision"] == precision][-1]
+        found = enough(rows, precision)
+        if found is None:
+            said.append(
+                f"{precision}: with {counted(last['actors'], 'actor')} it is still the actors’ side that limits."
+            )
+        else:
+            side, rate = last["bottleneck"], Column("").text(found[1])
+            said.append(
+                f"{precision}: more actors hardly help beyond {found[0]:,}; the {side} limits at {rate} steps/s."
+            )
+    gains = [(row["speed_up"], row["actors"]) for row in rows if row["precision"] == "int8" and row["speed_up"]]
+    if gains:
+        most, least = max(gains), min(gains)
+        other = f", {least[0]:.2f} with {least[1]:,}" if least < most else ""
+        many = counted(most[1], "actor")
+        said.append(f"int8 over float32: {most[0]:.2f} times the env steps/s with {many}{other}.")
+    return said
+
+
+def sweep_result(
+    rows: list[Row], times: Mapping[str, ServiceTimes], settings: Settings, source: str, title: str = ""
+) -> Result:
+    """The rows as a table, with the service times they come from, sentences and a picture."""
+    table = Table.of(title or "Simulated runs", [_shown(row) for row in rows])
+    services = Table.of("Service times", [{"precision": name, **asdict(own)} for name, own in times.items()])
+    services = replace(services, columns=[_service_column(column.name) for column in services.columns])
+    actors = list(dict.fromkeys(row["actors"] for row in rows))
+    said = [f"Service times: {source}.", *findings(rows)]
+    figure = Figure("simulation", title or "Simulated runs", panels(rows, actors))
+    plain = {key: value for key, value in asdict(settings).items() if key not in ("times", "actors")}
+    data = {"rows": rows, "times": {name: asdict(own) for name, own in times.items()}, "settings": plain}
+    return Result("simulation", title or "Simulated runs", [services, table], said, [figure], data)
+
+
+def _shown(row: Row) -> dict[Column, Value]:
+    """A row for people."""
+    return {
+        Column("actors"): row["actors"],
+        Column("precision"): row["precision"],
+        Column("env", "steps/s"): row["env_steps_per_second"],
+        Column("over float32", format=".2f"): row["speed_up"],
+        Column("updates/s"): row["updates_per_second"],
+        Column("learner waits", format=".0%"): row["learner_stall"],
+        Column("actors wait", format=".0%"): row["actor_stall"],
+        Column("actors pull", format=".0%"): row["pull_share"],
+        Column("lag", "updates"): row["lag_mean"],
+        Column("lag p95", "updates"): row["lag_p95"],
+        Column("down", "Mbit/s"): 8e-6 * row["down_bytes_per_second"],
+        Column("up", "Mbit/s"): 8e-6 * row["up_bytes_per_second"],
+        Column("limits"): row["bottleneck"],
+    }
+
+
+def _service_column(name: str) -> Column:
+    *words, unit = name.split()
+    return Column(" ".join(words), unit) if unit in ("ms", "bytes") else Column(name)
+
+
+def panels(rows: Sequence[Row], actors: Sequence[int]) -> list[Panel]:
+    """Rate, lag and bytes per second over the number of actors."""
+    ticks = [f"{count:,}" for count in actors]
+    named = (
+        ("Throughput", "env steps/s", "env_steps_per_second", 1.0),
+        ("Lag of the policy that played, mean", "updates", "lag_mean", 1.0),
+        ("Versions sent to actors", "Mbit/s", "down_bytes_per_second", 8e-6),
+    )
+    found = []
+    for title, unit, key, scale in named:
+        series = [
+            Series(precision, [scale * row[key] or None for row in rows if row["precision"] == precision])  # type: ignore[literal-required]
+            for precision in dict.fromkeys(row["precision"] for row in rows)
+        ]
+        found.append(Panel(title, unit, series, "actors", ticks, log=True))
+    return found

@@ -1,0 +1,278 @@
+"""What a running system of actors and a learner does in some seconds, and the service times behind it.
+
+They are what `shoal simulate actorq --measure` and the study actorq-model feed the simulation with.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.actorq.collector import ActorCollector
+from shoal.actorq.simulation import ServiceTimes
+from shoal.actorq.system import QUANTIZER, Post
+from shoal.bench.actorq import FIRST
+from shoal.errors import UserError
+from shoal.processors import usable_processors
+from shoal.training.config import TrainConfig
+from shoal.training.loop import Training, implementation
+
+MEASURED_RATIO, MEASURED_PULLS = 0.5, 100
+"""Samples per insert and steps between pulls where service times are measured: either side has enough to do."""
+SPENT = ("act", "environment", "pull", "load", "wait")
+"""Seconds of the actors, by the names of the board."""
+PATIENCE = 90.0
+"""Seconds to wait for updates and pulls that are to be measured."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a running system did in some seconds; seconds of actors are sums over all of them."""
+
+    actors: int
+    seconds: float
+    samples: float
+    """Transitions that were taken in."""
+    updates: float
+    lags: list[int]
+    """In updates, of the last transitions."""
+    steps: float
+    """That the actors played."""
+    act: float
+    environment: float
+    pull: float
+    load: float
+    wait: float
+    pulls: float
+    pulled_bytes: float
+    quantized: float
+    """Versions that were broadcast."""
+    quantize: float
+    update_cpu: float
+    """Seconds of a processor that updates took; `insert_cpu`: that taking chunks in took."""
+    insert_cpu: float
+    learner_wait: float
+    actors_delay: float
+    """Seconds in which actors were ready to run, but had no processor; 0 if this system does not tell."""
+    actors_cpu: float | None
+    """Seconds of a processor that all actors used; None: this system does not tell."""
+    quantizer_cpu: float | None
+    learner_cpu: float
+    machine_cpu: float | None
+    """That the whole machine used."""
+    engine: str
+    bottleneck: str
+    transition_bytes: float
+
+    @property
+    def ran(self) -> float:
+        """Share of its busy time in which an actor did not have to wait for a processor."""
+        return max(0.01, 1 - self.actors_delay / (self.seconds * self.actors - self.wait))
+
+    @property
+    def others(self) -> float:
+        """Share of this process's processors that other programs used; 0 if this system does not tell."""
+        own = (self.learner_cpu, self.quantizer_cpu, self.actors_cpu)
+        if self.machine_cpu is None or None in own:
+            return 0.0
+        return max(0.0, self.machine_cpu - sum(filter(None, own))) / (self.seconds * usable_processors())
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a step on a processor of its own: acting, the environment, and writing both into the chunk."""
+        return self.ran * (self.seconds * self.actors - self.wait - self.pull - self.load) / self.steps
+
+    @property
+    def actor_share(self) -> float:
+        """Share of the time in which an actor did not wait for the learner."""
+        return 1 - self.wait / (self.seconds * self.actors)
+
+    @property
+    def learner_share(self) -> float:
+        """Share of the time in which the learner did not wait for experience."""
+        return 1 - self.learner_wait / self.seconds
+
+
+def observe(config: TrainConfig, seconds: float, first: int = FIRST, updates: int = 0) -> Observed:
+    """Run a system, and count for some seconds what it does.
+
+    Args:
+        first: steps that every actor plays before the clock starts.
+        updates: of the learner before it starts: the first ones compile and allocate.
+    """
+    with _running(config, first, updates) as training:
+        return _observed(training, seconds)
+
+
+def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEASURED_RATIO) -> ServiceTimes:
+    """The service times of a task and a kind of actor: of one actor, of the learner, and of both at once.
+
+    Nobody waits for a ratio here. First the learner only takes in what the actor plays; then it learns as fast as it
+    can beside the actor; then it learns while the actor waits. What both lose beside each other is the contention.
+    """
+    held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
+    held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
+    config = replace(config, **held, error_buffer=1e9).checked()
+    implementation(config).compile_loops(config)  # now, not in the middle of an update
+    part = seconds / 3
+    with _running(config, FIRST, updates=2) as training:
+        queue = training.collector.system.queues[0]  # type: ignore[attr-defined]
+        playing = _observed(training, part, {"steps": FIRST, "samples": 1}, learn=False)
+        both = _observed(training, part, {"updates": 2, "pulls": 2, "quantized": 1})
+        _play(training, lambda: queue.waiting >= queue.slots, {}, take=False)
+        learning = _observed(training, part, {"updates": 2}, take=False)
+    return service_times(playing, both, learning)
+
+
+def service_times(playing: Observed, both: Observed, learning: Observed) -> ServiceTimes:
+    """The service times of a simulation from the three parts of `measure`."""
+    update, slower_update = (part.update_cpu / part.updates for part in (learning, both))
+    step, slower_step = (part.step_seconds for part in (playing, both))
+    losses = ((slower_update / update - 1) / both.actor_share, (slower_step / step - 1) / both.learner_share)
+    contention = max(0.0, statistics.fmean(losses))
+    beside = 1e3 * both.ran / (1 + contention)
+    inserted = playing.insert_cpu + both.insert_cpu
+    return ServiceTimes(
+        learner_ms=1e3 * update,
+        step_ms=1e3 * step,
+        insert_ms=1e3 * inserted / (playing.samples + both.samples),
+        pull_ms=beside * both.pull / both.pulls,
+        load_ms=beside * both.load / both.pulls,
+        quantize_ms=beside * both.quantize / both.quantized,
+        pull_bytes=both.pulled_bytes / both.pulls,
+        transition_bytes=both.transition_bytes,
+        contention=contention,
+    )
+
+
+@contextmanager
+def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training]:
+    """A system that has begun: its actors have played some steps, and its learner has made some updates."""
+    training = Training(config)
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    board, actors = collector.system.board, range(1, 1 + config.actors)
+    training.learner.publish()
+    collector.begin()
+    try:
+        begun = time.perf_counter()
+
+        def ready() -> bool:
+            if time.perf_counter() - begun > PATIENCE:
+                raise UserError(f"In {PATIENCE:.0f} s there were too few steps and updates to measure them.")
+            return training.updates >= updates and all(board.count(k, "steps") >= first for k in actors)
+
+        _play(training, ready, {})
+        yield training
+    finally:
+        collector.close()
+        training.env.close()
+
+
+def _observed(training: Training, seconds: float, least: dict[str, int] | None = None, **how: bool) -> Observed:
+    """What happens in some seconds, or in as many more as it takes to see the `least` counts; `how`: see `_play`."""
+    spent = {"update_cpu": 0.0, "insert_cpu": 0.0}
+    before = _counts(training) | spent
+
+    def done() -> bool:
+        passed = time.perf_counter() - before["seconds"]
+        if passed < seconds:  # most calls end here, between two updates
+            return False
+        if passed > PATIENCE:
+            raise UserError(f"In {PATIENCE:.0f} s there were too few updates and pulls to measure them.")
+        now = _counts(training)
+        return all(now[name] - before[name] >= count for name, count in (least or {}).items())
+
+    _play(training, done, spent, **how)
+    now = _counts(training) | spent
+    counted: dict[str, Any] = {name: None if new is None else new - before[name] for name, new in now.items()}
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    layout = collector.system.queues[0].layout
+    return Observed(
+        **counted,
+        actors=training.config.actors,
+        lags=list(collector.lags),
+        engine=collector.system.play.engine,
+        bottleneck=collector.bottleneck()[0],
+        transition_bytes=layout.nbytes / (layout.steps * layout.copies),
+    )
+
+
+def _play(
+    training: Training, done: Callable[[], bool], spent: dict[str, float], learn: bool = True, take: bool = True
+) -> None:
+    """The loop of training without log and checkpoints; adds up the learner's processor time.
+
+    Without `learn` it only takes in what comes; without `take` it only learns.
+    """
+    while not done():
+        while learn and (training.owes_update() or not take) and not done():
+            start = time.thread_time()
+            training.update()
+            spent["update_cpu"] = spent.get("update_cpu", 0.0) + time.thread_time() - start
+        if take:
+            start, samples = time.thread_time(), training.samples
+            training.step()
+            if training.samples > samples:  # else it waited
+                spent["insert_cpu"] = spent.get("insert_cpu", 0.0) + time.thread_time() - start
+
+
+def _counts(training: Training) -> dict[str, Any]:
+    """What has happened so far, under the names of `Observed`."""
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    system, actors = collector.system, range(1, 1 + collector.config.actors)
+    board = system.board
+    counts = {"steps": "steps", "pulls": "pulls", "bytes": "pulled_bytes"}
+    times = [_processor_seconds(post) for post in system.posts]
+    return {
+        "seconds": time.perf_counter(),
+        "samples": training.samples,
+        "updates": training.updates,
+        **{own: sum(board.count(k, name) for k in actors) for name, own in counts.items()},
+        **{
+            name: sum(board.seconds(k, name) for k in actors) for name in ("act", "environment", "pull", "load", "wait")
+        },
+        "quantized": board.count(QUANTIZER, "steps"),
+        "quantize": board.seconds(QUANTIZER, "act"),
+        "learner_wait": collector.waited,
+        "learner_cpu": time.process_time(),
+        "machine_cpu": _machine_seconds(),
+        "quantizer_cpu": times[QUANTIZER],
+        "actors_delay": sum(_delay_seconds(post) for post in system.posts[1:]),
+        "actors_cpu": None if None in times else sum(times[1:]),
+    }
+
+
+def _processor_seconds(post: Post) -> float | None:
+    """Processor time of a process so far; None where /proc does not tell."""
+    assert post.child is not None
+    try:
+        told = Path(f"/proc/{post.child.process.pid}/stat").read_text()
+    except OSError:
+        return None
+    user, system = told.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _delay_seconds(post: Post) -> float:
+    """Time in which a process was ready to run, but had no processor; 0 where /proc does not tell."""
+    assert post.child is not None
+    try:
+        return int(Path(f"/proc/{post.child.process.pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _machine_seconds() -> float | None:
+    """Processor time that the machine has used so far, stolen time included; None where /proc does not tell."""
+    try:
+        user, nice, system, _idle, _waiting, *rest = Path("/proc/stat").read_text().split()[1:9]
+    except OSError:
+        return None
+    return sum(map(int, (user, nice, system, *rest))) / os.sysconf("SC_CLK_TCK")
