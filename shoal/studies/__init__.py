@@ -20,8 +20,11 @@ STUDIES = {
     "weight-bits": "QuaRL, Figure 2: low-precision weights",
     "qat": "QuaRL, Figure 4: quantization-aware training against post-training quantization; and teams",
     "edge": "QuaRL, Table 2 and Figure 3: policies on a small device",
+    "actorq-speed": "QuaRL, Tables 3 and 4, Figures 5 and 6: time to 95 % of the best score with quantized actors",
+    "actorq-staleness": "QuaRL, Figure 7: returns with seldom pulls of the policy",
+    "actorq-teams": "Teams of 3 and 12 agents with quantized actors",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge")
+OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-speed", "actorq-staleness", "actorq-teams")
 """Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
