@@ -9,7 +9,7 @@ end the learner's policy is evaluated in float32 without exploration, and so is 
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -44,6 +44,7 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 class Run(TypedDict):
     """What is kept of a run."""
 
+    seed: int
     env_steps: list[float]
     seconds: list[float]
     returns: list[float]
@@ -111,6 +112,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     assert training is not None
     trained, random = final_returns(training, config, settings["evaluate"])
     return {
+        "seed": config.seed,
         **curve(lines, limit.started, settings["steps"]),
         "updates": last["updates"],
         "trained": trained,
@@ -157,6 +159,23 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 # ---- several seeds --------------------------------------------------------------------------------------------------
+
+Grouped = dict[tuple[Any, ...], list[Run]]
+"""Runs of all seeds by what they have in common."""
+
+
+def grouped(rows: Sequence[Mapping[str, Any]], *names: str) -> Grouped:
+    """The runs of rows by their values under these names."""
+    found: Grouped = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row["run"])
+    return found
+
+
+def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Runs of two kinds with the same seed."""
+    by_seed = {run["seed"]: run for run in others}
+    return [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
 
 
 def over(runs: Sequence[Run], axis: str) -> Curve:
@@ -288,15 +307,3 @@ def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], axis: str, lev
             low, middle, high = returns.min(0), returns.mean(0), returns.max(0)  # (S, P) to (P,)
             series.append(Series(label, middle.tolist(), at=at.tolist(), low=low.tolist(), high=high.tolist()))
     return Panel(title, "return", series, axis.replace("_", " "), level=level)
-
-
-Grouped = dict[tuple[Any, ...], list[Run]]
-"""Runs of all seeds by what they have in common."""
-
-
-def grouped(rows: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], tuple[Any, ...]]) -> Grouped:
-    """The runs of rows by a key, in the order of seeds."""
-    found: Grouped = {}
-    for row in sorted(rows, key=lambda row: row["seed"]):
-        found.setdefault(key(row), []).append(row["run"])
-    return found

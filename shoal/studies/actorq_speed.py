@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 from shoal.advance import Advance
-from shoal.errors import UserError
 from shoal.results import Column, Figure, Panel, Result, Table, Value
 from shoal.studies.actor_runs import (
     SCORE,
@@ -26,6 +25,7 @@ from shoal.studies.actor_runs import (
     late_return,
     loss_verdict,
     mean,
+    pairs,
     speed_verdict,
     steps_per_second,
     threshold,
@@ -131,6 +131,7 @@ TRAINED = {
 }  # fmt: skip
 """Settings that learn within a minute on two cores; the paper's networks are 3 × 2048."""
 QUICK = {"Cartpole (Gym)": ((TORCH, INT8), ("actor-bound",), 12_000)}
+ABOUT = ("task", "pace", "kind")
 EVALUATED = 5
 """Episodes of the final evaluation."""
 LEARNT = 0.5
@@ -184,11 +185,10 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     done = Cells("actorq-speed", quick, options, advance)
     results = done.run(todo, work, workers=1)
     rows = [
-        {**{name: cell.settings[name] for name in ("task", "pace", "kind")}, "seed": cell.settings["train"]["seed"],
-         "run": results[cell.name]}
+        {**{name: cell.settings[name] for name in ABOUT}, "run": results[cell.name]}
         for cell in todo
         if cell.name in results
-    ]  # fmt: skip
+    ]
     return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
@@ -198,7 +198,6 @@ class Row(TypedDict):
     task: str
     pace: str
     kind: str
-    seed: int
     run: Run
 
 
@@ -256,8 +255,8 @@ class Times:
         """The same by seed, each from its own curve; seeds that do not get there are left out."""
         if self.level is None:
             return []
-        pairs = zip(self.runs[kind], self.runs[base], strict=False)
-        times = [(time_to(self.level, [own]), time_to(self.level, [other])) for own, other in pairs]
+        both = pairs(self.runs[kind], self.runs[base])
+        times = [(time_to(self.level, [own]), time_to(self.level, [other])) for own, other in both]
         return [other / own for own, other in times if own and other]
 
 
@@ -272,9 +271,7 @@ def times_of(groups: Grouped) -> dict[tuple[str, str], Times]:
 
 def study(found: Found) -> Result:
     """The paper's tables with our times beside theirs, and whether its claims hold."""
-    if not isinstance(found["rows"], list):
-        raise UserError("The data of the study actorq-speed have no rows.")
-    all_times = times_of(grouped(found["rows"], lambda row: (row["task"], row["pace"], row["kind"])))
+    all_times = times_of(grouped(found["rows"], *ABOUT))
     tables = [
         Table.of("Seconds to 95 % of the best float32 score (Table 4)", list(time_rows(all_times))),
         Table.of("Speed-up over float32 actors in PyTorch", list(speed_rows(all_times))),
@@ -400,9 +397,8 @@ def claims(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
             continue
         span = best_mean(runs[TORCH]) - times.random
         for kind in (INT8, HALF):
-            pairs = list(zip(runs[kind], runs[TORCH], strict=False))
-            if pairs:
-                gaps = [late_return(own) - late_return(other) for own, other in pairs]
+            if both := pairs(runs[kind], runs[TORCH]):
+                gaps = [late_return(own) - late_return(other) for own, other in both]
                 said = f"return at the end {with_interval(gaps)} over float32: {loss_verdict(gaps, span)}"
                 yield f"{where}: {kind} converges as float32 does ({said})."
                 yield f"{where}: {kind} is sooner than float32 in PyTorch: {speed_verdict(times.ratios(kind))}."

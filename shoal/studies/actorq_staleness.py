@@ -23,6 +23,7 @@ from shoal.studies.actor_runs import (
     loss_verdict,
     mean,
     over,
+    pairs,
     steps_per_second,
     threshold,
     with_interval,
@@ -71,11 +72,10 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     done = Cells("actorq-staleness", quick, options, advance)
     results = done.run(todo, work, workers=1)
     rows = [
-        {"task": cell.settings["task"], "pull": cell.settings["pull"], "seed": cell.settings["train"]["seed"],
-         "run": results[cell.name]}
+        {"task": cell.settings["task"], "pull": cell.settings["pull"], "run": results[cell.name]}
         for cell in todo
         if cell.name in results
-    ]  # fmt: skip
+    ]
     return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
 
 
@@ -84,7 +84,6 @@ class Row(TypedDict):
 
     task: str
     pull: int
-    seed: int
     run: Run
 
 
@@ -98,7 +97,7 @@ class Found(TypedDict):
 
 def study(found: Found) -> Result:
     """Returns over steps for each pull period, with the lag that was measured."""
-    groups = grouped(found["rows"], lambda row: (row["task"], row["pull"]))
+    groups = grouped(found["rows"], "task", "pull")
     table = Table.of("Pull periods, means over seeds", list(table_rows(groups)))
     findings = [PAPER_CLAIM, SCORE, *claims(groups), *found["failed"]]
     title = "Returns with seldom pulls of the policy (Figure 7)"
@@ -144,12 +143,12 @@ def claims(groups: Grouped) -> Iterable[str]:
     for task in TASKS:
         base = groups.get((task, PULLS[0]), [])
         for pull in PULLS[1:]:
-            pairs = list(zip(groups.get((task, pull), []), base, strict=False))
-            if not pairs:
+            both = pairs(groups.get((task, pull), []), base)
+            if not both:
                 continue
             span = best_mean(base) - mean([run["random"] for run in base])
-            late = [late_return(own) - late_return(other) for own, other in pairs]
-            whole = [mean(own["returns"]) - mean(other["returns"]) for own, other in pairs]
+            late = [late_return(own) - late_return(other) for own, other in both]
+            whole = [mean(own["returns"]) - mean(other["returns"]) for own, other in both]
             yield (
                 f"{task}: pulls every {pull} steps are as good as every {PULLS[0]}: over the whole run "
                 f"{with_interval(whole)}, {loss_verdict(whole, span)}; at the end {with_interval(late)}, "

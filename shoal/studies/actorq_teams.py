@@ -25,6 +25,7 @@ from shoal.studies.actor_runs import (
     limited_run,
     loss_verdict,
     mean,
+    pairs,
     speed_verdict,
     steps_per_second,
     threshold,
@@ -67,6 +68,7 @@ STARTING_SECONDS = 3.0
 SLOW_LEARNER = {"batch": 64, "samples_per_insert": 0.02, "warmup": 500, "capacity": 20_000}
 """An update every 3,200 samples: the actor binds, and pulls new versions as in any run."""
 EVALUATED = 200
+ABOUT, WIDTH_ABOUT = ("algorithm", "agents", "kind"), ("agents", "copies", "width", "kind")
 
 
 def cells(quick: bool) -> list[StudyCell]:
@@ -119,23 +121,18 @@ def length(quick: bool, options: Options) -> float:
 def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
     done = Cells("actorq-teams", quick, options, advance)
-    widths = done.run(width_cells(quick), throughput, workers=1)
-    results = done.run(cells(quick), work, workers=1)
-    rows = [
-        {**_about(cell, "algorithm", "agents", "kind"), "seed": cell.settings["train"]["seed"],
-         "run": results[cell.name]}
-        for cell in cells(quick)
-        if cell.name in results
-    ]  # fmt: skip
-    speeds = [
-        {**_about(cell, "agents", "copies", "width", "kind"), **widths[cell.name]}
-        for cell in width_cells(quick)
-        if cell.name in widths
-    ]
-    return {"rows": rows, "speeds": speeds, "failed": done.failed, "interrupted": done.interrupted}
+    wide, todo = width_cells(quick), cells(quick)
+    widths = done.run(wide, throughput, workers=1)
+    results = done.run(todo, work, workers=1)
+    return {
+        "rows": [_about(cell, ABOUT) | {"run": results[cell.name]} for cell in todo if cell.name in results],
+        "speeds": [_about(cell, WIDTH_ABOUT) | widths[cell.name] for cell in wide if cell.name in widths],
+        "failed": done.failed,
+        "interrupted": done.interrupted,
+    }
 
 
-def _about(cell: StudyCell, *names: str) -> dict[str, Any]:
+def _about(cell: StudyCell, names: Sequence[str]) -> dict[str, Any]:
     return {name: cell.settings[name] for name in names}
 
 
@@ -159,7 +156,6 @@ class Row(TypedDict):
     algorithm: str
     agents: int
     kind: str
-    seed: int
     run: Run
 
 
@@ -189,7 +185,7 @@ class Found(TypedDict):
 
 def study(found: Found) -> Result:
     """Returns per env step and per second against the loop that plays and learns in turn; throughput over widths."""
-    groups = grouped(found["rows"], lambda row: (row["algorithm"], row["agents"], row["kind"]))
+    groups = grouped(found["rows"], *ABOUT)
     speeds = {(one["agents"], one["copies"], one["width"], one["kind"]): one for one in found["speeds"]}
     tables = [
         Table.of("Teams of 2 × 64 networks, means over seeds", list(team_rows(groups))),
@@ -254,11 +250,10 @@ def claims(groups: Grouped) -> Iterable[str]:
             where = f"{algorithm.upper()}, {agents} agents"
             for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
                 own, other = (groups.get((algorithm, agents, one), []) for one in (kind, base))
-                pairs = list(zip(own, other, strict=False))
-                if pairs:
+                if both := pairs(own, other):
                     span = best_mean(other) - mean([run["random"] for run in other])
-                    gaps = [late_return(one) - late_return(two) for one, two in pairs]
-                    faster = [two["seconds"][-1] / one["seconds"][-1] for one, two in pairs]
+                    gaps = [late_return(one) - late_return(two) for one, two in both]
+                    faster = [two["seconds"][-1] / one["seconds"][-1] for one, two in both]
                     yield (
                         f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "
                         f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "

@@ -10,12 +10,12 @@ from shoal.studies.actor_runs import Limit
 TINY = {"hidden": (8,), "batch": 32, "warmup": 100, "update_every": 50, "copies": 4, "log_every": 1, "capacity": 1_000}
 
 
-def made(returns, seconds=None, random=0.0, updates=10, **actors):
+def made(returns, seconds=None, random=0.0, updates=10, seed=0, **actors):
     """A run with these returns after 100, 200, … steps, and as many seconds per point."""
     steps = 100.0 * np.arange(1, len(returns) + 1)
     times = steps / 100 if seconds is None else np.asarray(seconds, float)
     return {
-        "env_steps": steps.tolist(), "seconds": times.tolist(), "returns": [*map(float, returns)],
+        "seed": seed, "env_steps": steps.tolist(), "seconds": times.tolist(), "returns": [*map(float, returns)],
         "updates": updates, "trained": float(returns[-1]), "random": random, "actors": actors,
     }  # fmt: skip
 
@@ -25,7 +25,7 @@ def test_a_run_is_played_to_its_steps(tmp_path):
     run = actor_runs.work({"train": settings, "steps": 2_000, "evaluate": 4}, tmp_path)
     assert len(run["returns"]) == actor_runs.POINTS and 1_900 <= run["env_steps"][-1] <= 2_000
     assert np.all(np.diff(run["seconds"]) >= 0) and run["seconds"][0] > 0
-    assert run["updates"] == int(run["env_steps"][-1]) // 50
+    assert run["seed"] == 3 and run["updates"] == int(run["env_steps"][-1]) // 50
     assert run["actors"] == {} and run["trained"] < 0 and run["random"] < 0
     with pytest.raises(UserError, match="No episode ended within 50 env steps"):
         actor_runs.work({"train": settings, "steps": 50, "evaluate": 4}, tmp_path)
@@ -92,6 +92,12 @@ def test_verdicts_need_all_seeds_and_say_when_they_cannot_tell():
     assert actor_runs.speed_verdict([2.0, 2.1, 1.9]).endswith("): holds")
     assert actor_runs.speed_verdict([0.5, 0.5, 0.51]).endswith("): does not hold")
     assert actor_runs.speed_verdict([0.5, 2.0, 1.0]) == "1.00 times (0.18 to 5.59): cannot be told"
+
+
+def test_kinds_are_compared_by_seed():
+    first, second = [made([k], seed=k) for k in (0, 2)], [made([10 * k], seed=k) for k in (2, 1)]
+    ((own, other),) = actor_runs.pairs(first, second)
+    assert own["seed"] == other["seed"] == 2 and other["returns"] == [20.0]
 
 
 def test_figures_of_actors():

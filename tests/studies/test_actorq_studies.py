@@ -63,8 +63,8 @@ def speed_data(kinds, task="Cartpole (Gym)", pace="actor-bound", rise=(20, 100, 
     """Three seeds of each kind; a kind's runs take as many seconds per point as it says."""
     figures = {"bottleneck": "actors", "lag_mean": 3.0, "samples_per_insert": 2.0}
     rows = [
-        {"task": task, "pace": pace, "kind": kind, "seed": seed,
-         "run": made([value + seed for value in rise], [pause * (k + 1) for k in range(4)], 20.0, **figures)}
+        {"task": task, "pace": pace, "kind": kind,
+         "run": made([value + seed for value in rise], [pause * (k + 1) for k in range(4)], 20.0, seed=seed, **figures)}
         for kind, pause in kinds.items()
         for seed in (2, 0, 1)
     ]  # fmt: skip
@@ -109,8 +109,8 @@ def test_tasks_that_are_not_trained_are_marked_as_simulated(monkeypatch):
 
 def test_seldom_pulls(tmp_path):
     rows = [
-        {"task": "Cartpole Balance", "pull": pull, "seed": seed,
-         "run": made([0, 500, *end], lag_mean=pull / 2, lag_p95=float(pull))}
+        {"task": "Cartpole Balance", "pull": pull,
+         "run": made([0, 500, *end], seed=seed, lag_mean=pull / 2, lag_p95=float(pull))}
         for pull, end in ((30, (900, 1000)), (300, (900, 1000)), (1000, (600, 700)))
         for seed in range(3)
     ]  # fmt: skip
@@ -128,8 +128,8 @@ def test_seldom_pulls(tmp_path):
 def test_teams_and_widths(tmp_path):
     seconds = {actorq_teams.TURNS: 2.0, actorq_teams.FULL: 1.0, actorq_teams.INT8: 1.0}
     rows = [
-        {"algorithm": "maddpg", "agents": 3, "kind": kind, "seed": seed,
-         "run": made([-300, -250, -200], [pause * k for k in (1, 2, 3)], -300.0)}
+        {"algorithm": "maddpg", "agents": 3, "kind": kind,
+         "run": made([-300, -250, -200], [pause * k for k in (1, 2, 3)], -300.0, seed=seed)}
         for kind, pause in seconds.items()
         for seed in range(3)
     ]  # fmt: skip
