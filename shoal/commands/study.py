@@ -27,6 +27,7 @@ def study(argv: list[str]) -> int:
     shoal study neighbor-reward --out studies
     shoal study qat --budget 120
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
+    shoal study actorq-speed --budget 70
     """
     import tyro
 
