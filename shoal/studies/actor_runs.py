@@ -179,9 +179,9 @@ def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def over(runs: Sequence[Run], axis: str) -> Curve:
-    """The seeds' returns over `env_steps` or `seconds`, as far as the shortest run goes."""
+    """The seeds' returns over `env_steps` or `seconds`; one that ended before others keeps its last value."""
     ends = [run[axis][-1] for run in runs]  # type: ignore[literal-required]
-    at = np.linspace(0.0, min(ends), POINTS + 1)[1:]
+    at = np.linspace(0.0, max(ends), POINTS + 1)[1:]
     return at, np.array([np.interp(at, run[axis], run["returns"]) for run in runs])  # type: ignore[literal-required]
 
 

@@ -50,13 +50,17 @@ def cells(quick: bool) -> list[StudyCell]:
     found = []
     for seed in range(1 if quick else SEEDS):
         for task in TASKS[1:] if quick else TASKS:
-            how = TRAINED[task]
-            steps = QUICK_STEPS if quick else how.steps["learner-bound"]
-            seconds = how.seconds["learner-bound"] * steps / how.steps["learner-bound"]
+            how, pace = TRAINED[task], TRAINED[task].paces["learner-bound"]
+            steps = QUICK_STEPS if quick else pace.steps
             for pull in QUICK_PULLS if quick else PULLS:
-                pace = {"samples_per_insert": how.samples_per_insert["learner-bound"], "pull_every": pull}
-                settings = {"task": task, "pull": pull, "train": {**how.settings, **pace, "seed": seed}}
-                settings |= {"steps": steps, "evaluate": EVALUATED}
+                train = {
+                    **how.settings,
+                    "samples_per_insert": pace.samples_per_insert,
+                    "pull_every": pull,
+                    "seed": seed,
+                }
+                settings = {"task": task, "pull": pull, "train": train, "steps": steps, "evaluate": EVALUATED}
+                seconds = pace.seconds * steps / pace.steps
                 found.append(StudyCell(f"{task} pull {pull} seed {seed}", settings, seconds))
     return found
 
