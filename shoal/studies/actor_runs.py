@@ -195,7 +195,7 @@ def threshold(runs: Sequence[Run], share: float = 0.95) -> float:
 
     A fraction of the best score itself is out of reach where scores are negative.
     """
-    random = mean([run["random"] for run in runs])
+    random = random_return(runs)
     return random + share * (best_mean(runs) - random)
 
 
@@ -204,6 +204,11 @@ def time_to(level: float, runs: Sequence[Run]) -> float | None:
     at, returns = over(runs, "seconds")
     reached = np.flatnonzero(returns.mean(0) >= level)
     return float(at[reached[0]]) if len(reached) else None
+
+
+def random_return(runs: Sequence[Run]) -> float:
+    """Return of a random policy, mean over seeds."""
+    return mean([run["random"] for run in runs])
 
 
 def late_return(run: Run) -> float:
@@ -223,7 +228,7 @@ def half_width(values: Sequence[float]) -> float | None:
 
 def steps_per_second(runs: Sequence[Run]) -> float:
     """Env steps per second, mean over seeds."""
-    return mean([run["env_steps"][-1] / run["seconds"][-1] for run in runs])
+    return mean([_pace(run) for run in runs])
 
 
 def updates_per_second(runs: Sequence[Run]) -> float:
@@ -293,6 +298,15 @@ def speed_verdict(ratios: Sequence[float]) -> str:
     middle, low, high = found
     verdict = "holds" if low > 1 else "does not hold" if high < 1 else "cannot be told"
     return f"{middle:.2f} times ({low:.2f} to {high:.2f}): {verdict}"
+
+
+def faster(both: Sequence[tuple[Run, Run]]) -> list[float]:
+    """How much sooner the first of each pair plays the same env steps than the second."""
+    return [_pace(one) / _pace(two) for one, two in both]
+
+
+def _pace(run: Run) -> float:
+    return run["env_steps"][-1] / run["seconds"][-1]
 
 
 # ---- pictures -------------------------------------------------------------------------------------------------------

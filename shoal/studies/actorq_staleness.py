@@ -24,6 +24,7 @@ from shoal.studies.actor_runs import (
     mean,
     over,
     pairs,
+    random_return,
     steps_per_second,
     threshold,
     with_interval,
@@ -150,7 +151,7 @@ def claims(groups: Grouped) -> Iterable[str]:
             both = pairs(groups.get((task, pull), []), base)
             if not both:
                 continue
-            span = best_mean(base) - mean([run["random"] for run in base])
+            span = best_mean(base) - random_return(base)
             late = [late_return(own) - late_return(other) for own, other in both]
             whole = [mean(own["returns"]) - mean(other["returns"]) for own, other in both]
             yield (

@@ -19,13 +19,14 @@ from shoal.studies.actor_runs import (
     best_mean,
     bottleneck,
     curves_panel,
+    faster,
     figure_of,
     grouped,
     late_return,
     limited_run,
     loss_verdict,
-    mean,
     pairs,
+    random_return,
     speed_verdict,
     steps_per_second,
     threshold,
@@ -218,7 +219,6 @@ def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
     for algorithm in ALGORITHMS:
         for agents in WORLDS:
             turns = groups.get((algorithm, agents, TURNS), [])
-            level = threshold(turns) if turns else None
             for kind in KINDS:
                 runs = groups.get((algorithm, agents, kind), [])
                 yield {
@@ -228,7 +228,7 @@ def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
                     Column("seeds"): len(runs),
                     Column("return at the end"): with_interval([late_return(run) for run in runs]),
                     Column("final return, float32"): with_interval([run["trained"] for run in runs]),
-                    Column("to 95 % of in turn's best", "s", ".1f"): reached(level, runs),
+                    Column("to 95 % of in turn's best", "s", ".1f"): reached(turns, runs),
                     Column("env steps/s", format=",.0f"): steps_per_second(runs) if runs else None,
                     Column("updates/s", format=",.1f"): updates_per_second(runs) if runs else None,
                     Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
@@ -238,11 +238,13 @@ def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
                 }
 
 
-def reached(level: float | None, runs: Sequence[Run]) -> float | str | None:
-    """Seconds until the mean curve reaches the level."""
-    if level is None or not runs:
+def reached(base: Sequence[Run], runs: Sequence[Run]) -> float | str | None:
+    """Seconds until the mean curve reaches 95 % of the best score of `base`."""
+    if not base or not runs:
         return None
-    found = time_to(level, runs)
+    if best_mean(base) <= random_return(base):
+        return "not learnt"
+    found = time_to(threshold(base), runs)
     return "not reached" if found is None else found
 
 
@@ -254,13 +256,12 @@ def claims(groups: Grouped) -> Iterable[str]:
             for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
                 own, other = (groups.get((algorithm, agents, one), []) for one in (kind, base))
                 if both := pairs(own, other):
-                    span = best_mean(other) - mean([run["random"] for run in other])
+                    span = best_mean(other) - random_return(other)
                     gaps = [late_return(one) - late_return(two) for one, two in both]
-                    faster = [two["seconds"][-1] / one["seconds"][-1] for one, two in both]
                     yield (
                         f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "
                         f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "
-                        f"{speed_verdict(faster)}."
+                        f"{speed_verdict(faster(both))}."
                     )
 
 

@@ -86,7 +86,9 @@ def test_times_and_their_ratios(tmp_path):
     assert len(runs) == 4 and runs[0]["lag, updates"] == 3 and runs[0]["env steps/s"] == pytest.approx(400 / 12)
     said = "\n".join(study.findings)
     assert "int8 converges as float32 does (return at the end 0.0 ± 0.0 over float32: holds)" in said
-    assert "int8 is sooner than float32 in PyTorch: 3.00 times" in said and said.endswith("One cell is missing.")
+    assert "int8 is sooner than float32 in PyTorch: 3.00 times" in said
+    assert "float16 plays the same env steps sooner: 1.50 times (1.50 to 1.50): holds" in said
+    assert said.endswith("One cell is missing.")
     assert "Actor-bound: int8 over float32, PyTorch 3.00 to 3.00 times" in said
     assert [path.name for path in draw_figures(study, tmp_path)] == ["actorq-speed.png", "actorq-speed-steps.png"]
 
@@ -145,6 +147,7 @@ def test_teams_and_widths(tmp_path):
     turns, full, int8 = study.tables[0].records()[:3]
     assert turns["to 95 % of in turn's best, s"] == pytest.approx(2 * full["to 95 % of in turn's best, s"])
     assert int8["env steps/s"] == 100 and turns["env steps/s"] == 50
+    assert actorq_teams.reached([made([-9, -8], random=-7.0)], [made([-9, -8])]) == "not learnt"
     said = "\n".join(study.findings)
     assert "float32 actors keep the return of in turn over env steps (0.0 ± 0.0): holds" in said
     assert "sooner: 2.00 times (2.00 to 2.00): holds" in said
