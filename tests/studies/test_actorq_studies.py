@@ -87,10 +87,19 @@ def test_times_and_their_ratios(tmp_path):
     said = "\n".join(study.findings)
     assert "int8 converges as float32 does (return at the end 0.0 ± 0.0 over float32: holds)" in said
     assert "int8 is sooner than float32 in PyTorch: 3.00 times" in said
+    assert "the bottleneck was not only the actors" not in said
     assert "float16 plays the same env steps sooner: 1.50 times (1.50 to 1.50): holds" in said
     assert said.endswith("One cell is missing.")
     assert "Actor-bound: int8 over float32, PyTorch 3.00 to 3.00 times" in said
     assert [path.name for path in draw_figures(study, tmp_path)] == ["actorq-speed.png", "actorq-speed-steps.png"]
+
+
+def test_a_pace_that_is_not_what_it_is_called_is_told():
+    data = speed_data({actorq_speed.TORCH: 1.0, actorq_speed.INT8: 0.5})
+    for row in data["rows"]:
+        row["run"]["actors"]["bottleneck"] = "learner" if row["kind"] == actorq_speed.INT8 else "actors"
+    said = "\n".join(study_of("actorq-speed", data).findings)
+    assert "actor-bound: the bottleneck was not only the actors, but also the other side with int8." in said
 
 
 def test_what_was_not_learnt_has_no_time():
