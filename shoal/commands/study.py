@@ -28,6 +28,7 @@ def study(argv: list[str]) -> int:
     shoal study qat --budget 120
     shoal study qat --cells docs/cells --budget 0          # from finished cells alone, nothing is run
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
+    shoal study actorq-speed --budget 70
     """
     import tyro
 

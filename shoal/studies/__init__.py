@@ -23,8 +23,14 @@ STUDIES = {
     "actorq-breakdown": "QuaRL, Figure 9: where an actor's time goes with 32, 16 and 8 bits",
     "actorq-communication": "QuaRL, Figure 8: bits of the actors' arithmetic by bits of the broadcast",
     "actorq-model": "QuaRL, Table 4 and beyond: a simulation of quantized actors, checked against real runs",
+    "actorq-speed": "QuaRL, Tables 3 and 4, Figures 5 and 6: time to 95 % of the best score with quantized actors",
+    "actorq-staleness": "QuaRL, Figure 7: returns with seldom pulls of the policy",
+    "actorq-teams": "Teams of 3 and 12 agents with quantized actors",
 }
-OF_CELLS = ("ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication", "actorq-model")
+OF_CELLS = (
+    "ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication", "actorq-model",
+    "actorq-speed", "actorq-staleness", "actorq-teams",
+)  # fmt: skip
 """Studies that consist of cells, keep finished ones and have a budget."""
 
 __all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]

@@ -1,0 +1,323 @@
+"""Runs with actors as cells of a study: one training up to a number of env steps, its curve, and means over seeds.
+
+The score is the return of training episodes as the actors play them: with their precision, their lag and their
+exploration. Seconds are those of the run's own clock (`seconds` in metrics.jsonl), counted from the first transition
+that arrives, so that starting processes, importing and compiling are left out for all kinds of actors alike. At the
+end the learner's policy is evaluated in float32 without exploration, and so is a random one.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+from shoal.results import Panel, Series
+from shoal.training.config import TrainConfig
+from shoal.training.observer import Silent
+from shoal.training.returns import confidence95
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
+
+WINDOW = 10
+"""Log lines of the running mean, as in the paper."""
+POINTS = 100
+"""Points of a stored curve."""
+SEEDS = 3
+"""Seeds of every kind of run; claims are judged with no fewer."""
+SCORE = (
+    "Scores are returns of training episodes as the actors play them, in their own precision and with exploration, as "
+    f"a running mean of {WINDOW} log lines; seconds are those of the run's clock (metrics.jsonl) from the first "
+    "transition on."
+)
+QUIET = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1, "episodes": 10**9}
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Positions (P,), and the returns of all seeds there (S, P)."""
+
+
+class Run(TypedDict):
+    """What is kept of a run."""
+
+    seed: int
+    env_steps: list[float]
+    seconds: list[float]
+    returns: list[float]
+    """The running mean of the training return at these steps and seconds."""
+    updates: int
+    trained: float
+    """Return of the final policy in float32 without exploration."""
+    random: float
+    """Return of a random policy."""
+    actors: dict[str, float | str | None]
+    """The figures `actors/…` of the last log line, without their prefix; empty for a run without actors."""
+
+
+# ---- one run --------------------------------------------------------------------------------------------------------
+
+
+class Enough(Exception):
+    """The run has lasted as long as it should."""
+
+
+class Limit(Silent):
+    """Ends a run after a number of env steps, or of seconds since its first transition."""
+
+    def __init__(self, steps: float = math.inf, seconds: float = math.inf) -> None:
+        self.steps, self.seconds = steps, seconds
+        self.training: Training | None = None
+        self.started = self.passed = 0.0
+        """Seconds on the run's clock when the first transition arrived, and since then."""
+        self.figures: dict[str, Any] = {}
+        """What the collector would have logged at the end."""
+
+    def advance(self, training: "Training") -> None:
+        """Look at the steps and at the clock."""
+        if not training.samples:
+            return
+        if self.training is None:
+            self.training, self.started = training, training.clock.total()
+        self.passed = training.clock.total() - self.started
+        if training.samples >= self.steps or self.passed >= self.seconds:
+            self.figures = dict(training.collector.figures())
+            raise Enough
+
+
+def limited_run(train_settings: Mapping[str, Any], limit: Limit) -> tuple[TrainConfig, list[dict[str, Any]]]:
+    """Train until the limit; returns the configuration and the lines of metrics.jsonl."""
+    from shoal.training.loop import train
+
+    settings = {**train_settings, **QUIET}
+    with tempfile.TemporaryDirectory() as run:
+        config = TrainConfig(**settings, out=run).checked()
+        try:
+            train(config, observer=limit)
+        except Enough:
+            return config, [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    raise KeyboardInterrupt  # a signal ended it
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: train for `steps` env steps with the settings `train`, play `evaluate` episodes; returns a `Run`."""
+    limit = Limit(settings["steps"])
+    config, lines = limited_run(settings["train"], limit)
+    if not lines:
+        raise UserError(f"No episode ended within {settings['steps']:,} env steps.")
+    training, last = limit.training, lines[-1]
+    assert training is not None
+    trained, random = final_returns(training, config, settings["evaluate"])
+    return {
+        "seed": config.seed,
+        **curve(lines, limit.started, settings["steps"]),
+        "updates": last["updates"],
+        "trained": trained,
+        "random": random,
+        "actors": {name.removeprefix("actors/"): last[name] for name in last if name.startswith("actors/")},
+    }
+
+
+def final_returns(training: "Training", config: TrainConfig, episodes: int) -> tuple[float, float]:
+    """Mean returns of the learner's policy without exploration and of a random one, from the same initial states."""
+    from shoal.training.evaluation import build_env, play, random_act, team_act
+
+    found = []
+    for trained in (True, False):
+        env = build_env(config, episodes, config.seed + 1, stagger=False)
+        act = team_act(training.team, explore=False) if trained else random_act(env.spec, config.seed + 1)
+        found.append(play(env, act, episodes).mean)
+        env.close()
+    return found[0], found[1]
+
+
+def curve(lines: Sequence[Mapping[str, Any]], started: float, steps: int) -> dict[str, list[float]]:
+    """The running mean of the return, and the seconds, at equal distances in env steps."""
+    played = np.array([line["env_steps"] for line in lines], float)
+    seconds = np.array([line["seconds"] for line in lines]) - started
+    means = running_mean(np.array([line["return_mean"] for line in lines], float))
+    at = np.linspace(0.0, min(steps, played[-1]), POINTS + 1)[1:]
+    passed = np.interp(at, np.append(0.0, played), np.append(0.0, seconds))
+    return {name: _rounded(values) for name, values in
+            (("env_steps", at), ("seconds", passed), ("returns", np.interp(at, played, means)))}  # fmt: skip
+
+
+def running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean of each value and those before it, `WINDOW` in all, fewer at the beginning."""
+    sums = np.append(0.0, np.cumsum(values))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - WINDOW, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    """Six significant digits: cells are small files."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+# ---- several seeds --------------------------------------------------------------------------------------------------
+
+Grouped = dict[tuple[Any, ...], list[Run]]
+"""Runs of all seeds by what they have in common."""
+
+
+def grouped(rows: Sequence[Mapping[str, Any]], *names: str) -> Grouped:
+    """The runs of rows by their values under these names."""
+    found: Grouped = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row["run"])
+    return found
+
+
+def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Runs of two kinds with the same seed."""
+    by_seed = {run["seed"]: run for run in others}
+    return [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
+
+
+def over(runs: Sequence[Run], axis: str) -> Curve:
+    """The seeds' returns over `env_steps` or `seconds`; one that ended before others keeps its last value."""
+    ends = [run[axis][-1] for run in runs]  # type: ignore[literal-required]
+    at = np.linspace(0.0, max(ends), POINTS + 1)[1:]
+    return at, np.array([np.interp(at, run[axis], run["returns"]) for run in runs])  # type: ignore[literal-required]
+
+
+def best_mean(runs: Sequence[Run]) -> float:
+    """The largest value of the mean curve over env steps."""
+    return float(over(runs, "env_steps")[1].mean(0).max())
+
+
+def threshold(runs: Sequence[Run], share: float = 0.95) -> float:
+    """r_random + 0.95 (r_max - r_random), of the smoothed mean curve of these runs.
+
+    A fraction of the best score itself is out of reach where scores are negative.
+    """
+    random = random_return(runs)
+    return random + share * (best_mean(runs) - random)
+
+
+def time_to(level: float, runs: Sequence[Run]) -> float | None:
+    """Seconds until the mean curve of these runs reaches a level; None: it does not."""
+    at, returns = over(runs, "seconds")
+    reached = np.flatnonzero(returns.mean(0) >= level)
+    return float(at[reached[0]]) if len(reached) else None
+
+
+def random_return(runs: Sequence[Run]) -> float:
+    """Return of a random policy, mean over seeds."""
+    return mean([run["random"] for run in runs])
+
+
+def late_return(run: Run) -> float:
+    """The mean training return of the last tenth of a run."""
+    return mean(run["returns"][-POINTS // 10 :])
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean."""
+    return sum(values) / len(values)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half-width of the 95 % interval over seeds; None with fewer than two."""
+    return confidence95(np.array(values)) if len(values) > 1 else None
+
+
+def steps_per_second(runs: Sequence[Run]) -> float:
+    """Env steps per second, mean over seeds."""
+    return mean([_pace(run) for run in runs])
+
+
+def updates_per_second(runs: Sequence[Run]) -> float:
+    """Updates of the learner per second, mean over seeds."""
+    return mean([run["updates"] / run["seconds"][-1] for run in runs])
+
+
+def waiting(runs: Sequence[Run], side: str) -> float | None:
+    """The share of the time in which the `learner` or the `actor` waited for the other, in per cent."""
+    shares = [
+        100 * value / run["seconds"][-1]
+        for run in runs
+        if isinstance(value := run["actors"].get(f"{side}_wait_seconds"), float | int)
+    ]
+    return mean(shares) if shares else None
+
+
+def figure_of(runs: Sequence[Run], name: str) -> float | None:
+    """The mean over seeds of a figure of the actors; None: it was not measured."""
+    values = [value for run in runs if isinstance(value := run["actors"].get(name), float | int)]
+    return mean(values) if values else None
+
+
+def bottleneck(runs: Sequence[Run]) -> str:
+    """Which side the other waited for; both, if seeds differ; nothing without actors."""
+    return " and ".join(sorted({str(run["actors"]["bottleneck"]) for run in runs if run["actors"]}))
+
+
+def with_interval(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± half-width; without seeds: not run."""
+    if not values:
+        return "not run"
+    half = half_width(values)
+    return f"{mean(values):,.{digits}f}" + ("" if half is None else f" ± {half:,.{digits}f}")
+
+
+# ---- claims ---------------------------------------------------------------------------------------------------------
+
+CLOSE = 0.1
+"""A score counts as kept if the interval of its loss ends within this share of the best score over a random one."""
+
+
+def loss_verdict(gaps: Sequence[float], span: float) -> str:
+    """Whether a score is kept, from its differences to another by seed; `span`: best score minus a random one."""
+    if len(gaps) < SEEDS:
+        return f"cannot be told with {len(gaps)} of {SEEDS} seeds"
+    gap, half = mean(gaps), confidence95(np.array(gaps))
+    if gap + half < 0:
+        return "does not hold"
+    return "holds" if gap - half >= -CLOSE * span else "cannot be told, the interval is too wide"
+
+
+def factor(ratios: Sequence[float]) -> tuple[float, float, float] | None:
+    """The geometric mean of ratios by seed and its 95 % interval; None with fewer than two."""
+    if len(ratios) < 2:
+        return None
+    logs = np.log(ratios)
+    middle, half = float(logs.mean()), confidence95(logs)
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def speed_verdict(ratios: Sequence[float]) -> str:
+    """Whether ratios by seed are above one."""
+    found = factor(ratios)
+    if found is None or len(ratios) < SEEDS:
+        return f"cannot be told with {len(ratios)} of {SEEDS} seeds"
+    middle, low, high = found
+    verdict = "holds" if low > 1 else "does not hold" if high < 1 else "cannot be told"
+    return f"{middle:.2f} times ({low:.2f} to {high:.2f}): {verdict}"
+
+
+def faster(both: Sequence[tuple[Run, Run]]) -> list[float]:
+    """How much sooner the first of each pair plays the same env steps than the second."""
+    return [_pace(one) / _pace(two) for one, two in both]
+
+
+def _pace(run: Run) -> float:
+    return run["env_steps"][-1] / run["seconds"][-1]
+
+
+# ---- pictures -------------------------------------------------------------------------------------------------------
+
+
+def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], axis: str, level: float | None = None) -> Panel:
+    """Mean curves of several kinds of run over env steps or seconds; the band is from the worst to the best seed."""
+    series = []
+    for label, runs in groups.items():
+        if runs:
+            at, returns = over(runs, axis)
+            low, middle, high = returns.min(0), returns.mean(0), returns.max(0)  # (S, P) to (P,)
+            series.append(Series(label, middle.tolist(), at=at.tolist(), low=low.tolist(), high=high.tolist()))
+    return Panel(title, "return", series, axis.replace("_", " "), level=level)
