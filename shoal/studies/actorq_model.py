@@ -40,7 +40,7 @@ SIMULATIONS = 20.0
 
 def cells(quick: bool) -> list[StudyCell]:
     """Service times first, then the real runs, then the policies of the paper's tasks."""
-    seconds = 2.5 if quick else 6.0
+    seconds = 2.5 if quick else actorq_paper.SECONDS
     tasks = ("walker",) if quick else tuple(TASKS)
     pairs = [(task, precision) for task in tasks for precision in PRECISIONS]
     found = [
