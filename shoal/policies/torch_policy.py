@@ -95,12 +95,12 @@ class TorchPolicy(TrainedPolicy):
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
         env = self.make_env(VISITED_COPIES, seed)
-        count = STATES if self.linear_only else IMAGES
+        count, steps = (STATES, STATES) if self.linear_only else (IMAGES, 4 * IMAGES)  # successive images are alike
 
         def act(observation: Array) -> Array:
             return self.actions(self.outputs(observation, self.network))
 
-        return meet(env, act, np.random.default_rng(seed), -(-STATES // VISITED_COPIES), count)
+        return meet(env, act, np.random.default_rng(seed), steps // VISITED_COPIES, count)
 
     @torch.inference_mode()
     def outputs(self, observation: Array, network: nn.Module | None = None) -> Tensor:
