@@ -86,7 +86,7 @@ def corrected_layer(
 ) -> tuple[Array, Layer]:
     """The weights that are played, and the layer corrected for its input in full precision and in low precision."""
     codes, grid = layer_codes(layer, bits)
-    weight, own = grid.values(codes.astype(np.float32)), layer
+    weight, own = np.multiply(codes, grid.scale, dtype=np.float32), layer
     if correction.rounding == "output-error":
         weight = output_rounded(layer, grid, x, narrow, correction.bias, image)
         frozen = None if layer.quantized is None else layer.quantized.input
@@ -100,9 +100,9 @@ def moved_bias(
     layer: Layer, weight: Array, x: Array, narrow: Array, image: tuple[int, int, int] | None = None
 ) -> Array:
     """The bias with which `weight` on `narrow` inputs gives the mean pre-activations of the layer on x, (N, B, …)."""
-    before = _mean_row(layer, x, image)[:, None] @ as_matrix(layer.weight).astype(np.float64)
-    after = _mean_row(layer, narrow, image)[:, None] @ as_matrix(weight).astype(np.float64)
-    return np.asarray(layer.bias + (before - after).reshape(layer.bias.shape), np.float32)
+    before = _mean_row(layer, x, image) @ as_matrix(layer.weight)
+    after = _mean_row(layer, narrow, image) @ as_matrix(weight)
+    return layer.bias + (before - after).reshape(layer.bias.shape)
 
 
 def output_rounded(
@@ -165,10 +165,10 @@ def _in_sequence(weight: Wide, grid: Grid, moments: Wide) -> Wide:
     return restored
 
 
-def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None) -> Wide:
-    """(N, I): the mean over states and, of a convolution, over places; products are linear, so the mean goes first."""
+def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None) -> Array:
+    """(N, 1, I): the mean over states and, of a convolution, places; products are linear, so the mean goes first."""
     mean = x.mean(1, np.float64, keepdims=True)
-    return np.asarray(layer_rows(layer, mean, image).mean(1), np.float64)
+    return np.asarray(layer_rows(layer, mean, image).mean(1, keepdims=True), np.float32)
 
 
 def _rounded_input(layer: Layer, x: Array, by_rows: bool) -> Array:

@@ -71,16 +71,15 @@ class LayerSite:
             return Linear(weight.T[None].contiguous().numpy(), bias[None].numpy())
         if isinstance(part, StackedMLP):
             return Linear(weight.numpy(), bias[:, 0].numpy())
-        if not isinstance(part, nn.Conv1d | nn.Conv2d) or isinstance(part.padding, str):
-            raise UserError(f"Layer '{self.name}' cannot be corrected: it is not a layer of a single network.")
-        if part.groups != 1 or set(part.dilation) != {1} or part.padding_mode != "zeros":
-            raise UserError(
-                f"Layer '{self.name}' cannot be corrected: its convolution has groups, dilation or padding."
-            )
-        one = (1,) * (isinstance(part, nn.Conv1d))  # a signal is an image of height 1
-        stride, padding = (*one, *part.stride), (*(0 for _ in one), *part.padding)
-        image = weight.unsqueeze(2) if one else weight
-        return Conv2d(image.numpy(), bias.numpy(), stride, padding)  # type: ignore[arg-type]
+        if not isinstance(part, nn.Conv1d | nn.Conv2d):
+            raise UserError(f"Layer '{self.name}' cannot be corrected: several networks share its input.")
+        plain = part.groups == 1 and set(part.dilation) == {1} and part.padding_mode == "zeros"
+        if not plain or isinstance(part.padding, str):
+            raise UserError(f"Layer '{self.name}' cannot be corrected: it is not a plain convolution.")
+        stride, padding = tuple(part.stride), tuple(part.padding)
+        if isinstance(part, nn.Conv1d):  # a signal is an image of height 1
+            weight, stride, padding = weight.unsqueeze(2), (1, *stride), (0, *padding)
+        return Conv2d(weight.numpy(), bias.numpy(), stride, padding)  # type: ignore[arg-type]
 
     def portable_input(self, x: Tensor) -> NDArray[np.float32]:
         """(N, B, …): an input of the layer as the layer without torch takes it."""

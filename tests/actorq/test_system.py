@@ -54,14 +54,16 @@ def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "bits"),
-    [("numba", "float32", 4), ("onnx", "float32", 16), ("onnx", "float16", None), ("onnx", "int8", None),
-     ("native", "int8", None), ("auto", "int8", 8), ("torch", "float32", 2)],
+    ("engine", "precision", "bits", "corrected"),
+    [("numba", "float32", 4, True), ("onnx", "float32", 16, False), ("onnx", "float16", None, False),
+     ("onnx", "int8", None, False), ("native", "int8", None, True), ("auto", "int8", 8, False),
+     ("torch", "float32", 2, False)],
 )  # fmt: skip
-def test_every_engine_plays(tmp_path, engine, precision, bits):
+def test_every_engine_plays(tmp_path, engine, precision, bits, corrected):
     config = dataclasses.replace(
-        ACTORS, actor_engine=engine, actor_precision=precision, broadcast_bits=bits, out=str(tmp_path / "run")
-    )
+        ACTORS, actor_engine=engine, actor_precision=precision, broadcast_bits=bits, actor_bias_correction=corrected,
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
     result = train(config)
     assert result.finished and result.episodes >= 40 and result.updates > 5
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

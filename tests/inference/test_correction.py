@@ -56,7 +56,7 @@ def plain(policy, states, bits, rounded):
 ROUNDED = {
     "packed": lambda layer, x: x,
     "int8": lambda layer, x: Grid.of_numbers(x.astype(np.float32), 8, keep=(0, 1)).round(x.astype(np.float32)),
-    "static-int8": lambda layer, x: layer.quantized.input.round(x),
+    "static-int8": lambda layer, x: layer.quantized.input.round(x.astype(np.float32)),
 }
 
 
