@@ -244,7 +244,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ),
     ("a2c", "BipedalWalker-v3"): Recipe(500_000, 5_000_000, 500, {**A2C_BOX, "learning_rate": "lin_0.00096"}, 16, True),
     ("ppo", "BipedalWalker-v3"): Recipe(
-        500_000,
+        1_000_000,
         5_000_000,
         600,
         {

@@ -38,16 +38,17 @@ def test_export_and_evaluate_by_command(tmp_path, run, shoal):
 
 def test_corrections_are_written_into_the_file_and_the_table(tmp_path, run, shoal):
     found = {}
-    for name, words in {"raw": ["--no-correct-bias"], "bias": [], "both": ["--rounding", "output-error"]}.items():
+    for name, corrected, *words in (
+        ("raw", "–", "--no-correct-bias"), ("bias", "bias"), ("both", "bias and rounding", "--rounding", "output-error")
+    ):  # fmt: skip
         path = tmp_path / f"{name}.onnx"
         code, out, err = shoal("export", run, "--precision", "packed", "--bits", 3, *words, "--out", path)
         assert code == 0, err
-        assert {"raw": "–", "bias": "bias", "both": "bias and rounding"}[name] in out.splitlines()[-2]
+        assert f" {corrected} " in out.splitlines()[3].split("│")[-2], out
         found[name] = PolicyFile(path).metadata
     keys = ("bias_corrected", "rounding", "corrected_on")
-    assert [found["bias"][key] for key in keys] == [True, "nearest", 4096] and found["both"][
-        "rounding"
-    ] == "output-error"
+    assert [found["bias"][key] for key in keys] == [True, "nearest", 4096]
+    assert [found["both"][key] for key in keys] == [True, "output-error", 4096]
     assert not found["raw"].keys() & set(keys)
     assert found["both"]["error"] < found["bias"]["error"] and found["both"]["error"] < found["raw"]["error"]
 

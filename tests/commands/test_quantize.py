@@ -86,8 +86,8 @@ def test_corrections_are_further_rows(capsys, model, tmp_path):
     assert rows[0]["kl"] > rows[1]["kl"] > rows[2]["kl"] and len({row["bytes"] for row in rows[:3]}) == 1
     panel = json.loads((tmp_path / "quantize.json").read_text())["figures"][0]["panels"][0]
     assert [line["label"] for line in panel["series"]][:2] == ["weights", "weights, bias corrected"]
-    code, out, _ = ask(capsys, *words, *rounding, "--no-correct-bias")
-    assert code == 0 and "bias" not in out.split("KL")[1] and "rounding" in out
+    assert [*map(bool, widths.chosen_corrections(False, "output-error"))] == [True]
+    assert widths.chosen_corrections(False, "nearest") == ()
 
 
 @pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])

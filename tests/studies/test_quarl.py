@@ -242,10 +242,8 @@ def test_corrected_lines_of_weight_bits():
 def test_models_of_earlier_versions_are_found(monkeypatch):
     """Their names hold a digest of the recipe."""
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
-    assert {recipes.digest_of("dqn", "CartPole-v1"), recipes.digest_of("a2c", "Walker2d-v5")} == {
-        "a5c27acf06",
-        "dc02cc0741",
-    }
+    assert recipes.digest_of("dqn", "CartPole-v1") == "a5c27acf06"
+    assert recipes.digest_of("a2c", "Walker2d-v5") == "dc02cc0741"
 
 
 def test_bipedal_walkers_need_their_library(monkeypatch):
