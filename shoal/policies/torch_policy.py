@@ -95,7 +95,7 @@ class TorchPolicy(TrainedPolicy):
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
         env = self.make_env(VISITED_COPIES, seed)
-        count, steps = (STATES, STATES) if self.linear_only else (IMAGES, 4 * IMAGES)  # successive images are alike
+        count, steps = (STATES, STATES) if self.linear_only else (IMAGES, 2 * IMAGES)  # successive images are alike
 
         def act(observation: Array) -> Array:
             return self.actions(self.outputs(observation, self.network))

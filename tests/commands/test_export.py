@@ -38,13 +38,12 @@ def test_export_and_evaluate_by_command(tmp_path, run, shoal):
 
 def test_corrections_are_written_into_the_file_and_the_table(tmp_path, run, shoal):
     found = {}
-    for name, corrected, *words in (
-        ("raw", "–", "--no-correct-bias"), ("bias", "bias"), ("both", "bias and rounding", "--rounding", "output-error")
-    ):  # fmt: skip
-        path = tmp_path / f"{name}.onnx"
+    path = tmp_path / "p.onnx"
+    for name, words in {"raw": ["--no-correct-bias"], "bias": [], "both": ["--rounding", "output-error"]}.items():
         code, out, err = shoal("export", run, "--precision", "packed", "--bits", 3, *words, "--out", path)
         assert code == 0, err
-        assert f" {corrected} " in out.splitlines()[3].split("│")[-2], out
+        said = {"raw": (False, False), "bias": (True, False), "both": (True, True)}[name]
+        assert ("bias" in out, "rounding" in out) == said
         found[name] = PolicyFile(path).metadata
     keys = ("bias_corrected", "rounding", "corrected_on")
     assert [found["bias"][key] for key in keys] == [True, "nearest", 4096]

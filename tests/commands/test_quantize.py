@@ -11,7 +11,7 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
-from shoal.policies import widths
+from shoal.policies import torch_policy, widths
 from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
@@ -25,6 +25,13 @@ from shoal.training.play import play
 from tests.quantization.zips import Pictures, changed, make, playing, saved
 
 FOUR = Width("4 bits", Scheme(4, per_channel=True))
+
+
+@pytest.fixture(autouse=True)
+def few_states(monkeypatch):
+    """For corrections."""
+    monkeypatch.setattr(torch_policy, "STATES", 512)
+    monkeypatch.setattr(torch_policy, "IMAGES", 16)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from stable_baselines3 import PPO
 
 from shoal.cli import main
 from shoal.errors import UserError
+from shoal.policies import torch_policy
 from shoal.report.panels import draw_figures
 from shoal.studies import (
     Options,
@@ -44,6 +45,8 @@ def tiny(monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(recipes, "RECIPES", tiny)
     monkeypatch.setattr(ptq_table, "QUICK_EPISODES", 2)
+    monkeypatch.setattr(torch_policy, "STATES", 512)
+    monkeypatch.setattr(torch_policy, "IMAGES", 16)
     monkeypatch.setattr(ptq_table, "QUICK", (("ppo", "CartPole-v1", 64), ("ddpg", "Pendulum-v1", 64)))
 
 
