@@ -242,11 +242,11 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         noise=NORMAL,
         source=BULLET,
     ),
-    ("a2c", "BipedalWalker-v3"): Recipe(500_000, 5_000_000, 500, {**A2C_BOX, "learning_rate": "lin_0.00096"}, 16, True),
+    ("a2c", "BipedalWalker-v3"): Recipe(500_000, 5_000_000, 400, {**A2C_BOX, "learning_rate": "lin_0.00096"}, 16, True),
     ("ppo", "BipedalWalker-v3"): Recipe(
-        1_000_000,
+        500_000,
         5_000_000,
-        600,
+        500,
         {
             "n_steps": 2048,
             "batch_size": 64,
