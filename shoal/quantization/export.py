@@ -156,7 +156,8 @@ def checked(
     if visited is None or any(layer.quantized for layer in policy.layers):
         correction = NOTHING  # a policy that was trained with quantization has learnt its own biases
     if precision == "static-int8":
-        policy = calibrated(policy, states, form.bits)
+        ranges_from = states if visited is None or not correction else np.concatenate([states, visited])
+        policy = calibrated(policy, ranges_from, form.bits)
     if correction and visited is not None:
         policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":

@@ -262,9 +262,9 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         source="the Zoo's entry with 8 environments instead of 32",
     ),
     ("ddpg", "BipedalWalker-v3"): Recipe(
-        60_000,
+        40_000,
         1_000_000,
-        600,
+        550,
         {**DDPG_BOX, "gradient_steps": -1, "train_freq": [1, "episode"]},
         noise=NORMAL,
     ),

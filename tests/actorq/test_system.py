@@ -176,6 +176,7 @@ def alive(pid):
         ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
         ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
+        ({"actor_bias_correction": True}, "--actor-bias-correction is for int8 actors or --broadcast-bits of 8"),
         ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "--actors needs --implementation engine"),
         ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
