@@ -113,6 +113,7 @@ class ActorCollector:
             raise Diverged("The policy's actions are not numbers")
         together = Step(*(getattr(chunk, name)[steps] for name in Step._fields))
         self.ring.add_chunk(copies, chunk.actions[steps], together)
+        self.system.recent.add(together.observation)
         ended = [episode for t in range(chunk.steps) for episode in self._trackers[k].add(chunk.step(t))]
         self.lags.extend((self.updates - chunk.version[steps]).tolist())
         count = chunk.steps * len(copies)

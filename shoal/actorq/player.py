@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.actorq.broadcast import from_payload, to_payload, with_numbers
+from shoal.actorq.broadcast import from_payload, numbers_of, to_payload, with_numbers
 from shoal.actorq.versions import Bytes
 from shoal.envs.base import EnvSpec
+from shoal.inference.codes import safe_bits
+from shoal.inference.correction import corrected
 from shoal.inference.engine import Engine, make_engine
 from shoal.inference.explore import Explorer
 from shoal.inference.layers import Array
@@ -25,6 +27,8 @@ class Play:
     bits: int
     """Of the numbers that are broadcast."""
     copies: int
+    states: int = 0
+    """Recent states on which the biases of every version are corrected; 0: they are not."""
 
     @property
     def codes(self) -> bool:
@@ -35,13 +39,19 @@ class Play:
         """The engine of an actor."""
         return make_engine(network, self.engine, self.precision, batch=self.copies)  # type: ignore[arg-type]
 
-    def payload(self, policy: Policy, numbers: Array) -> Bytes:
-        """What is broadcast for these numbers of a policy."""
+    def payload(self, policy: Policy, numbers: Array, states: Array | None = None) -> Bytes:
+        """What is broadcast for these numbers of a policy, its biases corrected on the states (B, N, O), if any."""
+        if not self.codes and (states is None or not len(states)):
+            return to_payload(policy, numbers, self.bits)
+        network = with_numbers(policy, numbers).network()
+        if states is not None and len(states):
+            bits = safe_bits() if self.codes else self.bits
+            network = corrected(network, states, bits, by_rows=self.codes)
         if self.codes:
             from shoal.inference.packed_codes import pack_codes
 
-            return pack_codes(with_numbers(policy, numbers).network())
-        return to_payload(policy, numbers, self.bits)
+            return pack_codes(network)
+        return to_payload(policy, numbers_of(network), self.bits)
 
 
 class Player(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 from shoal.actorq.board import Board
 from shoal.actorq.child import live, reporting
 from shoal.actorq.player import Play
+from shoal.actorq.recent import states_in
 from shoal.actorq.shared import SharedMemory
 from shoal.actorq.versions import Versions
 from shoal.inference.policy import Policy
@@ -24,10 +25,18 @@ def run(told: dict[str, Any]) -> None:
     play = Play(**told["play"])
     source, target = Versions(numbers, told["numbers_bytes"]), Versions(payloads, told["payload_bytes"])
     live(board, told["index"])
-    broadcast(board, told["index"], policy, play, source, target)
+    broadcast(board, told["index"], policy, play, source, target, tuple(told["seen"]))
 
 
-def broadcast(board: Board, index: int, policy: Policy, play: Play, source: Versions, target: Versions) -> None:
+def broadcast(
+    board: Board,
+    index: int,
+    policy: Policy,
+    play: Play,
+    source: Versions,
+    target: Versions,
+    seen: tuple[int, int],
+) -> None:
     """Turn every newest version of the learner's into a payload; versions that come too fast are passed over."""
     taken = 0
     while not board.stopping:
@@ -37,7 +46,9 @@ def broadcast(board: Board, index: int, policy: Policy, play: Play, source: Vers
             continue
         taken = found.number
         start = time.perf_counter()
-        payload = play.payload(policy, found.payload[: 4 * policy.parameters].view("f4"))
+        numbers, count = found.payload.view("f4"), policy.parameters
+        states = states_in(numbers[count + count % 2 :], seen) if play.states else None
+        payload = play.payload(policy, numbers[:count], states)
         target.publish(payload, found.version)
         board.spend(index, "act", time.perf_counter() - start)
         board.add(index, "steps")

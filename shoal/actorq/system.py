@@ -15,6 +15,7 @@ from shoal.actorq.board import Board
 from shoal.actorq.child import SILENT, Child
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play
+from shoal.actorq.recent import RecentStates
 from shoal.actorq.shared import SharedMemory
 from shoal.actorq.versions import Versions, versions_bytes
 from shoal.envs.base import EnvSpec
@@ -80,7 +81,8 @@ class ActorSystem:
             lambda usable: f"at most {usable // each} fit (--actors)",
             reserved=QUANTIZER_BYTES,
         )
-        self._numbers_bytes = 4 * policy.parameters + 8
+        self.recent = RecentStates(play.states, spec)
+        self._numbers_bytes = 4 * policy.parameters + 8 + self.recent.row.nbytes
         self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
         sizes = {
             "board": Board.nbytes(self.children),
@@ -114,8 +116,9 @@ class ActorSystem:
             self._fill(post)
 
     def publish(self, numbers: Array, version: int) -> None:
-        """Hand the policy's numbers to the quantizer; nobody waits."""
-        self.numbers.publish(numbers.view(np.uint8), version)
+        """Hand the policy's numbers to the quantizer, with recent states behind them; nobody waits."""
+        row = np.concatenate([numbers, self.recent.row]) if self.play.states else numbers
+        self.numbers.publish(row.view(np.uint8), version)
 
     def watch(self) -> None:
         """Look after the processes now and then: a fault of theirs is raised here, a dead or silent one replaced."""
@@ -182,7 +185,7 @@ class ActorSystem:
         }
 
     def _quantizer(self, template: int) -> Post:
-        told = self._common(template) | {"numbers_bytes": self._numbers_bytes}
+        told = self._common(template) | {"numbers_bytes": self._numbers_bytes, "seen": self.recent.shape[1:]}
         descriptors = [memory.descriptor for memory in self.memory.values()]
         return Post("shoal.actorq.quantizer", told, descriptors, QUANTIZER)
 

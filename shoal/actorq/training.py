@@ -10,6 +10,7 @@ from shoal.actorq.collector import ActorCollector
 from shoal.actorq.learner import ActorLearner
 from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
+from shoal.actorq.recent import states_for
 from shoal.actorq.system import ActorSystem
 from shoal.algorithms.team import Team
 from shoal.errors import UserError
@@ -73,4 +74,5 @@ def chosen_play(config: TrainConfig, policy: Policy) -> Play:
     bits = config.broadcast_bits or (8 if config.actor_precision == "int8" else 32)
     if name == "auto":
         name = make_engine(policy.network(), "auto", config.actor_precision, batch=config.copies).name  # type: ignore[assignment]
-    return Play(name, config.actor_precision, bits, config.copies)
+    states = states_for(policy) if config.actor_bias_correction else 0
+    return Play(name, config.actor_precision, bits, config.copies, states)

@@ -19,6 +19,7 @@ def export(argv: list[str]) -> int:
 
     shoal export runs/hunt --precision int8 --out hunt.onnx
     shoal export runs/hunt --precision packed --bits 4 --out hunt.onnx --each
+    shoal export dqn.zip --env CartPole-v1 --precision packed --bits 4 --rounding output-error
     shoal export ppo.zip --env CartPole-v1 --precision static-int8 --json
     """
     import tyro
@@ -44,6 +45,12 @@ def export(argv: list[str]) -> int:
         """Sample discrete actions, with uniform numbers as a second input, instead of taking the most likely."""
         tolerance: float | None = None
         """Maximum mean error of an action, as a fraction of its range; None: by precision."""
+        correct_bias: bool = True
+        """int8, static-int8, packed: move biases so that mean pre-activations over visited states stay those of full
+        precision."""
+        rounding: Literal["nearest", "output-error"] = "nearest"
+        """int8, static-int8, packed: how weights are rounded; output-error: so that the layers' outputs over visited
+        states stay close, which keeps most of the actions at few bits."""
         seed: int = 0
         """Random seed of the states that are played where the run has none on disk."""
         env: str = ""
@@ -69,8 +76,9 @@ def export(argv: list[str]) -> int:
     from shoal.policies.torch_policy import TorchPolicy
 
     wanted = Wanted(
-        command.precision, command.bits, command.single, command.sample, command.tolerance, command.seed, command.each
-    )
+        command.precision, command.bits, command.single, command.sample, command.tolerance, command.seed, command.each,
+        command.correct_bias, command.rounding,
+    )  # fmt: skip
     with progress_bar("shoal export", 2) as advance:
         policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
         if not isinstance(policy, TorchPolicy):
@@ -103,6 +111,8 @@ def say_int8(linear_only: bool, bits: int | None) -> None:
 
 def print_exports(exported: list["Exported"]) -> None:
     """The files, with the results of their checks."""
+    from shoal.policies.width_result import correction_words
+
     rows = [
         {
             "file": one.path,
@@ -114,6 +124,7 @@ def print_exports(exported: list["Exported"]) -> None:
             "allowed": one.tolerance,
             "equal choices": one.agreement,
             "products in int8": one.int8_share,
+            "corrected": correction_words(one.corrected, one.rounding),
         }
         for one in exported
     ]

@@ -13,6 +13,7 @@ def quantize(argv: list[str]) -> int:
 
     shoal quantize runs/hunt
     shoal quantize ppo_cartpole.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
+    shoal quantize dqn.zip --env CartPole-v1 --bits 8,4 --what weights --rounding output-error
     shoal quantize ddpg.zip --env Pendulum-v1 --normaliser vecnormalize.npz --bits 8,fp16,E4M3 --what both --json
     """
     import tyro
@@ -38,6 +39,12 @@ def quantize(argv: list[str]) -> int:
         """Bit width of the first and the last layer; empty: the same as the others."""
         dynamic: bool = False
         """Dynamic ranges of activations, from each state, instead of ranges calibrated in full precision."""
+        correct_bias: bool = True
+        """A further row for every width below 16 bits: biases moved so that mean pre-activations over visited states
+        stay those of full precision."""
+        rounding: Literal["nearest", "output-error"] = "nearest"
+        """output-error: a further row for every width, its weights rounded so that the layers' outputs over visited
+        states stay close."""
         episodes: int = 100
         """Episodes per row; all rows play the same ones."""
         seed: int = 1
@@ -58,7 +65,7 @@ def quantize(argv: list[str]) -> int:
     from shoal.policies import load
     from shoal.policies.torch_policy import TorchPolicy
     from shoal.policies.width_result import width_result
-    from shoal.policies.widths import WHAT, WidthSweep, named_width, plays, sweep
+    from shoal.policies.widths import WHAT, WidthSweep, chosen_corrections, named_width, plays, sweep
     from shoal.report.panels import draw_figures
 
     options = command.style, not command.asymmetric, command.per_tensor
@@ -71,7 +78,7 @@ def quantize(argv: list[str]) -> int:
     edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
     wanted = WidthSweep(
         tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
-        command.seed,
+        command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),
     )  # fmt: skip
     policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
     if not isinstance(policy, TorchPolicy):

@@ -15,6 +15,8 @@ from shoal.inference.policy import Policy
 
 ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
 PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
+CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")
+"""Those whose weights are codes."""
 APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
 Arrays = dict[str, NDArray[Any]]

@@ -128,10 +128,32 @@ def run_layer(
 
 def convolve(x: NDArray[Any], weight: NDArray[Any], stride: tuple[int, int], padding: tuple[int, int]) -> NDArray[Any]:
     """(B, C, height, width) through (U, C, Kh, Kw), by sliding windows."""
+    return np.einsum("bchwij,ucij->buhw", windows(x, weight.shape[2:], stride, padding), weight, optimize=True)
+
+
+def windows(
+    x: NDArray[Any], kernel: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]
+) -> NDArray[Any]:
+    """(B, C, places high, places wide, Kh, Kw): what a kernel of this size sees at each place of the images."""
     (ph, pw), (sh, sw) = padding, stride
     x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
-    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(2, 3))[:, :, ::sh, ::sw]
-    return np.einsum("bchwij,ucij->buhw", windows, weight, optimize=True)
+    return np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3))[:, :, ::sh, ::sw]
+
+
+def layer_rows(layer: Layer, x: NDArray[Any], image: tuple[int, int, int] | None) -> NDArray[Any]:
+    """(N, R, I): the rows that a layer's weights are multiplied with, for its input (N, B, …); one place, one row."""
+    if isinstance(layer, Linear):
+        return x.reshape(*x.shape[:2], -1)
+    if x.ndim == 3:
+        assert image is not None
+        x = x.reshape(*x.shape[:2], *image)
+    seen = windows(x[0], layer.weight.shape[2:], layer.stride, layer.padding)
+    return seen.transpose(0, 2, 3, 1, 4, 5).reshape(1, -1, layer.weight[0].size)
+
+
+def as_matrix(weight: Array) -> Array:
+    """(N, I, U): the weights of a linear layer, or those (U, C, Kh, Kw) of a convolution for its rows."""
+    return weight if weight.ndim == 3 else weight.reshape(len(weight), -1).T[None]
 
 
 def layer_of_agent(layer: Layer, agent: int) -> Layer:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from shoal import __version__
 from shoal.errors import UserError
 from shoal.files import write_whole
-from shoal.inference.form import ExportPrecision
+from shoal.inference.correction import Correction, Rounding
+from shoal.inference.form import CODED, ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, raw_states
@@ -31,6 +32,16 @@ class Wanted:
     seed: int = 0
     each: bool = False
     """One file per agent."""
+    correct_bias: bool = True
+    rounding: Rounding = "nearest"
+
+    @property
+    def correction(self) -> Correction:
+        """What is corrected: only codes are."""
+        coded = self.precision in CODED
+        if not coded and self.rounding != "nearest":
+            raise UserError(f"--rounding {self.rounding} is for int8, static-int8 and packed, not {self.precision}.")
+        return Correction(self.correct_bias and coded, self.rounding)
 
 
 class Job(NamedTuple):
@@ -40,21 +51,27 @@ class Job(NamedTuple):
     path: Path
     states: Array  # (B, N, O)
     outputs: NDArray[np.floating]  # (B, N, U), as PyTorch computes them for the states
+    visited: Array | None = None
+    """(B, N, O): other states, on which it is corrected."""
 
 
 def export(trained: "TorchPolicy", path: str | Path, wanted: Wanted) -> list[Exported]:
     """Write the policy's files, or none if one of them does not play like PyTorch."""
     trained.portable(wanted.sample, wanted.each)  # reports what is wrong before anything is played
+    visited = trained.visited() if wanted.correction else None
     states, source = trained.states(wanted.seed)
-    return write(make_jobs(trained, Path(path), states, wanted), wanted, trained.name, source)
+    return write(make_jobs(trained, Path(path), states, wanted, visited), wanted, trained.name, source)
 
 
-def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted) -> list[Job]:
+def make_jobs(
+    trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted, visited: Array | None = None
+) -> list[Job]:
     """The policy in one file, or one per agent."""
     policy = trained.portable(wanted.sample, wanted.each)
     outputs, states = trained.outputs(states).numpy(), raw_states(policy, states)
+    visited = None if visited is None else raw_states(policy, visited)
     if not wanted.each:
-        return [Job(policy, path, states, outputs)]
+        return [Job(policy, path, states, outputs, visited)]
     only = trained.trained_agents[0] if trained.trained is not None and trained.trained_agents else None
     names = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
     if len(set(names)) < len(names):
@@ -65,6 +82,7 @@ def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted)
             names[n],
             states[:, n : n + 1, : alone.observation_size].copy(),
             outputs[:, n : n + 1, : alone.action_size],
+            None if visited is None else visited[:, n : n + 1, : alone.observation_size].copy(),
         )
         for n, alone in enumerate(each_agent(policy, only))
     ]
@@ -73,8 +91,10 @@ def make_jobs(trained: "TorchPolicy", path: Path, states: Array, wanted: Wanted)
 def write(jobs: list[Job], wanted: Wanted, exported_from: str, states_from: "StatesFrom") -> list[Exported]:
     """Write all files of an export, once all are checked against PyTorch."""
     facts = {"shoal_version": __version__, "exported_from": exported_from, "states_from": states_from}
-    how = wanted.bits, wanted.single, wanted.tolerance, facts
-    found = [checked(job.policy, job.path, wanted.precision, job.states, job.outputs, *how) for job in jobs]
+    how = wanted.bits, wanted.single, wanted.tolerance, facts, wanted.correction
+    found = [
+        checked(job.policy, job.path, wanted.precision, job.states, job.outputs, *how, job.visited) for job in jobs
+    ]
     for job, (_, content) in zip(jobs, found, strict=True):
         write_whole(job.path, content, "the policy")
     return [replace(exported, states_from=states_from) for exported, _ in found]

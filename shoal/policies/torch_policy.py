@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice
+from shoal.inference.correction import IMAGES, STATES, Rounding
 from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
+from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.affine import Style
 from shoal.training.config import TrainConfig
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from shoal.quantization.export import Exported
 
 StatesFrom = Literal["replay", "played"]
+VISITED_COPIES = 8
+"""Copies of the world in which states for corrections are visited: few, so that episodes get long."""
 
 
 class TorchPolicy(TrainedPolicy):
@@ -88,6 +92,16 @@ class TorchPolicy(TrainedPolicy):
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """(B, N, O) states that it visited, and their source."""
 
+    def visited(self, seed: int = 0) -> Array:
+        """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
+        env = self.make_env(VISITED_COPIES, seed)
+        count, steps = (STATES, STATES) if self.linear_only else (IMAGES, 2 * IMAGES)  # successive images are alike
+
+        def act(observation: Array) -> Array:
+            return self.actions(self.outputs(observation, self.network))
+
+        return meet(env, act, np.random.default_rng(seed), steps // VISITED_COPIES, count)
+
     @torch.inference_mode()
     def outputs(self, observation: Array, network: nn.Module | None = None) -> Tensor:
         """(B, N, U): outputs for the world's observations, of the policy as trained or of another network."""
@@ -114,6 +128,8 @@ class TorchPolicy(TrainedPolicy):
         sample: bool = False,
         tolerance: float | None = None,
         seed: int = 0,
+        correct_bias: bool = True,
+        rounding: Rounding = "nearest",
     ) -> "Exported":
         """Write an ONNX file that maps raw observations to the environment's actions, after checking it.
 
@@ -125,6 +141,8 @@ class TorchPolicy(TrainedPolicy):
             sample: sample choices, with uniform noise as a second input.
             tolerance: largest mean error of an action, as a share of its range; None: by precision.
             seed: random seed of the states that it is checked on.
+            correct_bias: int8, static-int8, packed: move biases so that mean pre-activations stay the same.
+            rounding: how their weights are rounded: nearest, or output-error.
 
         Returns:
             The results of checking the file against PyTorch.
@@ -132,7 +150,8 @@ class TorchPolicy(TrainedPolicy):
         """
         from shoal.policies.export import Wanted, export
 
-        return export(self, path, Wanted(precision, bits, single, sample, tolerance, seed))[0]
+        wanted = Wanted(precision, bits, single, sample, tolerance, seed, correct_bias=correct_bias, rounding=rounding)
+        return export(self, path, wanted)[0]
 
     def export_each(self, path: str, precision: ExportPrecision = "float32", **options: Any) -> "list[Exported]":
         """Write one file per agent, with its name before the suffix of `path`; options are those of `export`."""
@@ -148,6 +167,8 @@ class TorchPolicy(TrainedPolicy):
         style: Style = "standard",
         episodes: int = 100,
         seed: int = 1,
+        correct_bias: bool = True,
+        rounding: Rounding = "nearest",
         advance: Callable[[float, str], None] | None = None,
     ) -> "WidthTable":
         """Returns, share of unchanged actions and bytes at low precision.
@@ -158,13 +179,17 @@ class TorchPolicy(TrainedPolicy):
             style: standard: integer codes, one scale per output channel; paper: QuaRL's formula.
             episodes: episodes per row; all rows play the same ones.
             seed: random seed of the episodes.
+            correct_bias: a further row for every width below 16 bits, with its biases corrected.
+            rounding: output-error: another one, with weights rounded by output error.
             advance: called with the number of finished episodes.
 
         """
-        from shoal.policies.widths import WHAT, WidthSweep, named_width, sweep
+        from shoal.policies.widths import WHAT, WidthSweep, chosen_corrections, named_width, sweep
 
         for word in what:
             check_choice("what", word, WHAT)
         named = (bits,) if isinstance(bits, int | str) else bits
         widths = tuple(named_width(str(word), style, option="bits") for word in named)
-        return sweep(self, WidthSweep(widths, tuple(what), episodes=episodes, seed=seed), advance)
+        corrections = chosen_corrections(correct_bias, rounding)
+        wanted = WidthSweep(widths, tuple(what), episodes=episodes, seed=seed, corrections=corrections)
+        return sweep(self, wanted, advance)

@@ -28,6 +28,7 @@ def _cells(row: Row) -> dict[Column, Value]:
     return {
         Column("precision"): row.precision,
         Column("quantized"): row.what,
+        Column("corrected"): correction_words(row.corrected, row.rounding),
         Column("return"): mean,
         Column("95 % interval"): "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
         Column("relative error", format="+z.1%"): row.relative_error,
@@ -43,11 +44,11 @@ def return_panel(rows: list[Row]) -> Panel:
     widths = {row.precision: row.bits for row in narrow}
     order = sorted(widths, key=lambda name: (-widths[name], not _integers(name), name))
     series = []
-    for what in dict.fromkeys(row.what for row in narrow):
-        own = {row.precision: row for row in narrow if row.what == what}
+    for name_of_line in dict.fromkeys(map(_line, narrow)):
+        own = {row.precision: row for row in narrow if _line(row) == name_of_line}
         series.append(
             Series(
-                what,
+                name_of_line,
                 [_known(own[name].return_mean) if name in own else None for name in order],
                 halves=[_known(own[name].return_ci95) if name in own else None for name in order],
                 hollow=[not _integers(name) for name in order],
@@ -66,6 +67,18 @@ def weights_panel(layer: WeightHistogram) -> Panel:
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)
     return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)])
+
+
+def correction_words(bias: bool, rounding: str) -> str:
+    """What was corrected, in words."""
+    parts = ["bias"] * bias + ["rounding"] * (rounding != "nearest")
+    return " and ".join(parts) or "–"
+
+
+def _line(row: Row) -> str:
+    """The line of a figure that a row belongs to."""
+    how = correction_words(row.corrected, row.rounding)
+    return row.what if how == "–" else f"{row.what}, {how} corrected"
 
 
 def _integers(precision: str) -> bool:

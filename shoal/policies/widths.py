@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from shoal.advance import Advance
 from shoal.errors import UserError, check_range
+from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
 from shoal.quantization.affine import LEAST_BITS, MOST_BITS, Scheme, Style
@@ -88,6 +89,9 @@ class Row:
     equal_actions: float
     kl: float | None
     bytes: int
+    corrected: bool = False
+    """Biases are corrected."""
+    rounding: Rounding = "nearest"
 
 
 @dataclass(frozen=True)
@@ -139,11 +143,19 @@ class WidthSweep:
     seed: int = 1
     agents: tuple[int, ...] | None = None
     """Which agents of a team are quantized; None: all."""
+    corrections: tuple[Correction, ...] = ()
+    """Further rows for every width below 16 bits: with these corrections."""
 
     @property
-    def narrow(self) -> list[tuple[Width, What]]:
-        """Every reduced precision, with what is quantized."""
-        return [(width, what) for what in self.what for width in self.widths if width.scheme]
+    def narrow(self) -> list[tuple[Width, What, Correction]]:
+        """Every reduced precision, with what is quantized and corrected."""
+        rows = []
+        for what in self.what:
+            for width in self.widths:
+                if width.scheme is not None:
+                    rows.append((width, what, NOTHING))
+                    rows += [(width, what, how) for how in self.corrections if corrects(how, width.scheme, what)]
+        return rows
 
     def plan(self, scheme: Scheme, what: What) -> Plan:
         """The plan of a row; activations have one scale per tensor, and a zero point in the standard style."""
@@ -152,6 +164,18 @@ class WidthSweep:
         weights, activations = what != "activations", what != "weights"
         kinds = scheme if weights else None, inputs if activations else None
         return Plan(*kinds, edge, edge, self.dynamic, self.agents)
+
+
+def corrects(correction: Correction, scheme: Scheme, what: What) -> bool:
+    """Whether a correction changes such a row: 16 bits need none, and only integer weights are rounded to a grid."""
+    by_output = correction.rounding == "output-error"
+    return scheme.width < 16 and not (by_output and (what == "activations" or scheme.format is not None))
+
+
+def chosen_corrections(correct_bias: bool, rounding: Rounding) -> tuple[Correction, ...]:
+    """The corrections that these options ask for: biases alone, and with them the rounding if it is not to nearest."""
+    asked = (BIAS,) if correct_bias else ()
+    return asked if rounding == "nearest" else (*asked, Correction(correct_bias, rounding))
 
 
 def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = None) -> WidthTable:
@@ -204,13 +228,16 @@ def _narrow_rows(
         other = policy.outputs(states, policy.trained)
         yield _row(policy, name, bits, "trained", played, full, head, other, size)
     ranges = calibrate(policy.network, lambda network: policy.head(network, states))
-    for width, what in wanted.narrow:
+    visited = policy.visited() if any(how for *_, how in wanted.narrow) else None
+    for width, what, how in wanted.narrow:
         assert width.scheme is not None
         plan = wanted.plan(width.scheme, what)
-        network = quantized(policy.network, plan, _calibrated(ranges, plan))
-        played = _played(policy, network, wanted, tell, f"{width.name}, {what}")
+        run = None if visited is None else lambda network: policy.head(network, visited)
+        network = quantized(policy.network, plan, _calibrated(ranges, plan), how, run)
+        played = _played(policy, network, wanted, tell, f"{width.name}, {what}{', corrected' * bool(how)}")
         other, size = policy.outputs(states, network), model_bytes(policy.network, plan)
-        yield _row(policy, width.name, width.bits, what, played, full, head, other, size)
+        row = _row(policy, width.name, width.bits, what, played, full, head, other, size)
+        yield dataclasses.replace(row, corrected=how.bias, rounding=how.rounding)
 
 
 def plays(policy: "TorchPolicy", wanted: WidthSweep) -> int:

@@ -19,6 +19,7 @@ from shoal.files import write_whole
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
+from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
 from shoal.inference.engine import Draws
 from shoal.inference.form import PRECISIONS, ExportPrecision, Form
 from shoal.inference.graph import TINY, build, set_facts
@@ -96,6 +97,9 @@ class Exported:
     """The nodes that multiply, as ONNX Runtime runs them."""
     states_from: str = "given"
     """Source of the states that it was checked on."""
+    corrected: bool = False
+    """Biases were corrected on visited states."""
+    rounding: Rounding = "nearest"
 
 
 def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
@@ -138,17 +142,24 @@ def checked(
     single: bool = False,
     tolerance: float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    correction: Correction = NOTHING,
+    visited: Array | None = None,
 ) -> tuple[Exported, bytes]:
     """A policy's file as bytes, checked to play like the original; a `UserError` if it does not. Writes nothing.
 
-    `outputs` (B, N, U) are the original's for the states (B, N, O).
+    `outputs` (B, N, U) are the original's for the states (B, N, O); it is corrected on those that it `visited`.
     """
     policy = policy.check().played()
     refuse_dead_layers(policy)
     refuse_other_network(policy, path, states, outputs)
     form = make_form(policy, precision, bits, single)
+    if visited is None or any(layer.quantized for layer in policy.layers):
+        correction = NOTHING  # a policy that was trained with quantization has learnt its own biases
     if precision == "static-int8":
-        policy = calibrated(policy, states, form.bits)
+        ranges_from = states if visited is None or not correction else np.concatenate([states, visited])
+        policy = calibrated(policy, ranges_from, form.bits)
+    if correction and visited is not None:
+        policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":
         refuse_too_large(policy)
     model = build(policy, form)
@@ -165,11 +176,13 @@ def checked(
         "int8_share": counted.share,
         **(metadata or {}),
     }
+    if correction and visited is not None:
+        facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding, "corrected_on": len(visited)}
     set_facts(model, policy, form, facts)
     written = sealed(model.SerializeToString())
     exported = Exported(
         str(path), precision, _bits(form), len(written), policy.nbytes, len(states), tolerance=tolerance,
-        int8_share=counted.share, nodes=counted.nodes, **found,
+        int8_share=counted.share, nodes=counted.nodes, corrected=correction.bias, rounding=correction.rounding, **found,
     )  # fmt: skip
     refuse_if_wrong(exported)
     return exported, written

@@ -7,9 +7,13 @@ Shape letters: C networks in a stack, I inputs, U outputs, J joint.
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.errors import UserError
+from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import Scheme, check_finite
 
@@ -50,6 +54,48 @@ class LayerSite:
     def input_axes(self) -> tuple[int, ...]:
         """The axes of its input along which networks are stacked: (C, B, I) in a stack; none for a joint input."""
         return (0,) if isinstance(self.module, StackedMLP) else ()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Its biases; None: it has none."""
+        if isinstance(self.module, StackedMLP):
+            return self.module.biases[self.number]
+        bias = getattr(self.module, "bias", None)
+        return bias if isinstance(bias, Tensor) else None
+
+    def portable(self) -> Layer:
+        """The layer without torch and without its activation."""
+        part, weight = self.module, self.weight.detach().cpu()
+        bias = torch.zeros(weight.shape[self.channels[-1]]) if self.bias is None else self.bias.detach().cpu()
+        if isinstance(part, nn.Linear):
+            return Linear(weight.T[None].contiguous().numpy(), bias[None].numpy())
+        if isinstance(part, StackedMLP):
+            return Linear(weight.numpy(), bias[:, 0].numpy())
+        if not isinstance(part, nn.Conv1d | nn.Conv2d):
+            raise UserError(f"Layer '{self.name}' cannot be corrected: several networks share its input.")
+        plain = part.groups == 1 and set(part.dilation) == {1} and part.padding_mode == "zeros"
+        if not plain or isinstance(part.padding, str):
+            raise UserError(f"Layer '{self.name}' cannot be corrected: it is not a plain convolution.")
+        stride, padding = tuple(part.stride), tuple(part.padding)
+        if isinstance(part, nn.Conv1d):  # a signal is an image of height 1
+            weight, stride, padding = weight.unsqueeze(2), (1, *stride), (0, *padding)
+        return Conv2d(weight.numpy(), bias.numpy(), stride, padding)  # type: ignore[arg-type]
+
+    def portable_input(self, x: Tensor) -> NDArray[np.float32]:
+        """(N, B, …): an input of the layer as the layer without torch takes it."""
+        found: NDArray[np.float32] = x.detach().cpu().numpy()
+        if isinstance(self.module, StackedMLP):
+            return found
+        if isinstance(self.module, nn.Linear):
+            return found.reshape(1, -1, found.shape[-1])
+        sides = found.shape[-(self.weight.dim() - 1) :]
+        shape = (1, -1, sides[0], 1, sides[1]) if len(sides) == 2 else (1, -1, *sides)
+        return found.reshape(shape)
+
+    def from_portable(self, weight: NDArray[np.float32]) -> Tensor:
+        """Weights of the layer without torch in the shape of this one's."""
+        found = torch.from_numpy(weight)
+        return found[0].T if isinstance(self.module, nn.Linear) else found.reshape(self.weight.shape)
 
     def row_axes(self, x: Tensor) -> tuple[int, ...]:
         """The batch axes of an input."""

@@ -2,6 +2,7 @@
 
     ranges = calibrate(model, lambda model: model(states))
     small = quantized(model, Plan(weights=Scheme(4), activations=Scheme(8, symmetric=False)), ranges)
+    small = quantized(model, plan, ranges, Correction(), lambda model: model(states))       # with its biases corrected
 
 Quantization is simulated: every weight and every layer's input is quantized and dequantized, the products are float32.
 The original is not modified.
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
-from shoal.inference.grid import value_range
+from shoal.inference.correction import NOTHING, Correction, moved_bias, output_rounded
+from shoal.inference.grid import Grid, value_range
+from shoal.inference.layers import as_matrix
 from shoal.networks import StackedMLP
 from shoal.quantization.affine import Scheme, simulate, stored_bytes
 from shoal.quantization.attach import attach, detach_all
@@ -26,6 +29,8 @@ Ranges = dict[str, tuple[Tensor, Tensor]]
 """min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
 Edge = Scheme | Literal["full"] | None
 """The scheme of the first or last layer; full: full precision."""
+Run = Callable[[Any], object]
+"""Runs a module on representative states."""
 See = Callable[[LayerSite, Tensor], Tensor]
 """Sees a layer's input, and returns what to use instead."""
 
@@ -68,10 +73,25 @@ class Plan:
         return self.last if number == layers - 1 else None
 
 
-def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn.Module:
-    """A copy of the module that computes with quantized values; `ranges` are those from `calibrate`."""
+def quantized(
+    module: nn.Module,
+    plan: Plan,
+    ranges: Ranges | None = None,
+    correction: Correction = NOTHING,
+    run: Run | None = None,
+) -> nn.Module:
+    """A copy of the module that computes with quantized values.
+
+    Args:
+        module: In full precision; it is not modified.
+        plan: What is quantized, and how.
+        ranges: Those from `calibrate`.
+        correction: What is corrected on the states that `run` runs a module on, all of them in one batch.
+        run: Only for a correction.
+
+    """
     check_weights(module)
-    module = _plain_copy(module)
+    original, module = module, _plain_copy(module)
     layers = find_layers(module)
     if not layers:
         raise UserError(
@@ -98,12 +118,60 @@ def quantized(module: nn.Module, plan: Plan, ranges: Ranges | None = None) -> nn
         assert ranges is not None
         return _chosen(masks, layer, simulate(x, scheme, ranges=ranges[layer.name]), x)
 
+    if correction:
+        if run is None:
+            raise ValueError("a correction needs states")
+        _correct(original, module, plan, correction, masks, tap, run)
     if schemes:
         _tap(layers, tap)
     return module
 
 
-def calibrate(module: nn.Module, run: Callable[[Any], object]) -> Ranges:
+def _correct(
+    original: nn.Module,
+    module: nn.Module,
+    plan: Plan,
+    correction: Correction,
+    masks: dict[int, Tensor],
+    rounded: See,
+    run: Run,
+) -> None:
+    """Correct every layer of the quantized module when its input arrives, in one pass: those before it are done."""
+    seen: dict[str, Tensor] = {}
+    full = _plain_copy(original)
+    layers = find_layers(module)
+    originals = {layer.name: layer for layer in find_layers(full)}
+    numbers = {layer.name: number for number, layer in enumerate(layers)}
+
+    def record(layer: LayerSite, x: Tensor) -> Tensor:
+        seen.setdefault(layer.name, x.detach().clone())
+        return x
+
+    def correct(layer: LayerSite, x: Tensor) -> Tensor:
+        x = rounded(layer, x)
+        before = seen.pop(layer.name, None)
+        if before is None or layer.bias is None:  # used a second time, or nothing to move
+            return x
+        own, inputs = originals[layer.name].portable(), (layer.portable_input(before), layer.portable_input(x))
+        scheme = plan.weight_scheme(numbers[layer.name], len(layers))
+        if correction.rounding == "output-error" and scheme is not None and scheme.format is None:
+            keep = (0, 2) if set(layer.kept(scheme)) == set(layer.channels) else (0,)
+            grid = Grid.of_numbers(as_matrix(own.weight), scheme.bits, scheme.kind, keep)
+            narrow = layer.from_portable(output_rounded(own, grid, *inputs, correction.bias))
+            layer.weight.copy_(_chosen(masks, layer, narrow, layer.weight))
+        if correction.bias:
+            moved = moved_bias(own, layer.portable().weight, *inputs)
+            layer.bias.copy_(torch.from_numpy(moved).view_as(layer.bias))
+        return x
+
+    with torch.no_grad():
+        for part, tap in ((full, record), (module, correct)):
+            _tap(find_layers(part), tap)
+            run(part)
+    detach_all(module)
+
+
+def calibrate(module: nn.Module, run: Run) -> Ranges:
     """The range of every layer's input while `run` runs a copy of the module on representative states."""
     module = _plain_copy(module)
     ranges: Ranges = {}

@@ -1,7 +1,8 @@
 """Table 1: post-training quantization to fp16 and int8 costs 2 to 5 % of the reward on average, the paper says.
 
 Its own cells say 2.5 % (fp16) and 7.5 % (int8). Weights and the inputs of layers are quantized: once with the paper's
-formula, one scale per layer, and once with one scale per output channel, clamped, as integers are really stored.
+formula, one scale per layer, and once with one scale per output channel, clamped, as integers are really stored. Both
+again with their biases corrected, and with weights rounded by output error as well.
 """
 
 import statistics
@@ -10,6 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from shoal.advance import Advance
 from shoal.errors import UserError, counted
+from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
@@ -43,6 +45,18 @@ WIDTHS = (
     Width(INT8, Scheme(8, "paper")),
     Width(CHANNELS, Scheme(8, per_channel=True)),
 )
+CORRECTIONS = {"bias": BIAS, "rounding": Correction(rounding="output-error")}
+"""By name; with the rounding, biases are corrected as well."""
+VARIANTS: dict[str, tuple[str, Correction]] = {
+    FP16: (FP16, NOTHING),
+    INT8: (INT8, NOTHING),
+    "paper, bias": (INT8, BIAS),
+    "paper, rounding": (INT8, CORRECTIONS["rounding"]),
+    CHANNELS: (CHANNELS, NOTHING),
+    "per channel, bias": (CHANNELS, BIAS),
+    "per channel, rounding": (CHANNELS, CORRECTIONS["rounding"]),
+}
+"""What is compared with float32: the precision and what is corrected, by the name of its column."""
 QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c", "MountainCarContinuous-v0", 20_000))
 """Algorithm, environment and steps of the quick form."""
 EPISODES, QUICK_EPISODES = 100, 20
@@ -62,19 +76,29 @@ def cells(quick: bool, options: Options) -> list[StudyCell]:
         files = {name: named[name] for name in ("model", "normaliser") if named[name]}
         named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
         few = episodes if not quick else 2
-        return [StudyCell(f"{path.stem} {options.env}", {**named, "episodes": few}, 60.0)]
+        settings = {**named, "episodes": few, **corrections(quick)}
+        return [StudyCell(f"{path.stem} {options.env}", settings, 60.0)]
     if quick:
         return [
-            StudyCell(f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes), steps / 1000)
+            StudyCell(
+                f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes) | corrections(quick), steps / 1000
+            )
             for algorithm, env, steps in QUICK
         ]
     playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
     return [
         StudyCell(
-            f"{algorithm} {env}", settings_of(algorithm, env, recipe.steps, episodes, recipe.seed), recipe.seconds
+            f"{algorithm} {env}",
+            settings_of(algorithm, env, recipe.steps, episodes, recipe.seed) | corrections(quick),
+            recipe.seconds,
         )
         for (algorithm, env), recipe in playable
     ]
+
+
+def corrections(quick: bool) -> dict[str, list[str]]:
+    """The setting of a cell that names what is corrected; rounding a large model by output error takes too long."""
+    return {"corrections": ["bias"] if quick else [*CORRECTIONS]}
 
 
 def _checksum(option: str, path: Path) -> str:
@@ -111,7 +135,8 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     else:
         algorithm = settings["algorithm"]
         policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
-    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"]))
+    hows = tuple(CORRECTIONS[name] for name in settings["corrections"])
+    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"], corrections=hows))
     return {
         "algorithm": algorithm,
         "env": settings["env"],
@@ -149,15 +174,9 @@ def study(found: Found) -> Result:
         "Paper: 8 and 16 bits cost 2 to 5 % of the reward on average. Its own 36 cells: "
         f"{statistics.mean(theirs['fp16']):.1%} (fp16) and {statistics.mean(theirs['int8']):.1%} (int8)."
     ]
-    errors = {
-        precision: {
-            row["cell"]: abs(error) for row in rows if (error := own(row, precision).relative_error) is not None
-        }
-        for precision in (FP16, INT8, CHANNELS)
-    }
-    for precision, values in errors.items():
-        if values:
-            findings.append(sentence(precision, values))
+    for name in VARIANTS:
+        if errors := errors_of(rows, name):
+            findings.append(sentence(name, errors))
     table = Table.of("Return of an episode: Shoal's and the paper's", [table_row(row) for row in rows])
     panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
     return panel_result(
@@ -165,12 +184,23 @@ def study(found: Found) -> Result:
     )
 
 
+def errors_of(rows: list[ModelRow], name: str) -> dict[str, float]:
+    """|relative error| of every model that has this column, by cell."""
+    found = {row["cell"]: own(row, *VARIANTS[name]) for row in rows}
+    return {
+        cell: abs(line.relative_error)
+        for cell, line in found.items()
+        if line is not None and line.relative_error is not None
+    }
+
+
 def panel_of(algorithm: str, rows: list[ModelRow]) -> Panel:
     """The errors of an algorithm's models."""
     own_rows = [row for row in rows if row["algorithm"] == algorithm]
-    series = [
-        Series(name, [_percent(own(row, name).relative_error) for row in own_rows]) for name in (FP16, INT8, CHANNELS)
-    ]
+    series = []
+    for name in VARIANTS:
+        if errors := errors_of(own_rows, name):
+            series.append(Series(name, [_percent(errors.get(row["cell"])) for row in own_rows]))
     ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows]
     title = f"{algorithm.upper()}: change of the return against float32 (dashed: 5 %)"
     return Panel(title, "|relative error|, %", series, ticks=ticks, level=5.0, points=True)
@@ -182,11 +212,16 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 
-def own(row: ModelRow, precision: str) -> Row:
-    """The row of a precision."""
+def own(row: ModelRow, precision: str, correction: Correction = NOTHING) -> Row | None:
+    """The row of a precision; None: it was not measured."""
     former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
     names = (precision, former.get(precision))
-    return next(Row(**line) for line in row["precisions"] if line["precision"] in names)
+    for line in row["precisions"]:
+        found = Row(**line)
+        how = Correction(found.corrected, found.rounding)
+        if found.precision in names and how == correction:
+            return found
+    return None
 
 
 def sentence(precision: str, errors: dict[str, float]) -> str:
@@ -217,13 +252,13 @@ def table_row(row: ModelRow) -> dict[Column, Value]:
     """A row of the printed table."""
     theirs = paper_of(row["env"], row["algorithm"])
     full, channels = own(row, "float32"), own(row, CHANNELS)
+    assert full is not None and channels is not None
+    found = {name: own(row, *variant) for name, variant in VARIANTS.items()}
     return {
         Column("algorithm"): row["algorithm"].upper(),
         Column("environment"): row["env"],
         Column("fp32"): full.return_mean,
-        Column(FP16): own(row, FP16).return_mean,
-        Column(INT8): own(row, INT8).return_mean,
-        Column(CHANNELS): channels.return_mean,
+        **{Column(name): None if line is None else line.return_mean for name, line in found.items()},
         Column("± (95 %)"): full.return_ci95,
         Column("equal actions", format=".1%"): channels.equal_actions,
         Column("paper fp32 / fp16 / int8"): " / ".join(f"{value:g}" for value in theirs) if theirs else "–",

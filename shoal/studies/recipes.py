@@ -243,8 +243,36 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         noise=NORMAL,
         source=BULLET,
     ),
+    ("a2c", "BipedalWalker-v3"): Recipe(500_000, 5_000_000, 400, {**A2C_BOX, "learning_rate": "lin_0.00096"}, 16, True),
+    ("ppo", "BipedalWalker-v3"): Recipe(
+        500_000,
+        5_000_000,
+        500,
+        {
+            "n_steps": 2048,
+            "batch_size": 64,
+            "gae_lambda": 0.95,
+            "gamma": 0.999,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 3e-4,
+            "clip_range": 0.18,
+        },
+        8,
+        True,
+        source="the Zoo's entry with 8 environments instead of 32",
+    ),
+    ("ddpg", "BipedalWalker-v3"): Recipe(
+        40_000,
+        1_000_000,
+        550,
+        {**DDPG_BOX, "gradient_steps": -1, "train_freq": [1, "episode"]},
+        noise=NORMAL,
+    ),
 }
-MUJOCO = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5")
+MUJOCO, BOX2D = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5"), ("BipedalWalker-v3",)
+LIBRARIES = {"control": (MUJOCO, "mujoco", ("mujoco", "imageio")), "box2d": (BOX2D, "box2d", ("Box2D",))}
+"""By extra: the environments that need it, its library, and the modules that they import."""
 CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
 CHOSEN_BY = 10
 """Shares of the training after which a model is evaluated for selection, and the number of episodes."""
@@ -252,14 +280,18 @@ CHOSEN_BY = 10
 
 def can_play(env: str) -> bool:
     """Whether an environment's library is installed."""
-    return env not in MUJOCO or all(map(importlib.util.find_spec, ("mujoco", "imageio")))
+    needed = [module for envs, _, modules in LIBRARIES.values() if env in envs for module in modules]
+    return all(map(importlib.util.find_spec, needed))
 
 
 def left_out() -> list[str]:
-    """A message if there are environments whose library is not installed."""
-    missing = [env for env in MUJOCO if not can_play(env)]
-    names = ", ".join(missing)
-    return [f"{names} are left out: mujoco is not installed; {install('control')}."] if missing else []
+    """A message for each library that is not installed and has environments."""
+    said = []
+    for extra, (envs, library, _) in LIBRARIES.items():
+        if missing := [env for env in envs if not can_play(env)]:
+            are = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
+            said.append(f"{are} left out: {library} is not installed; {install(extra)}.")
+    return said
 
 
 def digest_of(algorithm: str, env: str) -> str:

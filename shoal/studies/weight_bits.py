@@ -1,13 +1,16 @@
 """Figure 2: low-precision weights nearly reach the full-precision reward, and sometimes exceed it at a "sweet spot".
 
-The models are those of `ptq-table`, trained once for both; the formula is the paper's, with one scale per layer.
+The models are those of `ptq-table`, trained once for both; the formula is the paper's, with one scale per layer. The
+same with corrections: of biases, and of the rounding as well.
 """
 
+import statistics
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from shoal.advance import Advance
 from shoal.errors import UserError
+from shoal.policies.width_result import correction_words
 from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
 from shoal.results import Panel, Result, Series, Table
@@ -52,7 +55,8 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     algorithm, env = settings["algorithm"], settings["env"]
     policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
     widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
-    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"]))
+    hows = tuple(ptq_table.CORRECTIONS[name] for name in settings["corrections"])
+    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"], corrections=hows))
     return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
 
 
@@ -85,9 +89,15 @@ def study(found: Found) -> Result:
     findings.append(
         f"{sweet} of {len(rows)} models have a width whose return exceeds float32's by more than both intervals."
     )
+    findings += mean_errors(rows)
     cells = [
-        {"model": row["cell"], **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row)}}
+        {
+            "model": row["cell"],
+            "corrected": how,
+            **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row, how)},
+        }
         for row in rows
+        for how in hows_of(row)
     ]
     table = Table.of("Return of an episode over bits of the weights", cells)
     return panel_result(
@@ -96,17 +106,46 @@ def study(found: Found) -> Result:
     )  # fmt: skip
 
 
-def lines_of(row: ModelRow) -> list[Row]:
-    """Full precision first."""
-    return [Row(**line) for line in row["lines"]]
+def hows_of(row: ModelRow) -> list[str]:
+    """What was corrected, in words; nothing first."""
+    return list(dict.fromkeys(_how(Row(**line)) for line in row["lines"]))
+
+
+def lines_of(row: ModelRow, how: str = "–") -> list[Row]:
+    """Full precision first, then those that were corrected so; corrections start below 16 bits."""
+    lines = [Row(**line) for line in row["lines"]]
+    return [line for line in lines if _how(line) == how or (line.bits >= 16 and _how(line) == "–")]
+
+
+def _how(line: Row) -> str:
+    return correction_words(line.corrected, line.rounding)
+
+
+def mean_errors(rows: list[ModelRow]) -> list[str]:
+    """|relative error| at every width below 16 bits over all models, one sentence per correction."""
+    said = []
+    for how in dict.fromkeys(how for row in rows for how in hows_of(row)):
+        errors: dict[str, list[float]] = {}
+        for row in rows:
+            for line in lines_of(row, how):
+                if line.bits < 16 and line.relative_error is not None:
+                    errors.setdefault(line.precision, []).append(abs(line.relative_error))
+        means = ", ".join(f"{statistics.mean(values):.1%} at {name}" for name, values in errors.items())
+        label = "Rounded to nearest" if how == "–" else f"With {how} corrected"
+        said.append(f"{label}: mean |relative error| {means} (the paper: 2 to 5 % at 8 bits).")
+    return said
 
 
 def panel_of(row: ModelRow) -> Panel:
     """The return of a model over bits."""
-    lines = lines_of(row)
-    series = Series("weights", [line.return_mean for line in lines], halves=[line.return_ci95 for line in lines])
-    ticks = [str(line.bits) for line in lines]
-    return Panel(row["cell"], "return of an episode", [series], "bits", ticks, level=lines[0].return_mean)
+    plain = lines_of(row)
+    series = []
+    for how in hows_of(row):
+        lines = lines_of(row, how)
+        label = "weights" if how == "–" else f"{how} corrected"
+        series.append(Series(label, [line.return_mean for line in lines], halves=[line.return_ci95 for line in lines]))
+    ticks = [str(line.bits) for line in plain]
+    return Panel(row["cell"], "return of an episode", series, "bits", ticks, level=plain[0].return_mean)
 
 
 def sentence(row: ModelRow) -> str:

@@ -101,6 +101,9 @@ class ActorConfig:
     """Precision in which actors compute."""
     broadcast_bits: int | None = None
     """Bits per weight sent to the actors: 32, 16, 8, 6, 4 or 2; None: 8 for int8 actors, else 32."""
+    actor_bias_correction: bool = False
+    """Correct the biases of every quantized version on recent states, so that its mean pre-activations stay those of
+    full precision."""
     pull_every: int = 1_000
     """Steps that an actor plays before it pulls the newest version of the policy."""
     samples_per_insert: float | None = None
@@ -201,6 +204,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         if self.actor_precision == "int8" and self.broadcast_bits not in (None, 8):
             raise UserError(
                 f"--broadcast-bits is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they play with."
+            )
+        if self.actor_bias_correction and self.actor_precision != "int8" and (self.broadcast_bits or 32) >= 16:
+            raise UserError(
+                "--actor-bias-correction is for int8 actors or --broadcast-bits of 8 and below: other weights are not "
+                "rounded to codes."
             )
         able = {"torch": ("float32",), "numba": ("float32",), "native": ("int8",)}.get(self.actor_engine)
         if able is not None and self.actor_precision not in able:

@@ -57,14 +57,16 @@ def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "bits"),
-    [("numba", "float32", 4), ("onnx", "float32", 16), ("onnx", "float16", None), ("onnx", "int8", None),
-     ("native", "int8", None), ("auto", "int8", 8), ("torch", "float32", 2)],
+    ("engine", "precision", "bits", "corrected"),
+    [("numba", "float32", 4, True), ("onnx", "float32", 16, False), ("onnx", "float16", None, False),
+     ("onnx", "int8", None, False), ("native", "int8", None, True), ("auto", "int8", 8, False),
+     ("torch", "float32", 2, False)],
 )  # fmt: skip
-def test_every_engine_plays(tmp_path, engine, precision, bits):
+def test_every_engine_plays(tmp_path, engine, precision, bits, corrected):
     config = dataclasses.replace(
-        ACTORS, actor_engine=engine, actor_precision=precision, broadcast_bits=bits, out=str(tmp_path / "run")
-    )
+        ACTORS, actor_engine=engine, actor_precision=precision, broadcast_bits=bits, actor_bias_correction=corrected,
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
     result = train(config)
     assert result.finished and result.episodes >= 40 and result.updates > 5
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -178,6 +180,7 @@ def alive(pid):
         ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
         ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
         ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
+        ({"actor_bias_correction": True}, "--actor-bias-correction is for int8 actors or --broadcast-bits of 8"),
         ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "--actors needs --implementation engine"),
         ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),

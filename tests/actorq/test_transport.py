@@ -24,11 +24,14 @@ from shoal.actorq.broadcast import (
 )
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.limiter import RateLimiter, check_pace, least_buffer
+from shoal.actorq.player import Play
+from shoal.actorq.recent import RecentStates, states_for, states_in
 from shoal.actorq.shared import SharedMemory, checksum, copy_checked
 from shoal.actorq.versions import Versions, versions_bytes
-from shoal.envs.base import Step
+from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
-from shoal.inference.codes import encode, fields, pack
+from shoal.inference.codes import encode, fields, pack, safe_bits
+from shoal.inference.correction import corrected
 from shoal.inference.layers import Linear
 from shoal.inference.policy import Head, Policy
 
@@ -281,3 +284,28 @@ def test_memory_is_shared_by_its_descriptor():
 def test_more_memory_than_there_is():
     with pytest.raises(UserError, match="Memory shared with the actors"):
         SharedMemory(10**15)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("float32", 4)])
+def test_a_payload_is_that_of_the_corrected_policy(precision, bits):
+    one, play = policy(), Play("auto", precision, bits, 1, states=64)
+    states = np.random.default_rng(1).normal(size=(64, 2, 5)).astype(np.float32)
+    numbers = numbers_of(one)
+    found, plain = play.payload(one, numbers, states), play.payload(one, numbers)
+    fixed = corrected(one.network(), states, safe_bits() if play.codes else bits, by_rows=play.codes)
+    assert np.array_equal(found, play.payload(one, numbers_of(fixed))) and not np.array_equal(found, plain)
+    assert np.array_equal(plain, play.payload(one, numbers, states[:0]))  # none has come yet
+
+
+def test_recent_states_are_handed_on():
+    spec = EnvSpec("toy", ("a", "b"), (3, 2), (2, 2), True)
+    recent = RecentStates(5, spec)
+    assert recent.row.nbytes % 8 == 0 and states_in(recent.row, (2, 3)).shape == (0, 2, 3)
+    seen = np.arange(8 * 4 * 6, dtype=np.float32).reshape(8, 4, 2, 3)
+    recent.add(seen[:2])  # of 8 states two
+    assert np.array_equal(states_in(recent.row, (2, 3)), seen[:2, 0])
+    recent.add(seen[2:])  # six more: the oldest go
+    assert {float(state[0, 0]) for state in states_in(recent.row, (2, 3))} == {24.0 * k for k in range(3, 8)}
+    assert RecentStates(0, spec).row.size == 0
+    small, large = policy(), policy(1, (64, 2048, 2048, 2048, 8))
+    assert states_for(small) == 256 and 8 <= states_for(large) < 64

@@ -23,6 +23,7 @@ def test_export_and_evaluate_by_command(tmp_path, run, shoal):
     code, out, _ = shoal("export", run, "--precision", "int8", "--out", path, "--json")
     (file,) = json.loads(out)["files"]
     assert code == 0 and file["int8_share"] == 1.0 and file["bytes"] == path.stat().st_size
+    assert file["corrected"] and file["rounding"] == "nearest"
     code, out, _ = shoal("evaluate", path, "--episodes", 20, "--json")
     exported = json.loads(out)
     code, out, _ = shoal("evaluate", run, "--episodes", 20, "--json")
@@ -33,6 +34,22 @@ def test_export_and_evaluate_by_command(tmp_path, run, shoal):
     assert code == 0 and "float32" in out and "shoal evaluate" in out
     code, out, _ = shoal("evaluate", path, "--episodes", 5)
     assert code == 0 and "exported, float32" in out and "random team" in out
+
+
+def test_corrections_are_written_into_the_file_and_the_table(tmp_path, run, shoal):
+    found = {}
+    path = tmp_path / "p.onnx"
+    for name, words in {"raw": ["--no-correct-bias"], "bias": [], "both": ["--rounding", "output-error"]}.items():
+        code, out, err = shoal("export", run, "--precision", "packed", "--bits", 3, *words, "--out", path)
+        assert code == 0, err
+        said = {"raw": (False, False), "bias": (True, False), "both": (True, True)}[name]
+        assert ("bias" in out, "rounding" in out) == said
+        found[name] = PolicyFile(path).facts
+    keys = ("bias_corrected", "rounding", "corrected_on")
+    assert [found["bias"][key] for key in keys] == [True, "nearest", 4096]
+    assert [found["both"][key] for key in keys] == [True, "output-error", 4096]
+    assert not found["raw"].keys() & set(keys)
+    assert found["both"]["error"] < found["bias"]["error"]
 
 
 def test_float32_plays_the_very_same_episodes(tmp_path, run, shoal):
@@ -67,12 +84,13 @@ WRONG = [
     ("export {run} --precision packed --bits 1 --out {tmp}/p.onnx", "--bits is 1, but must be from 2 to 8"),
     ("export {run} --precision packed --bits 8 --out {tmp}/p.onnx", "--bits is 8, but must be from 2 to 7"),
     ("export {run} --bits 8 --out {tmp}/p.onnx", "the bits of float32 are fixed"),
+    ("export {run} --rounding output-error --out {tmp}/p.onnx", "is for int8, static-int8 and packed, not float32"),
     ("export {run} --out {tmp}/p.txt", "must end in .onnx"),
     ("export {run} --out {tmp}/none/p.onnx", "there is no folder"),
     (f"export {{run}} --out {{tmp}}/{'p' * 300}.onnx", "File name too long"),
     ("export {tmp}/none --out {tmp}/p.onnx", "There is no run folder"),
     ("export {tmp}/none --precision int8 --bits 8 --out {tmp}/p.onnx", "There is no run folder"),
-    ("export {run} --precision int8 --bits 8 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
+    ("export {run} --precision int8 --bits 8 --tolerance 0 --no-correct-bias --out {tmp}/p.onnx", "was not written"),
     ("export {run} --tolerance 7 --out {tmp}/p.onnx", "--tolerance is 7.0"),
     ("export {run} --precision packed --bits 2 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
     ("evaluate {tmp}/none.onnx --env gym:CartPole-v1", "Stable-Baselines3 zip or ONNX file"),

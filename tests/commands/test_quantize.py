@@ -11,7 +11,7 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
-from shoal.policies import widths
+from shoal.policies import torch_policy, widths
 from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
@@ -25,6 +25,13 @@ from shoal.training.play import play
 from tests.quantization.zips import Pictures, changed, make, playing, saved
 
 FOUR = Width("4 bits", Scheme(4, per_channel=True))
+
+
+@pytest.fixture(autouse=True)
+def few_states(monkeypatch):
+    """For corrections."""
+    monkeypatch.setattr(torch_policy, "STATES", 512)
+    monkeypatch.setattr(torch_policy, "IMAGES", 16)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +62,9 @@ def test_a_zip(capsys, model, tmp_path):
     code, out, _ = ask(capsys, *words, "--json")
     found = json.loads(out)
     assert code == 0
-    rows = {(row["precision"], row["what"]): row for row in found["rows"]}
+    assert [row["precision"] for row in found["rows"] if row["corrected"]] == ["4 bits", "E4M3"] * 2
+    assert {row["rounding"] for row in found["rows"]} == {"nearest"}
+    rows = {(row["precision"], row["what"]): row for row in found["rows"] if not row["corrected"]}
     assert next(iter(rows)) == ("float32", "none")
     assert {what for _, what in rows} == {"none", "weights", "both"} and len(rows) == 1 + 2 * 4
     full, fine, coarse = rows["float32", "none"], rows["16 bits", "weights"], rows["4 bits", "both"]
@@ -74,6 +83,20 @@ def test_a_zip(capsys, model, tmp_path):
     assert all((tmp_path / "out" / name).stat().st_size > 5_000 for name in ("quantize.png", "weights.png"))
 
 
+def test_corrections_are_further_rows(capsys, model, tmp_path):
+    words = (model, "--env", "CartPole-v1", "--bits", "3", "--what", "weights,activations", "--episodes", 2)
+    rounding = ("--rounding", "output-error", "--out", tmp_path)
+    code, out, _ = ask(capsys, *words, *rounding, "--json")
+    rows = json.loads(out)["rows"][1:]
+    nearest, bias, both = (False, "nearest"), (True, "nearest"), (True, "output-error")
+    assert code == 0 and [(row["corrected"], row["rounding"]) for row in rows] == [nearest, bias, both, nearest, bias]
+    assert rows[0]["kl"] > rows[1]["kl"] > rows[2]["kl"] and len({row["bytes"] for row in rows[:3]}) == 1
+    panel = json.loads((tmp_path / "quantize.json").read_text())["figures"][0]["panels"][0]
+    assert [line["label"] for line in panel["series"]][:2] == ["weights", "weights, bias corrected"]
+    assert [*map(bool, widths.chosen_corrections(False, "output-error"))] == [True]
+    assert widths.chosen_corrections(False, "nearest") == ()
+
+
 @pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])
 def test_ctrl_c_keeps_the_rows_that_are_finished(capsys, monkeypatch, model, tmp_path, finished, rows):
     left = [finished]
@@ -86,7 +109,7 @@ def test_ctrl_c_keeps_the_rows_that_are_finished(capsys, monkeypatch, model, tmp
 
     monkeypatch.setattr(widths, "play", stopped)
     words = (model, "--env", "CartPole-v1", "--bits", "8,4,2", "--what", "both", "--episodes", 2, "--out", tmp_path)
-    code, out, said = ask(capsys, *words)
+    code, out, said = ask(capsys, *words, "--no-correct-bias")
     assert code == 130
     assert f"{rows} of 4 rows are finished" in said if rows else not (tmp_path / "quantize.json").exists()
     if rows:

@@ -1,8 +1,9 @@
 """A policy at many widths as a table and figures."""
 
 import math
+from dataclasses import replace
 
-from shoal.policies.width_result import return_panel, weights_panel, width_result
+from shoal.policies.width_result import correction_words, return_panel, weights_panel, width_result
 from shoal.policies.widths import Row, WeightHistogram, WidthTable
 
 
@@ -30,6 +31,13 @@ def test_widest_first_and_formats_as_rings_behind_integers_of_their_width():
     assert return_panel(ROWS[:1]).series == []  # interrupted
 
 
+def test_corrected_rows_are_lines_of_their_own():
+    fixed = [replace(ROWS[4], corrected=True), replace(ROWS[4], corrected=True, rounding="output-error")]
+    labels = [series.label for series in return_panel([*ROWS, *fixed]).series]
+    assert labels == ["trained", "both", "both, bias corrected", "both, bias and rounding corrected"]
+    assert correction_words(False, "output-error") == "rounding" and correction_words(False, "nearest") == "–"
+
+
 def test_a_histogram_has_an_edge_more_than_counts():
     panel = weights_panel(WeightHistogram("0", [2, 3], 0.0, 1.0, -1.0, 2.0, [1, 2, 3]))
     assert panel.title == "0  (2 × 3)" and panel.series[0].at == [-1.0, 0.0, 1.0, 2.0]
@@ -40,5 +48,5 @@ def test_the_table():
     (table,) = result.tables
     assert table.title == "ppo.zip in CartPole-v1, 5 episodes each"
     shown = [[column.text(value) for column, value in zip(table.columns, cells, strict=True)] for cells in table.rows]
-    assert shown[2] == ["4 bits", "both", "50", "49.0 to 51.0", "+50.0%", "90.0%", "–", "10"]
-    assert shown[1][3] == "–" and result.data["style"] == "paper" and result.data["rows"][0]["precision"] == "float32"
+    assert shown[2] == ["4 bits", "both", "–", "50", "49.0 to 51.0", "+50.0%", "90.0%", "–", "10"]
+    assert shown[1][4] == "–" and result.data["style"] == "paper" and result.data["rows"][0]["precision"] == "float32"

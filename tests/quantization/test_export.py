@@ -8,24 +8,27 @@ import onnx
 import pytest
 import torch
 
-from shoal import train
+from shoal import __version__, train
 from shoal.algorithms import make_team
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.inference import Head
-from shoal.inference.codes import safe_bits
+from shoal.inference.codes import layer_codes, safe_bits
+from shoal.inference.correction import Correction, corrected
 from shoal.inference.file import PolicyFile
 from shoal.inference.form import PRECISIONS
 from shoal.policies.export import Wanted, make_jobs, write
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
-from shoal.quantization.export import export_policy, from_team, make_form, refuse_if_wrong
+from shoal.quantization.export import checked, export_policy, from_team, make_form, refuse_if_wrong
 from shoal.replay import Ring
 from shoal.replay.layout import RowLayout
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.loop import Training
 from shoal.training.precision import make_precision
 from shoal.training.snapshot import snapshot
+from tests.inference.policies import few_bits, observations, random_policy
+from tests.inference.simulated import int8_outputs
 from tests.quantization.teams import SMALL, box_spec, choice_spec, states_for, team_outputs
 
 
@@ -276,3 +279,48 @@ def test_choices_that_a_file_does_not_have(tmp_path):
     onnx.save(model, path)
     with pytest.raises(UserError, match="returns a choice that its metadata does not allow"):
         PolicyFile(path).act(x)
+
+
+@pytest.mark.parametrize("precision", ["int8", "static-int8", "packed"])
+def test_without_correction_a_file_has_the_bytes_that_it_always_had(tmp_path, run, precision):
+    policy = load_run(run, {}, False, print)
+    states, source = policy.states(0)
+    facts = {"shoal_version": __version__, "exported_from": policy.name, "states_from": source}
+    portable, path = policy.portable(), tmp_path / "p.onnx"
+    plain = checked(portable, path, precision, states, policy.outputs(states).numpy(), metadata=facts)[1]
+    found = policy.export(str(path), precision, correct_bias=False)
+    assert path.read_bytes() == plain and not found.corrected and found.rounding == "nearest"
+    assert policy.export(str(path), precision).corrected and path.read_bytes() != plain
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "output-error"])
+def test_a_corrected_file_plays_as_the_corrected_policy(tmp_path, rounding):
+    policy = random_policy(agents=2, head="box", hidden=(16, 16))
+    x, visited = observations(policy), observations(policy, 300, seed=2)
+    how = Correction(rounding=rounding)
+    for precision, bits in (("int8", 5), ("packed", 4)):
+        path = tmp_path / f"{precision}.onnx"
+        export_policy(
+            policy, path, precision, x, policy.outputs(x), bits, tolerance=1.0, correction=how, visited=visited
+        )
+        own = corrected(policy, visited, bits, how, by_rows=precision == "int8")
+        if precision == "packed":
+            layers = tuple(replace(layer, weight=_values(layer, bits), quantized=None) for layer in own.layers)
+            expected = replace(own, layers=layers).reference(x)
+        else:
+            expected = own.act_on(int8_outputs(own, x, bits))
+        assert np.allclose(PolicyFile(path).act(x), expected, atol=1e-4)
+
+
+def _values(layer, bits):
+    codes, grid = layer_codes(layer, bits)
+    return grid.values(codes.astype(np.float32))
+
+
+def test_a_policy_that_was_trained_for_few_bits_is_not_corrected(tmp_path):
+    policy = random_policy(hidden=(16, 16))
+    x = observations(policy, 64)
+    policy = few_bits(policy, x)
+    given = (policy, tmp_path / "p.onnx", "static-int8", x, policy.outputs(x))
+    plain, fixed = checked(*given), checked(*given, correction=Correction(), visited=x)
+    assert plain[1] == fixed[1] and not fixed[0].corrected

@@ -2,12 +2,15 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
+from shoal.inference import Head, Linear, Policy
+from shoal.inference.correction import Correction, corrected
 from shoal.inference.grid import value_range
 from shoal.networks import Actors, JointCritics
 from shoal.quantization.affine import Scheme, simulate
@@ -178,3 +181,79 @@ def test_what_cannot_be_quantized_is_refused():
         model[2].weight[0, 0] = float("nan")
     with pytest.raises(UserError, match=r"'2.weight' of the model has NaN"):
         quantized(model, Plan(FOUR))
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Unflatten(1, (4, 1)), nn.Conv2d(4, 3, (1, 2)), nn.Tanh(),
+        nn.Flatten(), nn.Linear(12, 2, bias=True),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "output-error"])
+@pytest.mark.parametrize("plan", [Plan(Scheme(3, per_channel=True), EIGHT), Plan(Scheme(3, "paper"), dynamic=True)])
+@pytest.mark.parametrize("kind", [mlp, convolutions])
+def test_corrected_layers_have_the_means_of_full_precision(kind, plan, rounding):
+    model, x = kind(), torch.randn(200, *((3,) if kind is mlp else (2, 10)))
+    ranges = calibrate(model, lambda model: model(x))
+    raw = quantized(model, plan, ranges)
+    small = quantized(model, plan, ranges, Correction(rounding=rounding), lambda model: model(x))
+    means = [means_of(part, x) for part in (model, raw, small)]
+    for full, nearest, fixed in zip(*means, strict=True):
+        assert torch.allclose(full, fixed, atol=1e-5) and not torch.allclose(full, nearest, atol=1e-3)
+    if rounding == "output-error":
+        errors = [float((model(x) - part(x)).detach().square().mean()) for part in (raw, small)]
+        assert errors[1] < 0.7 * errors[0]
+
+
+def means_of(model, x):
+    """The mean output of every layer, over rows and places."""
+    found = []
+
+    def keep(part, given, y):
+        found.append(y.transpose(0, 1).flatten(1).mean(1))
+
+    hooks = [part.register_forward_hook(keep) for part in model if hasattr(part, "weight")]
+    with torch.no_grad():
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "output-error"])
+def test_a_module_is_corrected_as_its_policy_is(rounding):
+    model, x = mlp(), torch.randn(300, 3)
+    linear = [part for part in model if isinstance(part, nn.Linear)]
+    layers = tuple(
+        Linear(part.weight.detach().T[None].numpy(), part.bias.detach()[None].numpy(), activation)
+        for part, activation in zip(linear, ("tanh", "relu", "none"), strict=True)
+    )
+    policy = Policy(layers, Head("argmax"), (3,), (2,), ("agent",))
+    found = corrected(policy, x[:, None].numpy(), 4, Correction(rounding=rounding))
+    small = quantized(model, Plan(FOUR), None, Correction(rounding=rounding), lambda model: model(x))
+    for layer, part in zip(found.layers, [part for part in small if isinstance(part, nn.Linear)], strict=True):
+        assert np.allclose(layer.bias[0], part.bias.detach(), atol=1e-5)
+        if rounding == "output-error":
+            assert np.allclose(layer.weight[0].T, part.weight.detach(), atol=1e-6)
+
+
+def test_stacked_actors_are_corrected_each_on_its_own_and_others_left_alone():
+    actors, x = Actors(SPEC, (6, 6), "categorical", torch.Generator().manual_seed(0)), torch.randn(2, 100, 4)
+    small = quantized(actors, Plan(Scheme(3, per_channel=True), networks=(1,)), None, Correction(), lambda net: net(x))
+    for before, after in zip(actors.biases, small.biases, strict=True):
+        assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
+    with torch.no_grad():
+        assert torch.allclose(actors(x).mean(1), small(x).mean(1), atol=1e-5)
+
+
+def test_what_cannot_be_corrected():
+    critics = JointCritics(SPEC, (5, 6), 2, torch.Generator())
+    grouped = nn.Sequential(nn.Conv2d(2, 2, 1, groups=2))
+    with pytest.raises(UserError, match="several networks share its input"):
+        find_layers(critics)[0].portable()
+    with pytest.raises(UserError, match="not a plain convolution"):
+        quantized(grouped, Plan(FOUR), None, Correction(), lambda model: model(torch.randn(3, 2, 2, 2)))
+    with pytest.raises(ValueError, match="needs states"):
+        quantized(mlp(), Plan(FOUR), None, Correction())

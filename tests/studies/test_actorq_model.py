@@ -87,7 +87,9 @@ def test_all_tasks(systems, tmp_path):
     # four actors: 0.7 ms of all steps in float32 against a learner that takes 3 ms for 16 inserts
     assert paper["Walker Stand"]["speed_up"] == pytest.approx(1.7 / 4 / (3 / 16 + 0.01), rel=0.03)
     assert paper["Walker Stand"]["same_engine"] == pytest.approx(paper["Walker Stand"]["speed_up"], rel=0.03)
-    assert paper["Walker Stand"]["bottleneck"] == "learner" and paper["Acrobot (Gym)"]["paper"] == pytest.approx(5.41, abs=0.01)
+    assert paper["Walker Stand"]["bottleneck"] == "learner" and paper["Acrobot (Gym)"]["paper"] == pytest.approx(
+        5.41, abs=0.01
+    )
     assert "(geometric mean of 11 tasks); the paper's time to 95 % of the reward: 2.50" in " ".join(found.findings)
     assert "At 32 bits more actors hardly help beyond 16" in " ".join(found.findings)
     wide, narrow = (

@@ -9,6 +9,7 @@ from stable_baselines3 import PPO
 
 from shoal.cli import main
 from shoal.errors import UserError
+from shoal.policies import torch_policy
 from shoal.report.panels import draw_figures
 from shoal.studies import (
     Options,
@@ -44,6 +45,8 @@ def tiny(monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(recipes, "RECIPES", tiny)
     monkeypatch.setattr(ptq_table, "QUICK_EPISODES", 2)
+    monkeypatch.setattr(torch_policy, "STATES", 512)
+    monkeypatch.setattr(torch_policy, "IMAGES", 16)
     monkeypatch.setattr(ptq_table, "QUICK", (("ppo", "CartPole-v1", 64), ("ddpg", "Pendulum-v1", 64)))
 
 
@@ -76,8 +79,12 @@ def test_models_are_trained_once_for_the_table_and_the_bits(tmp_path):
     assert study.tables[0].records()[0]["paper fp32 / fp16 / int8"] == "500 / 500 / 500"
     zips = {path: path.stat().st_mtime_ns for path in (tmp_path / "models").iterdir()}
     assert len(zips) == 3  # two models, one normaliser
+    assert any(said.startswith("per channel, bias: mean |relative error|") for said in study.findings)
+    assert study.tables[0].records()[0]["paper, bias"] is not None
     bits = ran("weight-bits", tmp_path, tmp_path)
-    assert [line["bits"] for line in bits.data["rows"][0]["lines"]] == [32, 16, 7, 5, 3]
+    assert [line["bits"] for line in bits.data["rows"][0]["lines"]] == [32, 16, 7, 7, 5, 5, 3, 3]
+    assert [row["corrected"] for row in bits.tables[0].records()] == ["–", "bias"] * 2
+    assert "With bias corrected: mean |relative error|" in bits.findings[-1]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "models").iterdir()} == zips
 
 
@@ -89,7 +96,7 @@ def test_an_atari_game_of_a_zip_is_measured_end_to_end(tmp_path, capsys):
     assert main([*map(str, words)]) == 0
     study = json.loads(capsys.readouterr().out)
     (row,) = study["data"]["rows"]
-    assert row["algorithm"] == "dqn" and len(row["precisions"]) == 4 and "Paper" in study["findings"][0]
+    assert row["algorithm"] == "dqn" and len(row["precisions"]) == 6 and "Paper" in study["findings"][0]
 
 
 class Frames(gymnasium.Env):
@@ -152,7 +159,7 @@ def test_sentences_of_trained_bits(monkeypatch):
     full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
     assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 6 + 13 * 4)
     monkeypatch.setattr(recipes, "can_play", lambda env: env not in recipes.MUJOCO)
-    assert "Reacher-v5 are left out" in recipes.left_out()[0]
+    assert "Reacher-v5 are left out" in recipes.left_out()[0] and len(recipes.left_out()) == 1
     assert len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 5 + 13 * 4)
 
 
@@ -218,6 +225,39 @@ def test_sentences_of_weight_bits():
     assert weight_bits.sentence(row) == "ppo: 100.0 in float32, within 5 % down to 4 bits; above it at 8 bits."
     cost = {"cell": "ddpg", "lines": [line(32, -100.0), line(8, -106.0)]}
     assert "down to float32." in weight_bits.sentence(cost)
+
+
+def test_corrected_lines_of_weight_bits():
+    lines = [line(32, 100.0), line(16, 100.0), line(4, 50.0) | {"relative_error": 0.5}]
+    lines.append(line(4, 98.0) | {"relative_error": 0.02, "corrected": True, "rounding": "output-error"})
+    row = {"cell": "dqn", "lines": lines}
+    assert weight_bits.hows_of(row) == ["–", "bias and rounding"]
+    assert [found.return_mean for found in weight_bits.lines_of(row, "bias and rounding")] == [100.0, 100.0, 98.0]
+    raw, fixed = weight_bits.mean_errors([row])
+    assert "50.0% at 4 bits" in raw and fixed.startswith("With bias and rounding corrected: mean |relative error| 2.0%")
+    assert [series.values[-1] for series in weight_bits.panel_of(row).series] == [50.0, 98.0]
+    older = [{"precision": name, **dict(list(line(8, 1.0).items())[1:])} for name in ("float32", "int8 (an output)")]
+    found = {"precisions": older}
+    assert ptq_table.own(found, ptq_table.CHANNELS).precision == "int8 (an output)"
+    assert ptq_table.own(found, ptq_table.CHANNELS, ptq_table.BIAS) is None
+
+
+def test_models_of_earlier_versions_are_found(monkeypatch):
+    """Their names hold a digest of the recipe."""
+    monkeypatch.setattr(recipes, "RECIPES", RECIPES)
+    assert recipes.digest_of("dqn", "CartPole-v1") == "a5c27acf06"
+    assert recipes.digest_of("a2c", "Walker2d-v5") == "dc02cc0741"
+
+
+def test_bipedal_walkers_need_their_library(monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", RECIPES)
+    walkers = [cell.name for cell in ptq_table.cells(False, Options()) if "Bipedal" in cell.name]
+    assert walkers == [f"{algorithm} BipedalWalker-v3" for algorithm in ("a2c", "ppo", "ddpg")]
+    assert ptq_table.paper_of("BipedalWalker-v3", "ppo") == (304, 280, 291)
+    monkeypatch.setattr(recipes.importlib.util, "find_spec", lambda name: None if name == "Box2D" else True)
+    (said,) = recipes.left_out()
+    assert said.startswith("BipedalWalker-v3 is left out: box2d is not installed; ") and "'.[box2d]'" in said
+    assert not any("Bipedal" in cell.name for cell in ptq_table.cells(False, Options()))
 
 
 def test_sentences_of_the_table():

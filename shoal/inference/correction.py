@@ -1,0 +1,178 @@
+"""Corrections of a quantized policy on recorded states, without training.
+
+Bias correction: rounding shifts the mean of every pre-activation, and a shift of the outputs by more than the gap
+between two actions changes the choice. Each layer's bias is moved so that the mean over the states is again that of
+full precision. Layers are corrected in order: a layer's input is what the corrected layers before it give.
+
+Rounding by output error: weights are rounded one input after the other, and the weights of the inputs that are still
+to come make up for the error in the layer's outputs over the states (closed form, as in GPTQ: Frantar et al.). What is
+approximated is the full-precision output, given the input that the rounded layers before it give.
+
+Without torch.
+Shape letters: B states, N agents, O observation, R rows of a product, I inputs of a layer, U its outputs.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import check_choice
+from shoal.inference.codes import layer_codes
+from shoal.inference.grid import Grid
+from shoal.inference.layers import Array, Layer, Linear, Quantized, as_matrix, layer_rows, run_layer
+from shoal.inference.policy import Policy
+
+Wide = NDArray[np.float64]
+Rounding = Literal["nearest", "output-error"]
+ROUNDINGS: tuple[Rounding, ...] = ("nearest", "output-error")
+STATES, IMAGES = 4096, 256
+"""States that a policy is corrected on; fewer where they are images, of which each has many rows."""
+DAMPING = 0.01
+"""Added to the diagonal of the inputs' second moments, as a share of its mean: inputs that never vary stay harmless."""
+BLOCK = 64
+"""Inputs between two updates of all weights that are still to be rounded."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What is corrected on recorded states."""
+
+    bias: bool = True
+    """Move the biases."""
+    rounding: Rounding = "nearest"
+    """How weights are rounded."""
+
+    def __post_init__(self) -> None:
+        check_choice("--rounding", self.rounding, ROUNDINGS)
+
+    def __bool__(self) -> bool:
+        """Whether it needs states at all."""
+        return self.bias or self.rounding != "nearest"
+
+
+BIAS, NOTHING = Correction(), Correction(bias=False)
+
+
+def corrected(policy: Policy, states: Array, bits: int, correction: Correction = BIAS, by_rows: bool = False) -> Policy:
+    """The policy with biases, and with output-error rounding weights, for playing with weights of so many bits.
+
+    Layers that are frozen to input grids are played with those. Weights stay as they are where they are rounded to the
+    nearest code, which is left to whoever plays the policy; otherwise they lie on the grids that the layers then have.
+
+    Args:
+        policy: A policy as it is played.
+        states: (B, N, O) that it visits in full precision.
+        bits: Bits of the weights.
+        correction: What to correct.
+        by_rows: Inputs without a frozen grid are rounded to 8 bits, each row on its own, as int8 engines do.
+
+    """
+    x = narrow = policy.network_input(states, np.float32)
+    layers = []
+    for layer in policy.layers:
+        narrow = _rounded_input(layer, narrow, by_rows)
+        weight, own = corrected_layer(layer, x, narrow, bits, correction, policy.image)
+        layers.append(own)
+        x = run_layer(layer, x, np.float32, False, policy.image)
+        played = replace(own, weight=weight, quantized=None)
+        narrow = run_layer(played, narrow, np.float32, False, policy.image)
+    return replace(policy, layers=tuple(layers))
+
+
+def corrected_layer(
+    layer: Layer, x: Array, narrow: Array, bits: int, correction: Correction, image: tuple[int, int, int] | None
+) -> tuple[Array, Layer]:
+    """The weights that are played, and the layer corrected for its input in full precision and in low precision."""
+    codes, grid = layer_codes(layer, bits)
+    weight, own = np.multiply(codes, grid.scale, dtype=np.float32), layer
+    if correction.rounding == "output-error":
+        weight = output_rounded(layer, grid, x, narrow, correction.bias, image)
+        frozen = None if layer.quantized is None else layer.quantized.input
+        own = replace(layer, weight=weight, quantized=Quantized(grid, frozen))
+    if correction.bias:
+        own = replace(own, bias=moved_bias(layer, weight, x, narrow, image))
+    return weight, own
+
+
+def moved_bias(
+    layer: Layer, weight: Array, x: Array, narrow: Array, image: tuple[int, int, int] | None = None
+) -> Array:
+    """The bias with which `weight` on `narrow` inputs gives the mean pre-activations of the layer on x, (N, B, …)."""
+    before = _mean_row(layer, x, image) @ as_matrix(layer.weight)
+    after = _mean_row(layer, narrow, image) @ as_matrix(weight)
+    return layer.bias + (before - after).reshape(layer.bias.shape)
+
+
+def output_rounded(
+    layer: Layer, grid: Grid, x: Array, narrow: Array, centred: bool, image: tuple[int, int, int] | None = None
+) -> Array:
+    """The layer's weights, each agent's rounded by output error to a grid, for inputs (N, B, …)."""
+    rows, narrow_rows = (layer_rows(layer, seen, image) for seen in (x, narrow))
+    agents, found = len(rows), []
+    scales, zeros = (part.reshape(agents, 1, -1) for part in (grid.scale, grid.zero_point))
+    for n, weight in enumerate(as_matrix(layer.weight)):
+        own = replace(grid, scale=scales[n], zero_point=zeros[n])
+        found.append(round_by_output(weight, own, rows[n], narrow_rows[n], centred))
+    return np.stack(found) if isinstance(layer, Linear) else found[0].T.reshape(layer.weight.shape).copy()
+
+
+def round_by_output(weight: Array, grid: Grid, rows: Array, narrow: Array, centred: bool = True) -> Array:
+    """Weights (I, U) on a grid whose products with the `narrow` rows (R, I) are near those in full precision.
+
+    Args:
+        weight: The weights in full precision.
+        grid: Its scales are (1, U) or (1, 1).
+        rows: The layer's input in full precision.
+        narrow: The same as the rounded layers before it give it, and rounded itself if it will be.
+        centred: The bias makes up for the mean error, so that only deviations count.
+
+    """
+    before, after = (seen - seen.mean(0) if centred else seen for seen in (rows, narrow))
+    moments = (after.T @ after).astype(np.float64) / len(after)  # (I, I)
+    crossed = (after.T @ before).astype(np.float64) / len(after)
+    extra = DAMPING * np.trace(moments) / len(moments)
+    if not extra > 0:  # an input that never varies: every rounding is as good
+        return np.asarray(grid.round(weight.astype(np.float64)), np.float32)
+    damped = moments + extra * np.eye(len(moments))
+    # the least-squares weights for the narrow rows, drawn to the original ones where the rows decide nothing
+    wide = weight.astype(np.float64)
+    target = wide + np.linalg.solve(damped, (crossed - moments) @ wide)
+    return np.asarray(_in_sequence(target, grid, damped), np.float32)
+
+
+def _in_sequence(weight: Wide, grid: Grid, moments: Wide) -> Wide:
+    """Round the weights of one input after the other; those still to come make up for each error.
+
+    With the upper factor F of the inverse moments = F^T F, the best change of the later weights j for an error e of
+    input i is -F[i, j] / F[i, i] e. Inputs that matter most go first, while most others can still make up for them.
+    """
+    order = np.argsort(-np.diag(moments), kind="stable")
+    left = weight[order]
+    factor = np.linalg.cholesky(np.linalg.inv(moments[np.ix_(order, order)])).T
+    rounded = np.empty_like(left)
+    for begin in range(0, len(left), BLOCK):
+        end = min(begin + BLOCK, len(left))
+        errors = np.empty_like(left[begin:end])
+        for i in range(begin, end):
+            rounded[i] = grid.round(left[i : i + 1])[0]
+            errors[i - begin] = (left[i] - rounded[i]) / factor[i, i]
+            left[i + 1 : end] -= factor[i, i + 1 : end, None] * errors[i - begin]
+        left[end:] -= factor[begin:end, end:].T @ errors
+    restored = np.empty_like(rounded)
+    restored[order] = rounded
+    return restored
+
+
+def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None) -> Array:
+    """(N, 1, I): the mean over states and, of a convolution, places; products are linear, so the mean goes first."""
+    mean = x.mean(1, np.float64, keepdims=True)
+    return np.asarray(layer_rows(layer, mean, image).mean(1, keepdims=True), np.float32)
+
+
+def _rounded_input(layer: Layer, x: Array, by_rows: bool) -> Array:
+    """A layer's input as it is played."""
+    if layer.quantized is not None and layer.quantized.input is not None:
+        return np.asarray(layer.quantized.input.round(x))
+    return np.asarray(Grid.of_numbers(x, 8, keep=(0, 1)).round(x)) if by_rows else x
