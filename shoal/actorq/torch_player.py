@@ -1,5 +1,6 @@
 """An actor's player in PyTorch: the very networks and noise of the loop without actors, so the very same actions."""
 
+import numpy as np
 import torch
 
 from shoal.actorq.broadcast import from_payload, shapes
@@ -45,7 +46,8 @@ class TorchPlayer:
 
     def load(self, payload: Bytes) -> None:
         """Copy other numbers over the present ones."""
-        numbers = torch.from_numpy(from_payload(self.policy, payload, self.bits))
+        # torch takes no array that is read-only, as one is that all actors of a node share
+        numbers = torch.from_numpy(np.require(from_payload(self.policy, payload, self.bits), requirements="W"))
         at = 0
         for parameter in self.actors.flat:
             parameter.copy_(numbers[at : at + parameter.numel()].view(parameter.shape))

@@ -9,8 +9,9 @@ from shoal.actorq.collector import ActorCollector
 from shoal.actorq.learner import ActorLearner
 from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
-from shoal.actorq.system import ActorSystem
+from shoal.actorq.system import ActorSystem, Playing
 from shoal.algorithms.team import Team
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
@@ -27,6 +28,8 @@ __all__ = ["build_parts", "compile_loops"]
 
 CHUNK = 64
 """Transitions of a chunk, about."""
+CALL = 100
+"""Steps that an actor on a cluster plays per call."""
 
 
 def build_parts(config: TrainConfig, device: torch.device) -> Parts:
@@ -41,11 +44,20 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     if config.max_times_sampled is not None:
         check_draws(config, parts.env.spec.agents, parts.ring.capacity)
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
-    system = ActorSystem(config, parts.env.spec, policy, play, steps)
+    system = make_system(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
     team = parts.team
     parts = dataclasses.replace(parts, config=config, collector=collector)
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
+
+
+def make_system(config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, steps: int) -> Playing:
+    """Actors in processes of this machine, or on a Ray cluster; Ray is imported only for that."""
+    if config.cluster is None:
+        return ActorSystem(config, spec, policy, play, steps)
+    from shoal.actorq.cluster import ClusterSystem
+
+    return ClusterSystem(config, spec, policy, play, steps)
 
 
 def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
@@ -70,7 +82,12 @@ def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
 
 
 def chunk_steps(config: TrainConfig) -> int:
-    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played."""
+    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played.
+
+    On a cluster a chunk is a call, long enough for the call itself to cost little.
+    """
+    if config.cluster is not None:
+        return CALL
     return max(1, min(config.pull_every, CHUNK // config.copies))
 
 
