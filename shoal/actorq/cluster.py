@@ -96,6 +96,7 @@ class ClusterSystem:
         self._waiting: tuple[Array, int] | None = None  # the newest numbers, if the quantizer does not have them yet
         self._converting: Conversion | None = None
         self._newest: tuple[Any, int, int] | None = None  # payload, number and version of what actors are handed
+        self._connected = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     # ---- what the learner asks for -----------------------------------------------------------------------------------
@@ -140,12 +141,13 @@ class ClusterSystem:
 
     def close(self) -> None:
         """Leave the cluster: what was started for this run ends, a local Ray whole."""
-        if self._quantizer is not None or self.ray.is_initialized():
-            self._quantizer = self._newest = self._converting = None
-            for post in self.posts:
-                post.handle = None
-                post.calls.clear()
+        self._quantizer = self._newest = self._converting = None
+        for post in self.posts:
+            post.handle = None
+            post.calls.clear()
+        if self._connected:
             self.ray.shutdown()
+            self._connected = False
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -242,11 +244,11 @@ class ClusterSystem:
             }
         else:
             check_answers(address)
+        self._connected = True
         try:
             with own_signals():
                 ray.init(address=address, **settings)
         except Exception as error:
-            ray.shutdown()
             what = "Ray cannot be started here" if address == "local" else f"--cluster {address} cannot be used"
             raise UserError(f"{what}: {in_a_line(error)}.") from None
 
@@ -329,10 +331,8 @@ def check_nodes(ray: Any) -> None:
 
 def fault(what: str, error: Any) -> Exception:
     """What `remote.reported` told, as an exception of the learner's."""
-    told = getattr(error.cause, "args", ())
-    if len(told) == 2 and told[0] == USERS:
-        return UserError(f"The {what} failed: {told[1]}")
-    return RuntimeError(f"the {what} failed:\n{told[1] if len(told) == 2 else error}")
+    kind, text = error.cause.args if len(error.cause.args) == 2 else ("", error)
+    return UserError(f"The {what} failed: {text}") if kind == USERS else RuntimeError(f"the {what} failed:\n{text}")
 
 
 def in_a_line(error: Exception) -> str:

@@ -184,7 +184,8 @@ class ActorCollector:
         """Which side the other waits for, and the shares of the time that the learner and the actors waited."""
         now = time.monotonic()
         passed = max(now - (now if self._begun is None else self._begun), 1e-9)
-        waited = (self._actors_waited() - self._waited_before) / (passed * self.config.actors)
+        # a cluster's actors report a wait when it is over, one from before the first chunk among them
+        waited = min((self._actors_waited() - self._waited_before) / (passed * self.config.actors), 1.0)
         learner = self.waited / passed
         return ("actors" if learner > waited else "learner"), learner, waited
 

@@ -55,7 +55,7 @@ def run(tasks: Sequence[str] = tuple(TASKS), seconds: float = SECONDS) -> list[R
 
 def _rows(task: str, seconds: float) -> list[Row]:
     kinds = KINDS if "critic_hidden" in TASKS[task] else SMALL_KINDS
-    rows = [_measured(task, engine, precision, seconds) for engine, precision in kinds]
+    rows = [measured(task, TASKS[task], engine, precision, seconds) for engine, precision in kinds]
     base = rows[0]["env_steps_per_second"]
     own = {row["engine"]: row["env_steps_per_second"] for row in rows if row["precision"] == "float32"}
     for row in rows:
@@ -65,9 +65,9 @@ def _rows(task: str, seconds: float) -> list[Row]:
     return rows
 
 
-def _measured(task: str, engine: str, precision: str, seconds: float) -> Row:
+def measured(task: str, settings: dict[str, Any], engine: str, precision: str, seconds: float) -> Row:
     """Run one kind of actor for some seconds."""
-    settings = {"copies": 1, "warmup": 300, "episodes": 10**7, "threads": 1, "capacity": 100_000, **TASKS[task]}
+    settings = {"copies": 1, "warmup": 300, "episodes": 10**7, "threads": 1, "capacity": 100_000, **settings}
     config = TrainConfig(
         actors=1,
         actor_engine=engine,  # type: ignore[arg-type]

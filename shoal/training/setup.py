@@ -38,8 +38,9 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     own = TrainConfig(algorithm=asked.algorithm)
     default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
-    moved = {"threads": asked.threads or stored.threads, "cluster": asked.cluster or stored.cluster}
-    return dataclasses.replace(stored, out=asked.out, **moved)
+    return dataclasses.replace(
+        stored, out=asked.out, threads=asked.threads or stored.threads, cluster=asked.cluster or stored.cluster
+    )
 
 
 def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -70,10 +72,10 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
         os.kill(ask(system, lambda actor: __import__("os").getpid())[1], signal.SIGKILL)
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    result, system, line = run(nodes, tmp_path, meddle, episodes=4_000, actor_precision="int8", actor_engine="native")
+    result, system, line = run(nodes, tmp_path, meddle, episodes=2_000, actor_precision="int8", actor_engine="native")
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert seen[0] != seen[1] and seen[2:] == ["1", "1"]
-    assert result.finished and result.episodes >= 4_000 and result.updates > 5
+    assert result.finished and result.episodes >= 2_000 and result.updates > 5
     assert system.replaced == line["actors/replaced"] == 2 and line["actors/refused"] == 0
     assert line["actors/bytes_per_pull"] == Play("native", "int8", 8, 2).payload(*payload_of(system)).nbytes
     assert line["actors/lag_mean"] >= 0 and line["actors/step_us"] > 0 and line["actors/pull_ms"] > 0
@@ -89,10 +91,10 @@ def payload_of(system):
 
 def test_a_node_is_killed_and_the_run_completes(nodes, tmp_path):
     result, system, _ = run(
-        nodes, tmp_path, lambda system: nodes.remove_node(nodes.other, allow_graceful=False), episodes=4_000
+        nodes, tmp_path, lambda system: nodes.remove_node(nodes.other, allow_graceful=False), episodes=2_000
     )
     nodes.other = nodes.add_node(**NODE)
-    assert result.finished and result.episodes >= 4_000 and system.replaced >= 1
+    assert result.finished and result.episodes >= 2_000 and system.replaced >= 1
 
 
 def test_a_world_that_raises_ends_the_run_with_its_traceback(nodes, tmp_path, monkeypatch):
@@ -111,8 +113,10 @@ def test_a_world_that_raises_ends_the_run_with_its_traceback(nodes, tmp_path, mo
         run(nodes, tmp_path, env="gym:thin_ice:Broken-v0", episode_length=None, episodes=10_000)
 
 
-def test_a_run_that_is_stopped_is_resumed_without_a_cluster_or_with_another(nodes, tmp_path):
-    """A local Ray whose learner is killed is gone with it."""
+def test_a_local_ray_is_gone_with_its_learner_and_the_run_resumed_on_another(nodes, tmp_path, monkeypatch, request):
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: Ray's sockets are in it
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     words = (
         "train --actors 1 --cluster local --episodes 2000000 --copies 2 --episode-length 5 --warmup 40 --batch 16 "
         "--hidden 8 8 --update-every 8 --evaluate-episodes 0 --no-tensorboard --threads 1 --checkpoint-every 20 --quiet"
@@ -128,7 +132,7 @@ def test_a_run_that_is_stopped_is_resumed_without_a_cluster_or_with_another(node
     assert len(started) > 3
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60  # its processes look for each other now and then
     while any(alive(pid) for pid in started) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in started)
