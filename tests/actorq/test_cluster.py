@@ -1,5 +1,6 @@
 """Runs with actors on a real Ray of two nodes on one machine: faults and kills, wrong addresses and settings."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,7 @@ from shoal.actorq.board import Board
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.player import Play, make_player
 from shoal.actorq.shared import SharedMemory
+from shoal.bench import cluster as bench
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.inference.policy import Exploration
@@ -132,16 +134,28 @@ def test_a_local_ray_is_gone_with_its_learner_and_the_run_resumed_on_another(nod
     assert len(started) > 3
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 60  # its processes look for each other now and then
-    while any(alive(pid) for pid in started) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while (left := [pid for pid in started if alive(pid)]) and not agents(left) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(alive(pid) for pid in started)
+    assert agents(left)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert said.read_text() == ""
     meddler = Meddler(lambda system: os.kill(os.getpid(), signal.SIGINT), after=0)
     config = TrainConfig(out=str(tmp_path / "run"), actors=1, cluster=nodes.address)
     result = train(config, resume=True, observer=meddler)
     assert result.signal == signal.SIGINT and result.episodes > 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["cluster"] == nodes.address
+
+
+def agents(pids):
+    """Whether these are Ray's agents of a node, which try for a minute to report the end of what started them."""
+    try:
+        names = [Path(f"/proc/{pid}/comm").read_text() for pid in pids]
+    except OSError:  # one of them has just ended
+        return False
+    return all(name.startswith(("ray::DashboardA", "ray::RuntimeEnv")) for name in names)
 
 
 def descendants(pid):
@@ -170,6 +184,17 @@ def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
     finally:
         nodes.remove_node(bare)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_bench_has_a_row_for_each_transport(nodes, monkeypatch):
+    small = {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8), "pull_every": 20}
+    monkeypatch.setattr(bench, "TASKS", {"small": small})
+    monkeypatch.setattr(bench, "TRANSPORTS", {"shared memory": None, "ray": nodes.address})
+    rows = bench.run(("small",), seconds=0.5)
+    assert [row["transport"] for row in rows] == ["shared memory", "ray"]
+    assert rows[0]["ratio"] == 1 and rows[0]["bytes_per_pull"] == rows[1]["bytes_per_pull"] > 0
+    assert rows[1]["ratio"] == rows[1]["env_steps_per_second"] / rows[0]["env_steps_per_second"] > 0
+    assert set(rows[0]) == set(rows[1]) == set(bench.Row.__annotations__)
 
 
 def test_addresses_where_no_cluster_is(monkeypatch, tmp_path, shoal):
