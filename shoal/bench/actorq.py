@@ -65,8 +65,10 @@ def _rows(task: str, seconds: float) -> list[Row]:
     return rows
 
 
-def measured(task: str, settings: dict[str, Any], engine: str, precision: str, seconds: float) -> Row:
-    """Run one kind of actor for some seconds."""
+def measured(
+    task: str, settings: dict[str, Any], engine: str, precision: str, seconds: float, first: int = FIRST
+) -> Row:
+    """Run one kind of actor for some seconds, after its first steps."""
     settings = {"copies": 1, "warmup": 300, "episodes": 10**7, "threads": 1, "capacity": 100_000, **settings}
     config = TrainConfig(
         actors=1,
@@ -81,7 +83,7 @@ def measured(task: str, settings: dict[str, Any], engine: str, precision: str, s
     training.learner.publish()
     collector.begin()
     try:
-        _play(training, lambda: collector.system.board.count(1, "steps") >= FIRST)
+        _play(training, lambda: collector.system.board.count(1, "steps") >= first)
         before = _counts(training)
         end = time.perf_counter() + seconds
         _play(training, lambda: time.perf_counter() >= end)
