@@ -47,9 +47,9 @@ def nodes():
         found.shutdown()
 
 
-def run(nodes, folder, meddle=None, **settings):
+def run(nodes, folder, meddle=None, after=60, **settings):
     """A small run on the two nodes."""
-    meddler = Meddler(meddle)
+    meddler = Meddler(meddle, after)
     config = dataclasses.replace(ACTORS, actors=2, cluster=nodes.address, out=str(folder / "run"), **settings)
     result = train(config, observer=meddler)
     return (
@@ -64,7 +64,7 @@ def ask(system, question):
     return system.ray.get([post.handle.__ray_call__.remote(question) for post in system.posts])
 
 
-def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_path):
+def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_path, capfd):
     seen = []
 
     def meddle(system):
@@ -74,14 +74,16 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
         os.kill(ask(system, lambda actor: __import__("os").getpid())[1], signal.SIGKILL)
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    result, system, line = run(nodes, tmp_path, meddle, episodes=2_000, actor_precision="int8", actor_engine="native")
+    result, system, line = run(
+        nodes, tmp_path, meddle, 4_000, episodes=3_000, actor_precision="int8", actor_engine="native"
+    )
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert seen[0] != seen[1] and seen[2:] == ["1", "1"]
-    assert result.finished and result.episodes >= 2_000 and result.updates > 5
+    assert result.finished and result.episodes >= 3_000 and result.updates > 5
     assert system.replaced == line["actors/replaced"] == 2 and line["actors/refused"] == 0
     assert line["actors/bytes_per_pull"] == Play("native", "int8", 8, 2).payload(*payload_of(system)).nbytes
     assert line["actors/lag_mean"] >= 0 and line["actors/step_us"] > 0 and line["actors/pull_ms"] > 0
-    assert not system.ray.is_initialized()
+    assert not system.ray.is_initialized() and capfd.readouterr() == ("", "")
 
 
 def payload_of(system):
