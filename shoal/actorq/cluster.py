@@ -249,8 +249,12 @@ class ClusterSystem:
             with own_signals():
                 ray.init(address=address, **settings)
         except Exception as error:
-            what = "Ray cannot be started here" if address == "local" else f"--cluster {address} cannot be used"
-            raise UserError(f"{what}: {in_a_line(error)}.") from None
+            if address == "local":
+                raise UserError(f"Ray cannot be started here: {in_a_line(error)}.") from None
+            raise UserError(
+                f"--cluster {address} cannot be used from here; this machine must be a node of it, with the same "
+                f"versions of Ray and Python: {in_a_line(error)}."
+            ) from None
 
     def _store_bytes(self) -> int:
         """Room for every chunk and version that can be on its way in a local Ray, twice."""
@@ -270,6 +274,9 @@ def import_ray() -> Any:
     """Ray, with its usage reports off, and with nothing of its nodes' messages on the screen."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns about its own plans
+    os.environ.setdefault(
+        "RAY_gcs_server_request_timeout_seconds", "20"
+    )  # not a minute, where no node is on this machine
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # each line that it would print
     try:
         import ray
