@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -314,27 +315,31 @@ def check_nodes(ray: Any) -> None:
             return "", str(error)
 
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    asked = [
-        ray.remote(found)
-        .options(num_cpus=0, max_retries=0, scheduling_strategy=affinity(node["NodeID"], soft=False))
-        .remote()
-        for node in nodes
-    ]
-    answered = ray.wait(asked, num_returns=len(asked), timeout=CHECK)[0]
-    for node, answer in zip(nodes, asked, strict=True):
-        name = f"The node {node['NodeManagerAddress']}"
-        if answer not in answered:
-            raise UserError(f"{name} of the cluster does not answer.")
-        try:
-            version, digest = ray.get(answer)
-        except ray.exceptions.RayError as error:
-            raise UserError(f"{name} of the cluster cannot be used: {in_a_line(error)}.") from None
-        if not version:
-            raise UserError(f"{name} has no Shoal ({digest}); install the learner's version, {__version__}, there.")
-        if (version, digest) != (__version__, source_digest()):
-            other = f"Shoal {version}" if version != __version__ else f"another Shoal {version} (its source differs)"
-            raise UserError(f"{name} has {other}, but the learner {__version__}; install the same on each node.")
+    task = ray.remote(num_cpus=0, max_retries=0)(found)
+    begun, checked = time.monotonic(), set[str]()
+    while nodes := [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in checked]:
+        asked = [task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote() for node in nodes]
+        answered = ray.wait(asked, num_returns=len(asked), timeout=CHECK)[0]
+        for node, answer in zip(nodes, asked, strict=True):
+            name = f"The node {node['NodeManagerAddress']}"
+            if answer not in answered:
+                raise UserError(f"{name} of the cluster does not answer.")
+            try:
+                check_same(name, *ray.get(answer))
+                checked.add(node["NodeID"])
+            except ray.exceptions.RayError as error:  # it has only just joined, or it is leaving
+                if time.monotonic() - begun > CHECK:
+                    raise UserError(f"{name} of the cluster cannot be used: {in_a_line(error)}.") from None
+                time.sleep(0.2)
+
+
+def check_same(name: str, version: str, digest: str) -> None:
+    """Refuse a node without Shoal (no version, and why), or with another one than the learner's."""
+    if not version:
+        raise UserError(f"{name} has no Shoal ({digest}); install the learner's version, {__version__}, there.")
+    if (version, digest) != (__version__, source_digest()):
+        other = f"Shoal {version}" if version != __version__ else f"another Shoal {version} (its source differs)"
+        raise UserError(f"{name} has {other}, but the learner {__version__}; install the same on each node.")
 
 
 def fault(what: str, error: Any) -> Exception:
