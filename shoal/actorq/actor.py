@@ -10,7 +10,7 @@ from shoal.actorq.child import live, reporting
 from shoal.actorq.chunks import Chunk, ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play, Player, make_player
 from shoal.actorq.shared import SharedMemory
-from shoal.actorq.versions import Versions
+from shoal.actorq.versions import Versions, VersionSource
 from shoal.envs.base import VectorEnv
 from shoal.inference.policy import Policy
 from shoal.training.config import TrainConfig
@@ -31,21 +31,28 @@ def run(told: dict[str, Any]) -> None:
     board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
     payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
     template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
-    policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
-    config = TrainConfig(**told["config"])
-    play = Play(**told["play"])
-    env = build_env(config, config.copies, told["world_seed"], config.stagger)
-    player = make_player(policy, play, env.spec, told["noise_seed"])
+    policy = template.array("u1", (told["policy_bytes"],)).tobytes()
     chunks = SharedMemory(told["chunks"]["size"], told["chunks"]["descriptor"])
-    queue = ChunkQueue(chunks, ChunkLayout.of(env.spec, config.copies, told["chunk_steps"]), told["slots"])
-    versions = Versions(payloads, told["payload_bytes"])
-    actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, told["lockstep"])
-    actor.deviation = told["deviation"]
+    actor = make_actor(told, policy, chunks, Versions(payloads, told["payload_bytes"]), board)
     live(board, told["index"])  # only now: importing torch may block the interpreter for seconds
     try:
         actor.play()
     except Stop:
-        env.close()
+        actor.env.close()
+
+
+def make_actor(
+    told: dict[str, Any], policy: bytes, chunks: SharedMemory | None, versions: VersionSource, board: Board
+) -> "Actor":
+    """The actor that is described; with memory for its queue of its own where none is given."""
+    config = TrainConfig(**told["config"])
+    env = build_env(config, config.copies, told["world_seed"], config.stagger)
+    player = make_player(Policy.from_bytes(policy), Play(**told["play"]), env.spec, told["noise_seed"])
+    layout = ChunkLayout.of(env.spec, config.copies, told["chunk_steps"])
+    queue = ChunkQueue(chunks or SharedMemory(ChunkQueue.nbytes(layout, told["slots"])), layout, told["slots"])
+    actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, config.lockstep)
+    actor.deviation = told["deviation"]
+    return actor
 
 
 class Actor:
@@ -56,7 +63,7 @@ class Actor:
         env: VectorEnv,
         player: Player,
         queue: ChunkQueue,
-        versions: Versions,
+        versions: VersionSource,
         board: Board,
         index: int,
         pull_every: int,
@@ -68,24 +75,29 @@ class Actor:
         self.deviation: float | None = None
         """Of this actor's noise; None: as the learner has it on the board."""
         self._next_pull = 0
+        self._observation: Any = None
 
     def play(self) -> None:
         """Send one chunk after another, until told to stop."""
-        observation = self.env.reset()
-        begins = True
         while True:
             if self.lockstep:
                 self._wait_for(lambda: self.board.round > self.queue.sent)
-            chunk = self._free_chunk()
-            chunk.first[...] = observation
-            chunk.fresh[...] = self.env.episode_step == 0
-            steps = len(chunk.actions)
-            for t in range(steps):
-                if self.steps >= self._next_pull:
-                    self.pull()
-                observation = self._step(t, chunk, observation)
-            self.queue.send(steps, begins)
-            begins = False
+            self.play_chunk()
+
+    def play_chunk(self) -> None:
+        """Play one chunk and send it."""
+        begins = self._observation is None
+        observation = self.env.reset() if begins else self._observation
+        chunk = self._free_chunk()
+        chunk.first[...] = observation
+        chunk.fresh[...] = self.env.episode_step == 0
+        steps = len(chunk.actions)
+        for t in range(steps):
+            if self.steps >= self._next_pull:
+                self.pull()
+            observation = self._step(t, chunk, observation)
+        self.queue.send(steps, begins)
+        self._observation = observation
 
     def pull(self) -> None:
         """Take the newest version; the very first one is waited for."""

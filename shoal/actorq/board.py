@@ -1,6 +1,7 @@
 """The board: a few numbers of every process that all processes see. Each number has one writer."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.actorq.shared import LINE, SharedMemory
 
@@ -72,3 +73,15 @@ class Board:
     def spend(self, child: int, name: str, seconds: float) -> None:
         """Add to one of a child's SECONDS."""
         self._seconds[child, SECONDS.index(name)] += seconds
+
+    def take(self, child: int) -> NDArray[np.uint8]:
+        """A child's counts and seconds as bytes, for a board elsewhere; here they start again at 0."""
+        lines = np.concatenate([self._counts[child].view(np.uint8), self._seconds[child].view(np.uint8)])
+        self._counts[child], self._seconds[child] = 0, 0
+        return lines
+
+    def give(self, child: int, lines: NDArray[np.uint8]) -> None:
+        """Add what `take` took from another board."""
+        counts, seconds = lines.reshape(2, LINE)
+        self._counts[child] += np.frombuffer(counts.tobytes(), np.int64)
+        self._seconds[child] += np.frombuffer(seconds.tobytes(), np.float64)

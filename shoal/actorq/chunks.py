@@ -17,15 +17,20 @@ from shoal.envs.base import EnvSpec, Step
 
 CHUNK = 64
 """Transitions of a chunk, about."""
+CALL = 100
+"""Steps that an actor on a cluster plays per call."""
 NUMBER, STEPS, BEGINS, CHECKSUM = range(4)
 """Whole numbers in front of each chunk."""
 ATTEMPTS = 10
 """Looks at a chunk before it is called damaged: on some processors its number can be seen before its contents."""
 
 
-def steps_per_chunk(pull_every: int, copies: int) -> int:
-    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played."""
-    return max(1, min(pull_every, CHUNK // copies))
+def steps_per_chunk(pull_every: int, copies: int, cluster: bool = False) -> int:
+    """Steps of a chunk: short enough to be learned from soon, never longer than a version is played.
+
+    On a cluster a chunk is a call, long enough for the call itself to cost little.
+    """
+    return CALL if cluster else max(1, min(pull_every, CHUNK // copies))
 
 
 class Chunk(NamedTuple):
@@ -115,13 +120,14 @@ class ChunkQueue:
         self._lost = False
         self._head = memory.array(np.int64, (1,), offset)  # chunks put in, counted by the actor
         self._tail = memory.array(np.int64, (1,), offset + LINE)  # chunks taken out, counted by the learner
-        self._headers, self._arrays, self._words = [], [], []
+        self._headers, self._arrays, self._words, self._whole = [], [], [], []
         for k in range(slots):
             at = offset + 2 * LINE + k * layout.nbytes
             self._headers.append(memory.array(np.int64, (LINE // 8,), at))
             fields = layout.fields.items()
             self._arrays.append({name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in fields})
             self._words.append(memory.array(np.uint64, ((layout.nbytes - LINE) // 8,), at + LINE))
+            self._whole.append(memory.array(np.uint8, (layout.nbytes,), at))
 
     @staticmethod
     def nbytes(layout: ChunkLayout, slots: int) -> int:
@@ -175,6 +181,24 @@ class ChunkQueue:
         """The chunk that `next` gave is taken in; its slot is free again."""
         self._tail[0] += 1
         self._lost = False
+
+    # ---- between queues on two machines ------------------------------------------------------------------------------
+
+    def start_at(self, number: int) -> None:
+        """Count on from this number: the actor before has sent so many chunks."""
+        self._head[0] = self._tail[0] = number
+
+    def unload(self) -> NDArray[np.uint8]:
+        """The oldest chunk and its header as bytes; its slot is free again."""
+        content = self._whole[int(self._tail[0]) % self.slots].copy()
+        self.done()
+        return content
+
+    def load(self, content: NDArray[np.uint8]) -> None:
+        """Put in what another queue unloaded; like every chunk it is checked when it is taken out."""
+        assert self.waiting < self.slots
+        self._whole[int(self._head[0]) % self.slots][:] = content
+        self._head[0] += 1
 
     def _sum(self, number: int) -> np.uint64:
         """The checksum of a slot's contents and of what its header says about them."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.chunks import Chunk
 from shoal.actorq.limiter import RateLimiter
-from shoal.actorq.system import QUANTIZER, ActorSystem
+from shoal.actorq.system import QUANTIZER, Playing
 from shoal.envs.base import Step, VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.replay import Ring
@@ -29,7 +29,7 @@ LAGS = 10_000
 class ActorCollector:
     """Takes chunks from the actors' queues into the ring, and counts samples and whole episodes."""
 
-    def __init__(self, env: VectorEnv, ring: Ring, system: ActorSystem, limiter: RateLimiter) -> None:
+    def __init__(self, env: VectorEnv, ring: Ring, system: Playing, limiter: RateLimiter) -> None:
         """`env`: one copy of the world, of which only the spec is used."""
         self.env, self.ring, self.system, self.limiter = env, ring, system, limiter
         self.config = system.config
@@ -50,14 +50,16 @@ class ActorCollector:
 
     def ready(self) -> bool:
         """Whether a chunk is there that may go in."""
-        return any(queue.waiting for queue in self.system.queues) and self._may_insert()
+        wanted = self._may_insert()
+        self.system.watch(wanted)
+        return wanted and any(queue.waiting for queue in self.system.queues)
 
     def _may_insert(self) -> bool:
         return self.starved or self.limiter.may_insert(self._chunk_size)
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
         """Take in what has come; returns the episodes that ended with it."""
-        self.system.watch()
+        self.system.watch(self._may_insert())
         phase("replay insertion")
         ended = self._take_round() if self.config.lockstep else self._take_waiting()
         phase("other")
@@ -82,7 +84,7 @@ class ActorCollector:
     def _take_round(self) -> list[Episode] | None:
         """In lock-step: let every actor play one chunk with the newest version, and take them in in order."""
         board = self.system.board
-        if board.count(QUANTIZER, "number") < self.system.numbers.latest:
+        if board.count(QUANTIZER, "number") < self.system.published:
             return None
         if all(queue.sent == board.round and not queue.waiting for queue in self.system.queues):
             board.round += 1
@@ -183,7 +185,8 @@ class ActorCollector:
         """Which side the other waits for, and the shares of the time that the learner and the actors waited."""
         now = time.monotonic()
         passed = max(now - (now if self._begun is None else self._begun), 1e-9)
-        waited = (self._actors_waited() - self._waited_before) / (passed * self.config.actors)
+        # a cluster's actors report a wait when it is over, one from before the first chunk among them
+        waited = min((self._actors_waited() - self._waited_before) / (passed * self.config.actors), 1.0)
         learner = self.waited / passed
         return ("actors" if learner > waited else "learner"), learner, waited
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.actorq.broadcast import from_payload, numbers_of, to_payload, with_numbers
+from shoal.actorq.recent import states_in
 from shoal.actorq.versions import Bytes
 from shoal.envs.base import EnvSpec
 from shoal.inference.codes import safe_bits
@@ -52,6 +53,16 @@ class Play:
 
             return pack_codes(network)
         return to_payload(policy, numbers_of(network), self.bits)
+
+
+def payload_of(play: Play, policy: Policy, row: Array, seen: tuple[int, int]) -> Bytes:
+    """What is broadcast for a row of the policy's numbers with, where biases are corrected, recent states behind them.
+
+    `seen`: (N, O) of a state.
+    """
+    count = policy.parameters
+    states = states_in(row[count + count % 2 :], seen) if play.states else None
+    return play.payload(policy, row[:count], states)
 
 
 class Player(Protocol):

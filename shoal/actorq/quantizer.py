@@ -5,8 +5,7 @@ from typing import Any
 
 from shoal.actorq.board import Board
 from shoal.actorq.child import live, reporting
-from shoal.actorq.player import Play
-from shoal.actorq.recent import states_in
+from shoal.actorq.player import Play, payload_of
 from shoal.actorq.shared import SharedMemory
 from shoal.actorq.versions import Versions
 from shoal.inference.policy import Policy
@@ -46,10 +45,7 @@ def broadcast(
             continue
         taken = found.number
         start = time.perf_counter()
-        numbers, count = found.payload.view("f4"), policy.parameters
-        states = states_in(numbers[count + count % 2 :], seen) if play.states else None
-        payload = play.payload(policy, numbers[:count], states)
-        target.publish(payload, found.version)
+        target.publish(payload_of(play, policy, found.payload.view("f4"), seen), found.version)
         board.spend(index, "act", time.perf_counter() - start)
         board.add(index, "steps")
         board.set(index, "number", found.number)

@@ -31,6 +31,10 @@ class RecentStates:
         self._states = self.row[2 : 2 + int(np.prod(self.shape))].reshape(self.shape) if most else None
         self._met = 0
 
+    def behind(self, numbers: Array) -> Array:
+        """A copy of the policy's numbers, with the states behind them."""
+        return np.concatenate([numbers, self.row])
+
     def add(self, observation: NDArray[np.float32]) -> None:
         """Keep some of these observations (…, N, O)."""
         if self._states is None:

@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -64,8 +64,49 @@ class Post:
     """What the post had done when its present process was started."""
 
 
+class Playing(Protocol):
+    """The actors of a run, as the learner sees them: processes of this machine, or actors of a Ray cluster."""
+
+    config: TrainConfig
+    play: Play
+    queues: list[ChunkQueue]
+    """Experience, one queue per actor."""
+    board: Board
+    """What the quantizer and the actors have counted, the quantizer first."""
+    replaced: int
+    """Actors and quantizers that were started anew."""
+    recent: RecentStates
+    """States that biases are corrected on."""
+
+    @property
+    def published(self) -> int:
+        """Versions that the learner has published."""
+        ...
+
+    def start(self, samples: int) -> None:
+        """Start quantizer and actors, after so many samples of the run: a resumed one plays other episodes."""
+        ...
+
+    def publish(self, numbers: Array, version: int) -> None:
+        """Hand the policy's numbers to the quantizer; nobody waits."""
+        ...
+
+    def watch(self, wanted: bool) -> None:
+        """Look after them: a fault of theirs is raised here, who died is replaced.
+
+        Args:
+            wanted: Whether more experience may go in. Actors on a cluster are called for more only then; others find
+                out by themselves, when their queue is full.
+        """
+        ...
+
+    def close(self) -> None:
+        """End them all."""
+        ...
+
+
 class ActorSystem:
-    """The quantizer and the actors of a run, as the learner sees them."""
+    """The quantizer and the actors of a run in processes of this machine."""
 
     def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
         self.config, self.policy, self.play = config, policy, play
@@ -74,13 +115,7 @@ class ActorSystem:
         self.children = 1 + config.actors
         self._layout = ChunkLayout.of(spec, config.copies, chunk_steps)
         template = policy.to_bytes()
-        each = PROCESS_BYTES.get(play.engine, OTHER_PROCESS_BYTES) + 3 * len(template)  # two versions and the engine's
-        check_fits(
-            f"Running {counted(config.actors, 'actor process', 'actor processes')}",
-            each * config.actors,
-            lambda usable: f"at most {usable // each} fit (--actors)",
-            reserved=QUANTIZER_BYTES,
-        )
+        check_room(config.actors, play.engine, len(template))
         self.recent = RecentStates(play.states, spec)
         self._numbers_bytes = 4 * policy.parameters + 8 + self.recent.row.nbytes
         self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
@@ -115,12 +150,17 @@ class ActorSystem:
         for post in self.posts:
             self._fill(post)
 
+    @property
+    def published(self) -> int:
+        """Versions that the learner has published."""
+        return self.numbers.latest
+
     def publish(self, numbers: Array, version: int) -> None:
         """Hand the policy's numbers to the quantizer, with recent states behind them; nobody waits."""
-        row = np.concatenate([numbers, self.recent.row]) if self.play.states else numbers
+        row = self.recent.behind(numbers) if self.play.states else numbers
         self.numbers.publish(row.view(np.uint8), version)
 
-    def watch(self) -> None:
+    def watch(self, wanted: bool = True) -> None:
         """Look after the processes now and then: a fault of theirs is raised here, a dead or silent one replaced."""
         now = time.monotonic()
         passed = now - self._watched
@@ -198,12 +238,22 @@ class ActorSystem:
             "chunks": {"descriptor": chunks.descriptor, "size": chunks.size},
             "chunk_steps": self._layout.steps,
             "slots": SLOTS,
-            "lockstep": config.lockstep,
             "processor": processor,
             "deviation": deviation,
         }
         descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
         return Post("shoal.actorq.actor", told, descriptors, 1 + k)
+
+
+def check_room(actors: int, engine: str, template: int) -> None:
+    """Refuse more actors than memory has room for, with a policy of so many bytes."""
+    each = PROCESS_BYTES.get(engine, OTHER_PROCESS_BYTES) + 3 * template  # two versions and the engine's
+    check_fits(
+        f"Running {counted(actors, 'actor process', 'actor processes')}",
+        each * actors,
+        lambda usable: f"at most {usable // each} fit (--actors)",
+        reserved=QUANTIZER_BYTES,
+    )
 
 
 def seeds(seed: int, actor: int, samples: int, started: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import torch
 
 from shoal.actorq.broadcast import from_payload, shapes
@@ -48,7 +49,8 @@ class TorchPlayer:
     def load(self, payload: Bytes) -> float:
         """Copy other numbers over the present ones."""
         start = time.perf_counter()
-        numbers = torch.from_numpy(from_payload(self.policy, payload, self.bits))
+        # torch takes no array that is read-only, as one is that all actors of a node share
+        numbers = torch.from_numpy(np.require(from_payload(self.policy, payload, self.bits), requirements="W"))
         passed = time.perf_counter() - start
         at = 0
         for parameter in self.actors.flat:

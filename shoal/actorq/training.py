@@ -11,8 +11,9 @@ from shoal.actorq.learner import ActorLearner
 from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
 from shoal.actorq.recent import states_for
-from shoal.actorq.system import ActorSystem
+from shoal.actorq.system import ActorSystem, Playing
 from shoal.algorithms.team import Team
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
@@ -35,16 +36,25 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
     assert isinstance(parts.team, Team) and isinstance(parts.ring, Ring)
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
-    steps = steps_per_chunk(config.pull_every, config.copies)
+    steps = steps_per_chunk(config.pull_every, config.copies, config.cluster is not None)
     limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
     if config.max_times_sampled is not None:
         check_draws(config, parts.env.spec.agents, parts.ring.capacity)
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
-    system = ActorSystem(config, parts.env.spec, policy, play, steps)
+    system = make_system(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
     team = parts.team
     parts = dataclasses.replace(parts, config=config, collector=collector)
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
+
+
+def make_system(config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, steps: int) -> Playing:
+    """Actors in processes of this machine, or on a Ray cluster; Ray is imported only for that."""
+    if config.cluster is None:
+        return ActorSystem(config, spec, policy, play, steps)
+    from shoal.actorq.cluster import ClusterSystem
+
+    return ClusterSystem(config, spec, policy, play, steps)
 
 
 def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:

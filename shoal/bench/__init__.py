@@ -22,6 +22,7 @@ BENCHES = {
     "qat": "quantization-aware training compared with plain training",
     "inference": "engines and precisions compared with PyTorch: latency, memory, loading weights",
     "actorq": "env steps/s of a running system with quantized actors relative to float32 actors in PyTorch",
+    "cluster": "env steps/s of a running system on a local Ray relative to shared memory",
 }
 
 

@@ -58,7 +58,7 @@ def run(tasks: Sequence[str] = tuple(TASKS), seconds: float = SECONDS) -> list[R
 
 def _rows(task: str, seconds: float) -> list[Row]:
     kinds = KINDS if "critic_hidden" in TASKS[task] else SMALL_KINDS
-    rows = [_measured(task, engine, precision, seconds) for engine, precision in kinds]
+    rows = [measured(task, TASKS[task], engine, precision, seconds) for engine, precision in kinds]
     base = rows[0]["env_steps_per_second"]
     own = {row["engine"]: row["env_steps_per_second"] for row in rows if row["precision"] == "float32"}
     for row in rows:
@@ -70,15 +70,19 @@ def _rows(task: str, seconds: float) -> list[Row]:
 
 def _measured(task: str, engine: str, precision: str, seconds: float) -> Row:
     """Run one kind of actor for some seconds."""
-    config = one_actor(TASKS[task], actor_engine=engine, actor_precision=precision)
-    passed = run_system(config, seconds)
+    return measured(task, one_actor(TASKS[task], actor_engine=engine, actor_precision=precision), seconds)
+
+
+def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST) -> Row:
+    """Run a system with one actor for some seconds, after its first steps."""
+    passed = run_system(config, seconds, first=first)
     counts, spent = passed.counts, passed.spent
     pulls = counts["pulls"]
     return {
         "task": task,
         "network": "×".join(map(str, config.hidden)),
         "engine": passed.engine,
-        "precision": precision,
+        "precision": config.actor_precision,
         "actors": 1,
         "env_steps_per_second": counts["steps"] / passed.seconds,
         "learner_updates_per_second": passed.updates / passed.seconds,
@@ -149,16 +153,23 @@ def publishing(training: Training) -> Turn:
         if collector.ready():
             training.step()
         else:
-            system.watch()
+            system.watch(wanted=True)
             time.sleep(PAUSE)
 
     return turn
 
 
 def run_system(
-    config: TrainConfig, seconds: float, learner: Callable[[Training], Turn] = learning, whole_pulls: bool = False
+    config: TrainConfig,
+    seconds: float,
+    learner: Callable[[Training], Turn] = learning,
+    whole_pulls: bool = False,
+    first: int = FIRST,
 ) -> Passed:
-    """Run a system with one actor for some seconds; with `whole_pulls`, from right after one pull to after another."""
+    """Run a system with one actor for some seconds, after its first steps.
+
+    With `whole_pulls` from right after one pull to right after another.
+    """
     training = Training(config)
     collector = training.collector
     assert isinstance(collector, ActorCollector)
@@ -174,7 +185,7 @@ def run_system(
             while whole_pulls and board.count(1, "pulls") == pulls:
                 turn()
 
-        run_until(lambda: board.count(1, "steps") >= FIRST)
+        run_until(lambda: board.count(1, "steps") >= first)
         energy = EnergyMeter()
         start, updates, counts, spent = time.perf_counter(), training.updates, *board.numbers(1)
         run_until(lambda: time.perf_counter() >= start + seconds)

@@ -32,6 +32,7 @@ def bench(argv: list[str]) -> int:
                 "qat",
                 "inference",
                 "actorq",
+                "cluster",
                 "all",
             ],
             tyro.conf.Positional,
@@ -42,7 +43,7 @@ def bench(argv: list[str]) -> int:
         reference's and its ceiling; steady: training beside other busy processes over training alone; gemm: emulated
         products beside float32 ones; quantize: rounding beside a copy; qat: quantization-aware training beside plain;
         inference: engines of exported policies beside PyTorch; actorq: quantized actors beside float32 ones, in a
-        running system; all: each of them."""
+        running system; cluster: actors on a local Ray beside actors over shared memory; all: each of them."""
         agents: str = ""
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError, check_range, printable
 from shoal.training import disk
 
 CONFIG = "config.json"
@@ -114,6 +114,8 @@ class ActorConfig:
     """Times that a transition may be sampled at most; None: no limit."""
     lockstep: bool = False
     """Actors and learner take turns in fixed rounds: slower, but reproducible."""
+    cluster: str | None = None
+    """Ray cluster that runs the actors: local, or the HOST:PORT of one; None: processes on this machine."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
                 "--actor-bias-correction is for int8 actors or --broadcast-bits of 8 and below: other weights are not "
                 "rounded to codes."
             )
+        if self.cluster is not None:
+            self._check_cluster(self.cluster)
         able = {"torch": ("float32",), "numba": ("float32",), "native": ("int8",)}.get(self.actor_engine)
         if able is not None and self.actor_precision not in able:
             raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
@@ -217,6 +221,15 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError("--actors needs --implementation engine; the reference plays and learns in turn.")
         if self.actors and self.qat_bits is not None:
             raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
+
+    def _check_cluster(self, cluster: str) -> None:
+        """Refuse an address that cannot be one, and what a cluster does not have."""
+        host, _, port = cluster.rpartition(":")
+        named = host and not set(host) & set("/ \t\n") and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+        if cluster != "local" and not named:
+            raise UserError(f"--cluster is '{printable(cluster)}', but must be local or HOST:PORT, e.g. 10.0.0.1:6379.")
+        if self.lockstep:
+            raise UserError("--lockstep and --cluster cannot be used together: actors of a cluster are never in step.")
 
     def _check_reference(self) -> None:
         """Refuse what only the engine has."""
@@ -257,9 +270,9 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that determine a run's results, as JSON values: all but its folder and its threads."""
+        """The settings that determine a run's results, as JSON values: all but its folder, threads and cluster."""
         held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        del held["out"], held["threads"]
+        del held["out"], held["threads"], held["cluster"]
         return held
 
     def to_json(self) -> str:

@@ -38,14 +38,16 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     own = TrainConfig(algorithm=asked.algorithm)
     default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
-    return dataclasses.replace(stored, out=asked.out, threads=asked.threads or stored.threads)
+    return dataclasses.replace(
+        stored, out=asked.out, threads=asked.threads or stored.threads, cluster=asked.cluster or stored.cluster
+    )
 
 
 def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run's; only --out and --threads may differ."""
+    """Refuse to resume with other settings than the run's; only --out, --threads and --cluster may differ."""
     for name, value in asked.items():
         kept = getattr(stored, name)
-        if name not in ("out", "threads") and value != kept:
+        if name not in ("out", "threads", "cluster") and value != kept:
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )

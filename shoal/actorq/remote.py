@@ -1,0 +1,138 @@
+"""An actor and the quantizer as Ray runs them, on any node: described in JSON, called for one chunk or one version.
+
+What is heavy to import is imported when the first call comes, after the process has been prepared for it.
+"""
+
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import UserError
+from shoal.processes import prepare
+
+if TYPE_CHECKING:
+    from shoal.actorq.actor import Actor
+    from shoal.actorq.versions import Bytes, Pulled
+    from shoal.inference.layers import Array
+
+USERS, FAULT = "user", "fault"
+"""Kinds of failure: a sentence for the user, or a traceback."""
+
+
+class RemoteActor:
+    """Plays the loop of `actor.py`, one chunk per call."""
+
+    def __init__(self, told: str, policy: "Bytes") -> None:
+        """Nothing is built yet: a fault is reported by the first call."""
+        prepare()
+        self._told, self._policy = json.loads(told), policy
+        self._versions = HandedVersions()
+        self._actor: Actor | None = None
+        self._idle = 0.0
+
+    def play(self, payload: list[Any], number: int, version: int, exploration: float) -> "Bytes":
+        """Play a chunk.
+
+        Args:
+            payload: Ray's reference to the newest version of the policy, in a list so that Ray does not fetch it
+                before it is time to pull.
+            number: Which publication that is.
+            version: The learner's updates when it was published.
+            exploration: How much to explore, where that changes with the run.
+
+        Returns:
+            The chunk as a queue holds it, then what this actor counted since the last call.
+        """
+        import numpy as np
+
+        with reported():
+            actor = self._actor = self._actor or self._made()
+            if self._idle:
+                actor.board.spend(0, "wait", time.perf_counter() - self._idle)
+            actor.board.exploration = exploration
+            self._versions.hand(payload[0], number, version)
+            actor.play_chunk()
+            message = np.concatenate([actor.queue.unload(), actor.board.take(0)])
+        self._idle = time.perf_counter()
+        return message
+
+    def _made(self) -> "Actor":
+        from shoal.actorq.actor import make_actor
+        from shoal.actorq.board import Board
+        from shoal.actorq.shared import SharedMemory
+
+        if self._told["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
+            raise UserError("A node has another version of Shoal than the learner's; install the same one on each.")
+        board = Board(SharedMemory(Board.nbytes(1)), 1)
+        actor = make_actor(self._told, self._policy.tobytes(), None, self._versions, board)
+        actor.queue.start_at(self._told["sent"])
+        return actor
+
+
+class HandedVersions:
+    """The version that the present call handed in; Ray fetches it to this node once, and all actors here read it."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._payload: Any = None
+        self._number = self._version = 0
+
+    def hand(self, payload: Any, number: int, version: int) -> None:
+        """Take in a reference; nothing is fetched yet."""
+        self._payload, self._number, self._version = payload, number, version
+
+    def pull(self, after: int = 0) -> "Pulled | None":
+        """That version if its number is beyond `after`; its payload is read-only, and shared with other actors."""
+        import ray
+
+        from shoal.actorq.versions import Pulled
+
+        if self._number <= after:
+            return None
+        return Pulled(self._number, self._version, ray.get(self._payload))
+
+
+class RemoteQuantizer:
+    """Converts the learner's numbers to what is broadcast; its answer stays in the object store of its node."""
+
+    def __init__(self, play: str, policy: "Bytes") -> None:
+        prepare()
+        self._told, self._template = json.loads(play), policy
+        self._made: Any = None
+
+    def convert(self, row: "Array", seen: tuple[int, int]) -> "Bytes":
+        """The payload for this row of the policy's numbers, with recent states behind them; see `payload_of`."""
+        from shoal.actorq.player import Play, payload_of
+        from shoal.inference.policy import Policy
+
+        with reported():
+            play, policy = self._made = self._made or (
+                Play(**self._told),
+                Policy.from_bytes(self._template.tobytes()),
+            )
+            return payload_of(play, policy, row, seen)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise any fault as plain text: its class may be one that the learner's node does not know."""
+    try:
+        yield
+    except UserError as error:
+        raise RuntimeError(USERS, str(error)) from None
+    except Exception:
+        raise RuntimeError(FAULT, traceback.format_exc()) from None
+
+
+def source_digest() -> str:
+    """SHA-256 of the package's source: two nodes with the same one run the same code."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
