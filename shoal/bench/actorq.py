@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.actorq.system import ActorSystem
 from shoal.profiling.energy import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
@@ -58,7 +59,7 @@ def run(tasks: Sequence[str] = tuple(TASKS), seconds: float = SECONDS) -> list[R
 
 def _rows(task: str, seconds: float) -> list[Row]:
     kinds = KINDS if "critic_hidden" in TASKS[task] else SMALL_KINDS
-    rows = [measured(task, TASKS[task], engine, precision, seconds) for engine, precision in kinds]
+    rows = [_measured(task, engine, precision, seconds) for engine, precision in kinds]
     base = rows[0]["env_steps_per_second"]
     own = {row["engine"]: row["env_steps_per_second"] for row in rows if row["precision"] == "float32"}
     for row in rows:
@@ -142,6 +143,7 @@ def publishing(training: Training) -> Turn:
     collector = training.collector
     assert isinstance(collector, ActorCollector)
     system, board = collector.system, collector.system.board
+    assert isinstance(system, ActorSystem)
     payload = system.play.payload(system.policy, numbers_of(system.policy))
     system.payloads.publish(payload, 0)
     training.owes_update()  # tells the actor how much to explore

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
-from shoal.actorq.system import QUANTIZER, Post
+from shoal.actorq.system import QUANTIZER, ActorSystem, Post
 from shoal.bench.actorq import FIRST
 from shoal.errors import UserError
 from shoal.processors import usable_processors
@@ -227,6 +227,7 @@ def _counts(training: Training) -> dict[str, Any]:
     collector = training.collector
     assert isinstance(collector, ActorCollector)
     system, actors = collector.system, range(1, 1 + collector.config.actors)
+    assert isinstance(system, ActorSystem)
     board = system.board
     counts = {"steps": "steps", "pulls": "pulls", "bytes": "pulled_bytes"}
     times = [_processor_seconds(post) for post in system.posts]
