@@ -101,6 +101,7 @@ def test_a_node_is_killed_and_the_run_completes(nodes, tmp_path):
     assert result.finished and result.episodes >= 2_000 and system.replaced >= 1
 
 
+@pytest.mark.slow
 def test_a_world_that_raises_ends_the_run_with_its_traceback(nodes, tmp_path, monkeypatch):
     (tmp_path / "thin_ice.py").write_text(
         "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\n"
@@ -117,6 +118,7 @@ def test_a_world_that_raises_ends_the_run_with_its_traceback(nodes, tmp_path, mo
         run(nodes, tmp_path, env="gym:thin_ice:Broken-v0", episode_length=None, episodes=10_000)
 
 
+@pytest.mark.slow
 def test_a_local_ray_is_gone_with_its_learner_and_the_run_resumed_on_another(nodes, tmp_path, monkeypatch, request):
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: Ray's sockets are in it
     request.addfinalizer(lambda: shutil.rmtree(folder))
@@ -165,6 +167,7 @@ def descendants(pid):
     return [found for child in map(int, children) for found in (child, *descendants(child))]
 
 
+@pytest.mark.slow
 def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
     config = dataclasses.replace(ACTORS, cluster=nodes.address, out=str(tmp_path / "run"))
     with pytest.raises(UserError, match=r"--actors is 9, but the cluster has 4 CPUs: each actor takes one\."):
@@ -188,11 +191,12 @@ def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_bench_has_a_row_for_each_transport(nodes, monkeypatch):
     small = {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8), "pull_every": 20}
     monkeypatch.setattr(bench, "TASKS", {"small": small})
     monkeypatch.setattr(bench, "TRANSPORTS", {"shared memory": None, "ray": nodes.address})
-    rows = bench.run(("small",), seconds=0.5)
+    rows = bench.run(("small",), seconds=2.0)
     assert [row["transport"] for row in rows] == ["shared memory", "ray"]
     assert rows[0]["ratio"] == 1 and rows[0]["bytes_per_pull"] == rows[1]["bytes_per_pull"] > 0
     assert rows[1]["ratio"] == rows[1]["env_steps_per_second"] / rows[0]["env_steps_per_second"] > 0
