@@ -79,7 +79,6 @@ WRONG = [
     ('train --env-options {"N":3}', "options"),
     ("train --env pettingzoo:no.such_module", "no.such_module"),
     ("train --env pettingzoo:json", "json"),
-    ("train --env pettingzoo:sisl.multiwalker_v9", "pip install 'pettingzoo[sisl]'."),
     ("train --env pettingzoo:butterfly.pistonball_v6", "pip install 'pettingzoo[butterfly]'."),
     ("train --env gym:ALE/Pong-v5 --copies 1", "observation space Box(0, 255, (210, 160, 3), uint8), but only flat"),
     (r"train --env a\nb\x1b[31m", r"The world 'a\nb\x1b[31m' is not known"),

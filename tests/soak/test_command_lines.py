@@ -48,7 +48,7 @@ LIKELY: dict[str, tuple[str, ...]] = {
     "env": (
         "cooperative-navigation", "predator-prey", "gym:CartPole-v1", "gym:Pendulum-v1", "CartPole-v1", "gym:",
         "gym:NoSuch-v1", "gym:no_such_module:X-v0", "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:json",
-        "pettingzoo:sisl.multiwalker_v9",
+        "pettingzoo:butterfly.pistonball_v6",
     ),
     "out": ("new", "x.onnx", "run", "stopped", "empty", "notes.txt", "notes.txt/x", "deep/new", "deep/new.onnx"),
     "agents": ("1", "2", "3", "2,3", "0", "-1", "3,,3", "x"),
