@@ -164,7 +164,7 @@ class ActorSystem:
         """Look after the processes now and then: a fault of theirs is raised here, a dead or silent one replaced."""
         now = time.monotonic()
         passed = now - self._watched
-        if passed < WATCH:
+        if passed < WATCH or not self.running:
             return
         self._watched = now
         for post in self.posts:
