@@ -6,9 +6,9 @@ They are what `shoal simulate actorq --measure` and the study actorq-model feed 
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ MEASURED_RATIO, MEASURED_PULLS = 0.5, 100
 """Samples per insert and steps between pulls where service times are measured: either side has enough to do."""
 SPENT = ("act", "environment", "pull", "load", "wait")
 """Seconds of the actors, by the names of the board."""
+TURNS = 3
+"""Of the parts of a measurement."""
 PATIENCE = 90.0
 """Seconds to wait for updates and pulls that are to be measured."""
 
@@ -112,20 +114,34 @@ def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEA
     """The service times of a task and a kind of actor: of one actor, of the learner, and of both at once.
 
     Nobody waits for a ratio here. First the learner only takes in what the actor plays; then it learns as fast as it
-    can beside the actor; then it learns while the actor waits. What both lose beside each other is the contention.
+    can beside the actor; then it learns while the actor waits. What both lose beside each other is the contention. The
+    three parts take turns, because a shared machine is now faster and now slower.
     """
     held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
     held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
     config = replace(config, **held, error_buffer=1e9).checked()
     implementation(config).compile_loops(config)  # now, not in the middle of an update
-    part = seconds / 3
+    part = seconds / 3 / TURNS
+    playing, both, learning = [], [], []
     with _running(config, FIRST, updates=2) as training:
         queue = training.collector.system.queues[0]  # type: ignore[attr-defined]
-        playing = _observed(training, part, {"steps": FIRST, "samples": 1}, learn=False)
-        both = _observed(training, part, {"updates": 2, "pulls": 2, "quantized": 1})
-        _play(training, lambda: queue.waiting >= queue.slots, {}, take=False)
-        learning = _observed(training, part, {"updates": 2}, take=False)
-    return service_times(playing, both, learning)
+        for _ in range(TURNS):
+            playing.append(_observed(training, part, {"steps": FIRST, "samples": 1}, learn=False))
+            both.append(_observed(training, part, {"updates": 2, "pulls": 2, "quantized": 1}))
+            _play(training, lambda: queue.waiting >= queue.slots, {}, take=False)
+            learning.append(_observed(training, part, {"updates": 2}, take=False))
+    return service_times(*map(together, (playing, both, learning)))
+
+
+def together(parts: Sequence[Observed]) -> Observed:
+    """Several parts of one run as one."""
+
+    def total(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if None in values else sum(values)
+
+    kept = {"actors", "lags", "engine", "bottleneck", "transition_bytes"}
+    return replace(parts[-1], **{field.name: total(field.name) for field in fields(Observed) if field.name not in kept})
 
 
 def service_times(playing: Observed, both: Observed, learning: Observed) -> ServiceTimes:

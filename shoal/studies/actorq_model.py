@@ -1,7 +1,7 @@
 """The simulation of `shoal simulate actorq`, checked against real runs and then asked about machines we do not have.
 
-Service times are measured once per task and precision, with one actor and a ratio of samples per insert that is not
-among those predicted. Every prediction is then compared with a real run on this machine. The paper's tasks and larger
+Every prediction is compared with a real run on this machine. Its service times are measured right before and after that
+run, with one actor and a ratio of samples per insert that is not among those predicted. The paper's tasks and larger
 systems follow in `actorq_paper`.
 """
 
@@ -30,6 +30,8 @@ TASKS: dict[str, dict[str, Any]] = {
 ENGINE, PRECISIONS = "onnx", ("float32", "int8")
 RATIOS, MEASURED_RATIO = (0.5, 16.0), 2.0
 """Samples per insert: of the predicted runs, in which the actors or the learner limit; and for the service times."""
+SAME = ("actor_engine", "actor_precision", "copies")
+"""Settings of a run with which its service times are measured."""
 RUN = {"pull_every": 200, "warmup": 512, "threads": 1, "episodes": 10**7, "capacity": 20_000, "copies": 1}
 """Settings of all real runs."""
 DISTURBED = 0.1
@@ -39,15 +41,11 @@ SIMULATIONS = 20.0
 
 
 def cells(quick: bool) -> list[StudyCell]:
-    """Service times first, then the real runs, then the policies of the paper's tasks."""
+    """The real runs, then the policies of the paper's tasks."""
     seconds = 2.5 if quick else actorq_paper.SECONDS
     tasks = ("walker",) if quick else tuple(TASKS)
-    pairs = [(task, precision) for task in tasks for precision in PRECISIONS]
-    found = [
-        actorq_paper.service_cell(_service(task, precision), TASKS[task], ENGINE, precision, MEASURED_RATIO, seconds)
-        for task, precision in pairs
-    ]
-    for task, precision in pairs:
+    found = []
+    for task, precision in ((task, precision) for task in tasks for precision in PRECISIONS):
         for ratio in RATIOS:
             for actors in (1, 2) if quick else (1, 2, 4):
                 if quick and (ratio, actors) == (RATIOS[1], 2):
@@ -55,13 +53,9 @@ def cells(quick: bool) -> list[StudyCell]:
                 own = {"actor_engine": ENGINE, "actor_precision": precision, "actors": actors}
                 config = {**TASKS[task], **RUN, **own, "samples_per_insert": ratio}
                 name = f"{task} {precision} {ratio:g} per insert {counted(actors, 'actor')}"
-                found.append(StudyCell(name, {"task": task, "config": config, "seconds": seconds}, 6.0 + seconds))
+                settings = {"task": task, "config": config, "ratio": MEASURED_RATIO, "seconds": seconds}
+                found.append(StudyCell(name, settings, 9.0 + 2 * seconds))
     return found + actorq_paper.cells(quick, seconds)
-
-
-def _service(task: str, precision: str) -> str:
-    """The name of the cell with the service times."""
-    return f"{task} {precision} service times"
 
 
 def length(quick: bool, options: Options) -> float:
@@ -70,11 +64,12 @@ def length(quick: bool, options: Options) -> float:
 
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Service times, or a real run."""
+    """Service times, or a real run with those before and after it."""
     return _real_run(settings) if "task" in settings else actorq_paper.measure_service(settings)
 
 
 def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run, and service times of its task: a shared machine is now faster and now slower, so these lie around it."""
     from shoal.bench.service_times import observe
     from shoal.training.config import TrainConfig
 
@@ -83,14 +78,25 @@ def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
     limiter = model.limiter()
     ahead = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio  # when the limiter's band is used up
     first = round(ahead / config.actors) + (SLOTS + 1) * model.chunk_steps
+    before = _service(settings)
     found = observe(config, settings["seconds"], first, updates=2)
+    after = _service(settings)
     return {
+        "service": {name: statistics.fmean((before[name], after[name])) for name in before},
         "env_steps_per_second": found.samples / found.seconds,
         "lag_mean": statistics.fmean(found.lags),
         "bottleneck": found.bottleneck,
         "cores": usable_processors(),
         "others": found.others,
     }
+
+
+def _service(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Service times of a run's task with one actor that nobody limits, in half the time."""
+    config = {**TASKS[settings["task"]], **{name: settings["config"][name] for name in SAME}, "actors": 1}
+    return actorq_paper.measure_service(
+        {"config": config, "ratio": settings["ratio"], "seconds": settings["seconds"] / 2}
+    )
 
 
 def model_of(config: Mapping[str, Any], times: ServiceTimes, cores: int | None = None) -> Settings:
@@ -139,13 +145,13 @@ def measured(quick: bool, advance: Advance, options: Options) -> Found:
 
 
 def check(cell: StudyCell, results: Mapping[str, Mapping[str, Any]]) -> CheckRow | None:
-    """A real run and its prediction; None where one of them is missing."""
+    """A real run and its prediction; None where it is missing."""
     config, task = cell.settings["config"], cell.settings["task"]
     precision = config["actor_precision"]
-    served, ran = results.get(_service(task, precision)), results.get(cell.name)
-    if served is None or ran is None:
+    ran = results.get(cell.name)
+    if ran is None:
         return None
-    model = simulate(model_of(config, ServiceTimes(**served), ran["cores"]))
+    model = simulate(model_of(config, ServiceTimes(**ran["service"]), ran["cores"]))
     rate = ran["env_steps_per_second"]
     return {
         "task": task,
