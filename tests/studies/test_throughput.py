@@ -102,9 +102,12 @@ def test_the_grid_and_its_claims(made_up, tmp_path):
 
 def test_verdicts():
     verdict = actorq_communication.verdict
-    assert verdict(30, {"a": 0.31, "b": -0.5}) == "the paper's 30 % hold"
-    assert verdict(30, {"a": 0.04}) == "the paper's gain does not hold here"
-    assert verdict(1000, {"a": 0.01, "b": -0.06}).endswith("does not hold here")
+    assert verdict(30, {8: (1.31, 1.2, 1.4), 4: (0.5, 0.4, 0.6)}) == "the paper's 30 % hold"
+    assert verdict(30, {8: (1.2, 1.1, 1.3)}) == "a gain, but less than the paper's 30 %"
+    assert verdict(30, {8: (1.04, 1.03, 1.05)}) == "the paper's gain does not hold here"
+    assert verdict(30, {8: (1.2, 0.9, 1.6)}) == "the paper's gain does not hold here"
+    assert verdict(1000, {8: (1.01, 1.0, 1.02), 4: (0.9, 0.7, 1.1)}).endswith("“about nothing” holds")
+    assert verdict(1000, {8: (0.9, 0.85, 0.95)}).endswith("does not hold here")
 
 
 def test_from_committed_cells_alone(made_up, tmp_path, monkeypatch):
