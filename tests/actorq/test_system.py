@@ -276,6 +276,8 @@ def test_actors_share_no_processor_with_other_pinned_programs(monkeypatch):
     other = subprocess.Popen(["sleep", "60"])
     try:
         os.sched_setaffinity(other.pid, {processor})
+        while not Path(f"/proc/{other.pid}/cmdline").read_bytes():  # it is only now becoming `sleep`
+            time.sleep(0.01)
         assert processor in pinned_processors()
     finally:
         other.kill()
