@@ -100,12 +100,21 @@ class Meddler(Silent):
 
 @pytest.mark.parametrize(("post", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
 def test_a_process_that_is_killed_or_stopped_is_replaced(tmp_path, monkeypatch, post, number):
-    monkeypatch.setattr("shoal.actorq.child.SILENT", 1.0)
-    config = dataclasses.replace(ACTORS, actors=2, episodes=4_000, out=str(tmp_path / "run"))
-    meddler = Meddler(lambda system: os.kill(system.posts[post].child.process.pid, number))
-    result = train(config, observer=meddler)
+    monkeypatch.setattr("shoal.actorq.child.SILENT", 1.5)
+
+    def meddle(system):
+        while not system.board.count(post, "ticks"):  # as long as it is starting it may be silent for long
+            time.sleep(0.01)
+        os.kill(system.posts[post].child.process.pid, number)
+        while not system.replaced:
+            system.watch()
+            time.sleep(0.05)
+
+    meddler = Meddler(meddle)
+    result = train(dataclasses.replace(ACTORS, actors=2, episodes=1_000, out=str(tmp_path / "run")), observer=meddler)
     system = meddler.training.collector.system
-    assert result.finished and result.episodes >= 4_000 and system.replaced == 1
+    assert result.finished and result.episodes >= 1_000 and system.posts[post].started >= 2
+    assert system.replaced == sum(one.started - 1 for one in system.posts)
     assert not system.running
     assert meddler.noted[-1].startswith("The learner waited ")
 
