@@ -63,8 +63,8 @@ PLAIN_WORDS = (  # what the parser says, and what a person would
         r"^Error parsing (\S+): no type matching \{None\}\|\{\[INT .* from \[(.*)\]$",
         r"\1 \2 is not a list of whole numbers such as 64 64",
     ),
-    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)$", r"\2 \1 is not one of \3"),
-    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*)\)$", r"\1 is not one of \2"),
+    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*?),?\)$", r"\2 \1 is not one of \3"),
+    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*?),?\)$", r"\1 is not one of \2"),
     (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
     (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing (\2)"),
 )
