@@ -11,17 +11,17 @@ from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 
 HUMANOID = {
     "float32": ServiceTimes(
-        learner_ms=3.0, step_ms=3.33, insert_ms=0.013, pull_ms=3.68, load_ms=3.76, quantize_ms=8.0,
+        learner_ms=3.0, step_ms=2.66, insert_ms=0.0132, pull_ms=2.63, load_ms=2.71, quantize_ms=31.8,
         pull_bytes=34_299_992, transition_bytes=643,
     ),
     "int8": ServiceTimes(
-        learner_ms=3.0, step_ms=0.81, insert_ms=0.013, pull_ms=0.87, load_ms=0.10, quantize_ms=17.0,
+        learner_ms=3.0, step_ms=0.662, insert_ms=0.0141, pull_ms=0.798, load_ms=0.0911, quantize_ms=18.4,
         pull_bytes=8_668_544, transition_bytes=643,
     ),
 }  # fmt: skip
 """dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's
-GPU learner, for which 3 ms per update are assumed. Measured on two cores (AMD Zen 4): steps, pulls and loads by `shoal
-bench actorq` (docs/results.md), the conversion and the insertion one by one."""
+GPU learner, for which 3 ms per update are assumed. The actors' times were measured on two quiet cores (AMD Zen 4) by
+`shoal study actorq-model`; they are the cells "paper Humanoid Stand" in docs/cells/actorq-model."""
 STOPS = 0.95
 """More actors have stopped helping at the first number that reaches this share of the highest rate."""
 
