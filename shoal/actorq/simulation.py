@@ -9,11 +9,9 @@ them; what they do takes service times that were measured or given. Events are w
 a thousand actors take seconds. docs/simulate.md says what the model leaves out.
 """
 
-import heapq
-import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -22,6 +20,7 @@ import simpy
 from shoal.actorq import actor, collector, quantizer
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.limiter import RateLimiter, check_pace
+from shoal.actorq.resources import Cores, Link, then
 from shoal.actorq.system import SLOTS
 from shoal.errors import check_range, whole_number
 from shoal.seeding import stream
@@ -164,9 +163,9 @@ class _Run:
         self.limiter = settings.limiter()
         self.env = simpy.Environment()
         self.chunk = settings.chunk_steps * settings.copies  # transitions
-        beside = _Cores(self.env, settings.cores, settings.times.contention)
-        self.learner_cores, self.actor_cores = beside, _Cores(self.env, None) if settings.networked else beside
-        self.down, self.up = (_Link(self.env, settings.network_mbit) for _ in range(2))
+        beside = Cores(self.env, settings.cores, settings.times.contention)
+        self.learner_cores, self.actor_cores = beside, Cores(self.env, None) if settings.networked else beside
+        self.down, self.up = (Link(self.env, settings.network_mbit) for _ in range(2))
         self.latency = settings.latency_ms / 1e3
         self.updates = self.broadcast = 0  # versions: the learner's, and the newest that actors can pull
         self.taken = self.pulls = 0  # chunks, and versions that actors pulled
@@ -260,7 +259,7 @@ class _Run:
             self._arrive(k, played)
             return
         carried = self.up.carry(self.times.transition_bytes * self.chunk, self.latency)
-        _then(carried, lambda: self._arrive(k, played))
+        then(carried, lambda: self._arrive(k, played))
 
     def _arrive(self, k: int, played: list[tuple[int, int]]) -> None:
         if not self.queues[k]:
@@ -277,7 +276,7 @@ class _Run:
         self.taken += 1
         self.lags += [(self.updates - version, steps) for version, steps in played]
         if self.latency:
-            _then(self.env.timeout(self.latency), lambda: self._free(k))
+            then(self.env.timeout(self.latency), lambda: self._free(k))
         else:
             self._free(k)
         self._look_at_the_end()
@@ -365,80 +364,6 @@ class _Run:
             bottleneck=side,
             seconds=seconds,
         )
-
-
-class _Cores:
-    """Cores that all running work shares evenly: of n pieces each proceeds at the rate cores / n, at most 1.
-
-    Beside others it is slower by the contention.
-
-    All pieces proceed equally, so one clock counts the work that each of them has got so far, and a piece is finished
-    when that clock has moved by its amount.
-    """
-
-    def __init__(self, env: simpy.Environment, cores: int | None, contention: float = 0.0) -> None:
-        self.env, self.cores, self.contention = env, cores, contention
-        self._clock = self._since = 0.0
-        self._running: list[tuple[float, int, simpy.Event]] = []
-        self._numbers = itertools.count()
-        self._plan = 0  # a wake-up that was planned before the latest change is none
-
-    def work(self, seconds: float) -> simpy.Event:
-        """The event that so many seconds of work are done."""
-        if self.cores is None or seconds == 0:
-            return self.env.timeout(seconds)
-        self._proceed()
-        done = self.env.event()
-        heapq.heappush(self._running, (self._clock + seconds, next(self._numbers), done))
-        self._wake()
-        return done
-
-    @property
-    def _rate(self) -> float:
-        assert self.cores is not None
-        count = len(self._running)
-        return min(1.0, self.cores / count) / (1 + self.contention * (count > 1)) if count else 1.0
-
-    def _proceed(self) -> None:
-        self._clock += (self.env.now - self._since) * self._rate
-        self._since = self.env.now
-
-    def _wake(self) -> None:
-        """Plan the next end of a piece."""
-        self._plan += 1
-        if self._running:
-            plan = self._plan
-            after = max(0.0, self._running[0][0] - self._clock) / self._rate
-            _then(self.env.timeout(after), lambda: self._end(plan))
-
-    def _end(self, plan: int) -> None:
-        if plan == self._plan:
-            self._proceed()
-            finish, _, done = heapq.heappop(self._running)
-            self._clock = finish  # exactly: rounding must not leave a rest
-            done.succeed()
-            self._wake()
-
-
-class _Link:
-    """One direction of the learner's link: first come, first served."""
-
-    def __init__(self, env: simpy.Environment, mbit: float | None) -> None:
-        self.env, self.busy = env, 0.0
-        self._rate = math.inf if mbit is None else mbit * 1e6 / 8
-        self._free = 0.0
-
-    def carry(self, size: float, latency: float = 0.0) -> simpy.Event:
-        """The event that so many bytes have arrived."""
-        took = size / self._rate
-        self._free = max(self._free, self.env.now) + took
-        self.busy += took
-        return self.env.timeout(self._free - self.env.now + latency)
-
-
-def _then(event: simpy.Event, action: Callable[[], None]) -> None:
-    assert event.callbacks is not None
-    event.callbacks.append(lambda _: action())
 
 
 def _fire(run: _Run, name: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.actorq import simulation
+from shoal.actorq.resources import Cores
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.errors import UserError
 
@@ -165,7 +166,7 @@ def test_a_thousand_actors():
 def test_sharing_of_cores(jobs, cores):
     """Against all pieces one by one, in exact fractions: what each has left after every arrival and every end."""
     env = simpy.Environment()
-    shared, ends = simulation._Cores(env, cores), {}
+    shared, ends = Cores(env, cores), {}
 
     def job(k, start, work):
         yield env.timeout(start)
