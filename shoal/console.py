@@ -176,6 +176,21 @@ def output_folder(name: str, option: str = "--out") -> Path:
     return folder
 
 
+def give_result(result: Result, picture: Path | None, named: str, json: bool) -> None:
+    """Draw a result's first figure into `picture`, if any, which the user has `named`, and print the result."""
+    if picture:
+        from shoal.report.panels import draw_figure
+
+        draw_figure(result.figures[0], picture)
+        write_json(result.to_json(), picture.with_suffix(".json"))
+    if json:
+        print_json(result.to_json() | {"picture": named or None})
+        return
+    print_result(result)
+    if picture:
+        put(f"PNG  {printable(str(picture))}")
+
+
 def write_json(value: dict[str, Any], path: Path) -> None:
     """Write the object that `--json` prints to a file."""
     from shoal.files import write_whole

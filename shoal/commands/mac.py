@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shoal.arguments import numbers, options_of, overview, parse
-from shoal.console import output_file, print_json, print_result, progress_bar, put, write_json
-from shoal.errors import UserError, printable
+from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put
+from shoal.errors import UserError
 
 
 def mac(argv: list[str]) -> int:
@@ -121,19 +121,9 @@ def mac_sweep(argv: list[str]) -> int:
     with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
         rows = sweep(units, inner, command.scale, command.seed, advance)
     found = sweep_result(rows, command.scale).made_by("mac", "sweep", *argv)
-    if picture:
-        from shoal.report.panels import draw_figure
-
-        if not found.figures:
-            raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
-        draw_figure(found.figures[0], picture)
-        write_json(found.to_json(), picture.with_suffix(".json"))
-    if command.json:
-        print_json(found.to_json() | {"picture": command.picture or None})
-        return 0
-    print_result(found)
-    if picture:
-        put(f"PNG  {printable(str(picture))}")
+    if picture and not found.figures:
+        raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
+    give_result(found, picture, command.picture, command.json)
     return 0
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoal.arguments import numbers, options_of, parse, words
-from shoal.console import output_file, print_json, print_result, progress_bar, put, write_json
-from shoal.errors import UserError, check_range, printable
+from shoal.console import give_result, output_file, progress_bar
+from shoal.errors import UserError, check_range
 
 if TYPE_CHECKING:
     from shoal.actorq.simulation import ServiceTimes
@@ -116,17 +116,7 @@ def simulate(argv: list[str]) -> int:
     with options_of(command), progress_bar("shoal simulate actorq", sum(actors) * len(times)) as advance:
         rows = sweep(times, settings, actors, advance)
     found = sweep_result(rows, times, settings, source).made_by("simulate", *argv)
-    if picture:
-        from shoal.report.panels import draw_figure
-
-        draw_figure(found.figures[0], picture)
-        write_json(found.to_json(), picture.with_suffix(".json"))
-    if command.json:
-        print_json(found.to_json() | {"picture": command.picture or None})
-        return 0
-    print_result(found)
-    if picture:
-        put(f"PNG  {printable(str(picture))}")
+    give_result(found, picture, command.picture, command.json)
     return 0
 
 
