@@ -163,7 +163,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
     done = Cells("actorq-speed", quick, options, advance)
     results = done.run(todo, work, workers=1)
     model = Cells("actorq-model", quick, options, advance)  # the other tasks: cells that it has in common with us
-    service = model.run(service_cells(quick), actorq_model.work, workers=1)
+    service = model.run(service_cells(quick), actorq_model.work, workers=1, optional=True)
     others = [paper_row(task, service) for task in PAPER if task not in TRAINED]
     rows = [
         {**{name: cell.settings[name] for name in ABOUT}, "run": results[cell.name]}

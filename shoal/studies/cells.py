@@ -61,11 +61,17 @@ class Cells:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(
-        self, cells: Sequence[StudyCell], work: Work, workers: int | None = None, short: bool = False
+        self,
+        cells: Sequence[StudyCell],
+        work: Work,
+        workers: int | None = None,
+        short: bool = False,
+        optional: bool = False,
     ) -> dict[str, dict[str, Any]]:
         """The results of all finished cells by name; each worker is a process with one thread.
 
         Without `workers` there are as many as CPUs. `short` cells take seconds and run regardless of the budget.
+        A `UserError` if none of the study is finished then, unless these are `optional`.
         """
         found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
         self._finished += len(found)
@@ -86,6 +92,8 @@ class Cells:
                     self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
                     why = "Interrupted" if self.interrupted else "A cell was killed by the system"
                     self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
+        if not self._finished and not optional:
+            raise UserError(f"Nothing could be measured: {' '.join(self.failed)}")
         return {cell.name: found[cell.name] for cell in cells if cell.name in found}
 
     def machines(self) -> list[str]:

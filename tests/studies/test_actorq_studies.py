@@ -2,6 +2,7 @@
 
 import pytest
 
+from shoal.errors import UserError
 from shoal.report.panels import draw_figures
 from shoal.studies import (
     OF_CELLS,
@@ -45,6 +46,12 @@ def test_every_cell_can_be_trained(name):
 
 def test_all_cells_take_at_most_two_hours():
     assert sum(module.length(False, Options()) for module in STUDIES.values()) <= 120 * 60
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_budget_of_nothing_without_cells_is_a_sentence(name, tmp_path):
+    with pytest.raises(UserError, match="Nothing could be measured: Not reached within 0 min"):
+        run_study(name, False, lambda *_: None, Options(tmp_path, budget=0))
 
 
 @pytest.mark.parametrize("name", STUDIES)
