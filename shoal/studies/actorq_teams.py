@@ -53,7 +53,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "d4pg": {"hidden": (64, 64), "learning_rate": 1e-3, "discount": 0.95, "batch": 1024, "update_every": 100},
 }
 """The multi-agent papers' settings, for D4PG as well: 2 × 64 units, mini-batches of 1024 every 100 samples."""
-COMMON = {"warmup": 5_000, "log_every": 20, "capacity": 100_000}
+COMMON = {"warmup": 1_024, "log_every": 20, "capacity": 100_000}
+"""The warm-up is a mini-batch: a run in turn makes up for the updates of its warm-up, one with actors does not."""
 TURNS, FULL, INT8 = "in turn", "float32 actors", "int8 actors"
 PULLED = 1_000
 """Env steps between two pulls, as in the paper; an actor plays many copies at once."""
