@@ -108,7 +108,7 @@ TRAINED = {
     ),
     "Reacher Hard": Trained(
         {**D4PG, "env": "dm:reacher/easy", "episode_length": 250, "exploration_noise": 0.3},
-        paces(Pace(16, 50_000, 58), Pace(8, 80_000, 60)),
+        paces(Pace(16, 50_000, 58), Pace(4, 160_000, 60)),
         "reacher easy, a larger target, in episodes of 250 steps: scores are at most 250",
         0.25,
     ),
