@@ -66,12 +66,20 @@ def test_a_damaged_cell_is_done_again(tmp_path):
 
 def test_what_the_budget_does_not_reach_is_named(tmp_path):
     done = made(tmp_path, budget=0)
-    assert done.run(CELLS, square) == {}
+    assert done.run(CELLS, square, optional=True) == {}
     assert "Not reached within 0 min: 3 cells (cell 0, cell 1, cell 2)" in done.failed[0]
     assert len(done.run(CELLS, square, short=True)) == 3
     many = made(tmp_path, budget=0)
-    many.run([StudyCell(f"other {k}", {"k": k}) for k in range(20)], square)
+    many.run([StudyCell(f"other {k}", {"k": k}) for k in range(20)], square, optional=True)
     assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a --budget." in many.failed[0]
+
+
+def test_a_study_without_any_finished_cell_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"Nothing could be measured: Not reached within 0 min: 3 cells \(cell 0, "):
+        made(tmp_path, budget=0).run(CELLS, square)
+    done = made(tmp_path, budget=0)
+    assert len(done.run(CELLS[:1], square, short=True)) == 1
+    assert done.run(CELLS[1:], square) == {}  # there is something to show
 
 
 def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
