@@ -5,6 +5,7 @@ same with corrections: of biases, and of the rounding as well.
 """
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -13,14 +14,12 @@ from shoal.errors import UserError
 from shoal.policies.width_result import correction_words
 from shoal.policies.widths import Row, Width, WidthSweep, sweep
 from shoal.quantization.affine import Scheme
-from shoal.results import Panel, Result, Series, Table
+from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cells, StudyCell, total_seconds
 from shoal.studies.study import Options, panel_result
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
-NEAR = 0.95
-"""A return counts as near if it is within 1 - NEAR of |full| below the full-precision one."""
 
 
 def cells(quick: bool, options: Options) -> list[StudyCell]:
@@ -97,9 +96,12 @@ def study(found: Found) -> Result:
         for row in rows
         for how in hows_of(row)
     ]
-    table = Table.of("Return of an episode over bits of the weights", cells)
+    tables = [
+        Table.of("Return of an episode over bits of the weights", cells),
+        Table.of("Over all models, below 16 bits", list(summary_rows(rows))),
+    ]
     return panel_result(
-        "weight-bits", "Low-precision weights (Figure 2)", [table], [*findings, *found["failed"]],
+        "weight-bits", "Low-precision weights (Figure 2)", tables, [*findings, *found["failed"]],
         list(map(panel_of, rows)), found,
     )  # fmt: skip
 
@@ -119,16 +121,35 @@ def _how(line: Row) -> str:
     return correction_words(line.corrected, line.rounding)
 
 
-def mean_errors(rows: list[ModelRow]) -> list[str]:
-    """|relative error| at every width below 16 bits over all models, one sentence per correction."""
-    said = []
+def losses_of(rows: list[ModelRow]) -> dict[str, dict[str, list[float]]]:
+    """Relative errors of all models, by what was corrected and by width below 16 bits; positive is worse."""
+    found: dict[str, dict[str, list[float]]] = {}
     for how in dict.fromkeys(how for row in rows for how in hows_of(row)):
-        errors: dict[str, list[float]] = {}
         for row in rows:
             for line in lines_of(row, how):
                 if line.bits < 16 and line.relative_error is not None:
-                    errors.setdefault(line.precision, []).append(abs(line.relative_error))
-        means = ", ".join(f"{statistics.mean(values):.1%} at {name}" for name, values in errors.items())
+                    found.setdefault(how, {}).setdefault(line.precision, []).append(line.relative_error)
+    return found
+
+
+def summary_rows(rows: list[ModelRow]) -> Iterable[dict[str, Value]]:
+    """A row per correction and statistic; a column per width."""
+    for how, by_width in losses_of(rows).items():
+        found = {width: ptq_table.statistics_of(losses) for width, losses in by_width.items()}
+        for statistic in ptq_table.statistics_of(()):
+            yield {
+                "corrected": how,
+                "statistic": statistic,
+                **{width: held[statistic] for width, held in found.items()},
+            }
+
+
+def mean_errors(rows: list[ModelRow]) -> list[str]:
+    """|relative error| at every width below 16 bits over all models, one sentence per correction."""
+    said = []
+    for how, by_width in losses_of(rows).items():
+        errors = {width: statistics.mean(map(abs, losses)) for width, losses in by_width.items()}
+        means = ", ".join(f"{mean:.1%} at {width}" for width, mean in errors.items())
         label = "Rounded to nearest" if how == "–" else f"With {how} corrected"
         said.append(f"{label}: mean |relative error| {means} (the paper: 2 to 5 % at 8 bits).")
     return said
@@ -151,7 +172,7 @@ def sentence(row: ModelRow) -> str:
     lines, fewest = lines_of(row), "float32"
     full = lines[0].return_mean
     for line in lines[1:]:
-        if line.return_mean < full - (1 - NEAR) * abs(full):
+        if line.return_mean < full - ptq_table.NEAR * abs(full):
             break
         fewest = line.precision
     spots = sweet_spots(row)

@@ -73,6 +73,14 @@ def test_the_papers_table_recomputed():
     assert ptq_table.paper_of("Pendulum-v1", "ddpg") is None
 
 
+def test_statistics_over_models():
+    """A gain is an error but no loss; a loss of exactly 5 % is within 5 %."""
+    assert ptq_table.statistics_of([0.05, -0.15, 0.4]) == {
+        "mean |relative error|": "20.0%", "median": "15.0%", "mean loss": "15.0%", "models within 5 %": "2 of 3",
+    }  # fmt: skip
+    assert set(ptq_table.statistics_of([]).values()) == {None}
+
+
 def test_models_are_trained_once_for_the_table_and_the_bits(tmp_path):
     study = ran("ptq-table", tmp_path, tmp_path)
     assert "7.5%" in study.findings[0] and len(study.tables[0].rows) == 2
@@ -81,10 +89,17 @@ def test_models_are_trained_once_for_the_table_and_the_bits(tmp_path):
     assert len(zips) == 3  # two models, one normaliser
     assert any(said.startswith("per channel, bias: mean |relative error|") for said in study.findings)
     assert study.tables[0].records()[0]["paper, bias"] is not None
+    over = {row["statistic"]: row for row in study.tables[1].records()}
+    said = next(said for said in study.findings if said.startswith("int8 (paper): "))
+    assert f"mean |relative error| {over['mean |relative error|']['int8 (paper)']} over 2 models" in said
+    assert over["models within 5 %"]["fp16"].endswith(" of 2") and len(over) == 4 + 2  # of two algorithms
     bits = ran("weight-bits", tmp_path, tmp_path)
     assert [line["bits"] for line in bits.data["rows"][0]["lines"]] == [32, 16, 7, 7, 5, 5, 3, 3]
     assert [row["corrected"] for row in bits.tables[0].records()] == ["–", "bias"] * 2
     assert "With bias corrected: mean |relative error|" in bits.findings[-1]
+    over = bits.tables[1].records()
+    assert [row["corrected"] for row in over] == ["–"] * 4 + ["bias"] * 4
+    assert f"mean |relative error| {over[4]['7 bits']} at 7 bits, {over[4]['5 bits']} at 5 bits" in bits.findings[-1]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "models").iterdir()} == zips
 
 
