@@ -30,14 +30,14 @@ from shoal.studies.actor_runs import (
     with_interval,
     work,
 )
-from shoal.studies.actorq_speed import TRAINED
+from shoal.studies.actorq_tasks import TRAINED
 from shoal.studies.cells import Cells, StudyCell, total_seconds
 from shoal.studies.study import Options
 
 PULLS = (30, 300, 1000)
 QUICK_PULLS = (30, 1000)
 TASKS = ("Cartpole Balance", "Cartpole (Gym)")
-"""Of actorq-speed; D4PG, and DQN."""
+"""D4PG, and DQN."""
 QUICK_STEPS = 12_000
 EVALUATED = 10
 PAPER_CLAIM = (
