@@ -20,17 +20,30 @@ Multiply = Callable[[Tensor, Tensor], Tensor]
 """(…, M, K) × (…, K, N)."""
 
 
+class Read(NamedTuple):
+    """An operand as its products read it: values·2^exponent."""
+
+    values: Tensor
+    exponent: int = 0
+
+
+Reader = Callable[[Tensor], Read]
+
+
 class Roles(NamedTuple):
-    """The three products of X·Y: each multiplies matrices in its role."""
+    """The three products of X·Y: each multiplies matrices in its role. An operand is read once for all its products."""
 
     forward: Multiply
     x: Multiply
     """For the gradient of X."""
     y: Multiply
+    read_x: Reader = Read
+    read_y: Reader = Read
+    read_gradient: Reader = Read
 
 
-def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str) -> Tensor:
-    """X·Y as a product of matrices."""
+def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int = 0) -> Tensor:
+    """X·Y·2^exponent as a product of matrices."""
     size = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
     batch = [axis for axis in zs if axis in xs and axis in ys]
     rows = [axis for axis in zs if axis not in ys]
@@ -42,7 +55,16 @@ def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str
         first = x.permute([xs.index(axis) for axis in batch + rows + inner]).reshape(*matrices, m, k)
         second = y.permute([ys.index(axis) for axis in batch + inner + columns]).reshape(*matrices, k, n)
         z = multiply(first, second).reshape([size[axis] for axis in made])
-        return z.permute([made.index(axis) for axis in zs]).contiguous()
+        z = z.permute([made.index(axis) for axis in zs]).contiguous()
+        return times_power(z, exponent)
+
+
+def times_power(x: Tensor, exponent: int) -> Tensor:
+    """x·2^exponent in float32, in two steps so that each factor is a normal number."""
+    if exponent == 0:
+        return x
+    half = exponent // 2
+    return x * 2.0**half * 2.0 ** (exponent - half)
 
 
 class Product(Function):
@@ -51,9 +73,10 @@ class Product(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, roles: Roles) -> Tensor:
         """Z."""
-        ctx.axes, ctx.roles = (xs, ys, zs), roles
+        (x, of_x), (y, of_y) = read_both(roles, x, y)
+        ctx.axes, ctx.roles, ctx.exponents = (xs, ys, zs), roles, (of_x, of_y)
         ctx.save_for_backward(x, y)
-        return contract(roles.forward, x, xs, y, ys, zs)
+        return contract(roles.forward, x, xs, y, ys, zs, of_x + of_y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -61,9 +84,22 @@ class Product(Function):
         check_once()
         (x, y), (xs, ys, zs), roles = ctx.saved_tensors, ctx.axes, ctx.roles
         need_x, need_y = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        of_x = contract(roles.x, gradient, zs, y, ys, xs) if need_x else None
-        of_y = contract(roles.y, x, xs, gradient, zs, ys) if need_y else None
+        values, exponent = read(roles.read_gradient, gradient)
+        powers = [exponent + other for other in ctx.exponents]
+        of_x = contract(roles.x, values, zs, y, ys, xs, powers[1]) if need_x else None
+        of_y = contract(roles.y, x, xs, values, zs, ys, powers[0]) if need_y else None
         return of_x, None, of_y, None, None, None
+
+
+def read(reader: Reader, x: Tensor) -> Read:
+    """x as its products read it, hidden from all modes."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return reader(x)
+
+
+def read_both(roles: Roles, x: Tensor, y: Tensor) -> tuple[Read, Read]:
+    """Both operands, X first."""
+    return read(roles.read_x, x), read(roles.read_y, y)
 
 
 def check_once() -> None:

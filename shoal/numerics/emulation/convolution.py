@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.contraction import Roles, check_once, contract
+from shoal.numerics.emulation.contraction import Roles, check_once, contract, read, read_both
 from shoal.numerics.emulation.window_kernels import take_windows
 from shoal.threads import share_out
 
@@ -43,10 +43,11 @@ class Convolution(Function):
         roles: Roles,
     ) -> Tensor:
         """(n, O, P, Q)."""
-        ctx.how, ctx.roles = (stride, edges, dilation, groups), roles
+        (x, of_x), (kernel, of_kernel) = read_both(roles, x, kernel)
+        ctx.how, ctx.roles, ctx.exponents = (stride, edges, dilation, groups), roles, (of_x, of_kernel)
         ctx.save_for_backward(x, kernel)
         seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
-        z = contract(roles.forward, seen, WINDOWS, _split(kernel, groups), KERNEL, OUTPUT)
+        z = contract(roles.forward, seen, WINDOWS, _split(kernel, groups), KERNEL, OUTPUT, of_x + of_kernel)
         return z.flatten(1, 2)
 
     @staticmethod
@@ -54,7 +55,9 @@ class Convolution(Function):
         """Gradients of the input and of the kernel."""
         check_once()
         (x, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
-        split, behind = _split(kernel, groups), _grouped(gradient, groups)
+        values, exponent = read(roles.read_gradient, gradient)
+        powers = [exponent + other for other in ctx.exponents]
+        split, behind = _split(kernel, groups), _grouped(values, groups)
         of_x = of_kernel = None
         if ctx.needs_input_grad[0]:
             spread = _spread(behind, stride)
@@ -63,10 +66,10 @@ class Convolution(Function):
                 for axis, length, taps in zip((3, 4), x.shape[2:], kernel.shape[2:], strict=True)
             ]
             seen = _windows(spread, (around[0], around[1]), kernel.shape[2:], (1, 1), dilation)
-            of_x = contract(roles.x, seen, "gnhwoij", split.flip(3, 4), KERNEL, "ngchw").reshape(x.shape)
+            of_x = contract(roles.x, seen, "gnhwoij", split.flip(3, 4), KERNEL, "ngchw", powers[1]).reshape(x.shape)
         if ctx.needs_input_grad[1]:
             seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
-            of_kernel = contract(roles.y, seen, WINDOWS, behind, OUTPUT, KERNEL).reshape(kernel.shape)
+            of_kernel = contract(roles.y, seen, WINDOWS, behind, OUTPUT, KERNEL, powers[0]).reshape(kernel.shape)
         return of_x, of_kernel, None, None, None, None, None
 
 

@@ -9,7 +9,7 @@ from shoal.numerics.emulation.roles import ROLES
 from shoal.numerics.mac.matmul import MacStats
 
 NOTHING = MacStats(0, 0, 0, 0)
-FUNCTION = "function."
+FUNCTION, LAYER = "function.", "layer."
 
 
 class Covered(NamedTuple):
@@ -50,6 +50,8 @@ class Counts:
 
     def __init__(self) -> None:
         self.by_role = dict.fromkeys(ROLES, NOTHING)
+        self.by_layer: dict[tuple[str, str], MacStats] = {}
+        """Products and roundings by (layer, role), where layers have names."""
         self._rows: dict[tuple[str, str, bool], tuple[int, int | None]] = {}
         self._calls = 0
         self._lock = threading.Lock()
@@ -67,7 +69,7 @@ class Counts:
             self._calls += 1
             return self._calls - 1
 
-    def add(self, op: str, role: str, macs: int | None, happened: MacStats | None) -> None:
+    def add(self, op: str, role: str, macs: int | None, happened: MacStats | None, layer: str = "") -> None:
         """Count a product; `happened` is None for a plain one."""
         key = (op, role, happened is not None)
         with self._lock:
@@ -75,6 +77,17 @@ class Counts:
             self._rows[key] = calls + 1, None if macs is None or before is None else before + macs
             if happened is not None:
                 self.by_role[role] += happened
+                if layer:
+                    self._add_to_layer(layer, role, happened)
+
+    def add_rounding(self, layer: str, role: str, happened: MacStats) -> None:
+        """Count the rounding of a tensor; its `macs` are numbers."""
+        with self._lock:
+            self._add_to_layer(layer, role, happened)
+
+    def _add_to_layer(self, layer: str, role: str, happened: MacStats) -> None:
+        key = (layer, role)
+        self.by_layer[key] = self.by_layer.get(key, NOTHING) + happened
 
     def state(self) -> dict[str, list[int]]:
         """Every count by name; products that cannot be counted are -1."""
@@ -83,7 +96,9 @@ class Counts:
                 f"{FUNCTION}{op}.{role}.{int(emulated)}": [calls, -1 if macs is None else macs]
                 for (op, role, emulated), (calls, macs) in self._rows.items()
             }
-            return {"calls": [self._calls]} | {f"role.{name}": [*astuple(self.by_role[name])] for name in ROLES} | rows
+            roles = {f"role.{name}": [*astuple(self.by_role[name])] for name in ROLES}
+            layers = {f"{LAYER}{role}.{layer}": [*astuple(n)] for (layer, role), n in self.by_layer.items()}
+            return {"calls": [self._calls]} | roles | layers | rows
 
     def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
         """Continue from what `state` returned."""
@@ -94,6 +109,10 @@ class Counts:
             for name, (calls, macs) in ((name, counts) for name, counts in state.items() if name.startswith(FUNCTION)):
                 op, role, emulated = name.removeprefix(FUNCTION).rsplit(".", 2)
                 self._rows[op, role, emulated == "1"] = calls, None if macs < 0 else macs
+            self.by_layer = {}
+            for name, counts in ((name, counts) for name, counts in state.items() if name.startswith(LAYER)):
+                role, _, layer = name.removeprefix(LAYER).partition(".")
+                self.by_layer[layer, role] = MacStats(*counts)
 
     def coverage(self) -> Coverage:
         """One row per function and role."""

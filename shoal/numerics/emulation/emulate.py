@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, whole_number
-from shoal.numerics.emulation.contraction import Roles
+from shoal.numerics.emulation.contraction import Read, Reader, Roles
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.interception import Functions, Net, in_backward
+from shoal.numerics.emulation.reading import GRADIENTS, INPUTS, WEIGHTS, Casts, Taker, common_format, read_as
 from shoal.numerics.emulation.roles import ROLES, here
 from shoal.numerics.mac.matmul import MacStats, matmul
 from shoal.numerics.mac.unit import MacUnit, parse_mac
@@ -69,14 +70,17 @@ def wrap(module: nn.Module, mac: EmulatedUnit = None, **options: Any) -> "Emulat
 class Emulation:
     """MAC units by role, and the counts of what went through them."""
 
+    casts: Casts | None = None
+    """Rules for operands, normalisations and activations other than the units' own."""
+
     def __init__(self, units: dict[str, MacUnit | None], strict: bool, seed: int, stats: bool) -> None:
         self.units, self.strict, self.seed, self.stats = units, strict, seed, stats
-        self._counts = Counts()
+        self.counts = Counts()
 
     @property
     def by_role(self) -> dict[str, MacStats]:
         """Counts of `forward`, `grad_input` and `grad_weight`."""
-        return dict(self._counts.by_role)
+        return dict(self.counts.by_role)
 
     @property
     def macs(self) -> int:
@@ -100,15 +104,15 @@ class Emulation:
 
     def coverage(self) -> Coverage:
         """Which functions were emulated and which were not, by role; as a string, a table."""
-        return self._counts.coverage()
+        return self.counts.coverage()
 
     def state(self) -> dict[str, list[int]]:
         """All counts by name; the number of products so far determines the random bits of the next one."""
-        return self._counts.state()
+        return self.counts.state()
 
     def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
         """Continue from what `state` returned."""
-        self._counts.load_state(state)
+        self.counts.load_state(state)
 
     def __enter__(self) -> "Emulation":
         before, stack, functions = (here.emulation, here.mode), ExitStack(), Functions(self)
@@ -143,20 +147,43 @@ class Emulation:
         """The multiplication that functions in `emulation/ops.py` use."""
         return _Times(self, op)
 
-    def multiply(self, op: str, role: str, a: Tensor, b: Tensor) -> Tensor:
-        """(…, M, K) × (…, K, N) through the role's unit, as float32."""
+    def multiply(self, op: str, role: str, layer: str, done: bool, a: Tensor, b: Tensor) -> Tensor:
+        """(…, M, K) × (…, K, N) through the role's unit, as float32; `done`: the operands have been cast."""
         unit = self.units[role]
         macs = prod(a.shape) * b.shape[-1]
         if unit is None:
-            self._counts.add(op, role, macs, None)
+            happened = None if self.casts is None else MacStats(macs, 0, 0, 0)
+            self.counts.add(op, role, macs, happened, layer)
             return torch.matmul(a, b)
-        call = self._counts.next_call()
+        call = self.counts.next_call()
+        cast: bool | str = "done" if done else True
         if self.stats:
-            product, happened = matmul(a, b, unit, stats=True, seed=self.seed, call=call)
+            product, happened = matmul(a, b, unit, stats=True, seed=self.seed, call=call, cast=cast)
         else:
-            product, happened = matmul(a, b, unit, seed=self.seed, call=call), MacStats(macs, 0, 0, 0)
-        self._counts.add(op, role, macs, happened)
+            product = matmul(a, b, unit, seed=self.seed, call=call, cast=cast)
+            happened = MacStats(macs, 0, 0, 0)
+        self.counts.add(op, role, macs, happened, layer)
         return product.float()
+
+    def is_weight(self, x: Tensor) -> bool:
+        """Whether an operand is a weight: a leaf that requires a gradient, or a view of one."""
+        own = x if x._base is None else x._base
+        return (own.requires_grad and own.is_leaf) or (self.casts is not None and self.casts.is_weight(x))
+
+    def reader(self, kind: str, layer: str, takers: Sequence[Taker]) -> Reader | None:
+        """How an operand is read that these products take; None: as it is, and cast by each of them."""
+        if self.casts is not None and (reader := self.casts.reader(kind, layer)) is not None:
+            return reader
+        common = common_format(takers)
+        return None if common is None else read_as(*common)
+
+    def is_done(self, kind: str, reader: Reader | None, taker: Taker) -> bool:
+        """Whether what has been read needs no cast by the taker."""
+        if reader is None or taker.unit is None:
+            return False
+        if self.casts is None or self.casts.reader(kind, "") is None:
+            return True
+        return self.casts.holds(kind, taker.unit.multiplier.formats[taker.place])
 
     def check(self, op: str, why: str) -> None:
         """Refuse what cannot be emulated, if strict."""
@@ -167,7 +194,7 @@ class Emulation:
     def escaped(self, op: str, macs: int | None, why: str = "has no emulation") -> None:
         """Count what runs in float32, or refuse it if strict."""
         self.check(op, why)
-        self._counts.add(op, "backward" if in_backward() else "forward", macs, None)
+        self.counts.add(op, "backward" if in_backward() else "forward", macs, None)
 
     def role_in_backward(self, op: str) -> str:
         """The role of a product in a custom backward, which does not say which gradient it computes."""
@@ -180,7 +207,7 @@ class Emulation:
 
     @property
     def _total(self) -> MacStats:
-        return sum(self._counts.by_role.values(), NOTHING)
+        return sum(self.counts.by_role.values(), NOTHING)
 
     @property
     def _counted(self) -> MacStats:
@@ -196,14 +223,43 @@ class _Times(NamedTuple):
     op: str
 
     def roles(self, x: Tensor, y: Tensor, y_is_weight: bool = False) -> Roles:
-        """Units for X·Y and its gradients: a leaf that requires a gradient, or a view of one, is a weight."""
-        role = here.role or (self.emulation.role_in_backward(self.op) if in_backward() else "forward")
-        y_is_weight = y_is_weight or _is_leaf(y)
-        x_is_weight = not y_is_weight and _is_leaf(x)
-        return Roles(self._in(role), *(self._in(ROLES[1 + weight]) for weight in (x_is_weight, y_is_weight)))
+        """Readers of X and Y, and units for X·Y and its gradients."""
+        own = self.emulation
+        role = here.role or (own.role_in_backward(self.op) if in_backward() else "forward")
+        y_is_weight = y_is_weight or own.is_weight(y)
+        x_is_weight = not y_is_weight and own.is_weight(x)
+        layer = own.casts.layer(y if y_is_weight else x) or self.op if own.casts is not None else ""
+        of_x, of_y = (ROLES[1 + weight] for weight in (x_is_weight, y_is_weight))
+        kind_x, kind_y = (WEIGHTS if weight else INPUTS for weight in (x_is_weight, y_is_weight))
+        if role == "grad_weight":
+            kind_y = GRADIENTS
+        elif role == "grad_input":
+            kind_x, kind_y = (kind_x, GRADIENTS) if x_is_weight else (GRADIENTS, kind_y)
+        unit, unit_x, unit_y = (own.units[name] for name in (role, of_x, of_y))
+        again = torch.is_grad_enabled()  # whether the gradients' products take the operands, too
+        read_x = own.reader(kind_x, layer, [Taker(unit, 0), *[Taker(unit_y, 0)] * again])
+        read_y = own.reader(kind_y, layer, [Taker(unit, 1), *[Taker(unit_x, 1)] * again])
+        read_z = own.reader(GRADIENTS, layer, [Taker(unit_x, 0), Taker(unit_y, 1)])
+        return Roles(
+            self._in(role, layer, (kind_x, kind_y), (read_x, read_y)),
+            self._in(of_x, layer, (GRADIENTS, kind_y), (read_z, read_y)),
+            self._in(of_y, layer, (kind_x, GRADIENTS), (read_x, read_z)),
+            *(reader or Read for reader in (read_x, read_y, read_z)),
+        )
 
-    def _in(self, role: str) -> Callable[[Tensor, Tensor], Tensor]:
-        return lambda a, b: self.emulation.multiply(self.op, role, a, b)
+    def _in(
+        self, role: str, layer: str, kinds: tuple[str, str], readers: tuple[Reader | None, Reader | None]
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        own, unit = self.emulation, self.emulation.units[role]
+        done = all(own.is_done(kinds[n], readers[n], Taker(unit, n)) for n in (0, 1))
+
+        def through(a: Tensor, b: Tensor) -> Tensor:
+            return own.multiply(self.op, role, layer, done, a, b)
+
+        if own.casts is None:
+            return through
+        casts = own.casts
+        return lambda a, b: casts.product(kinds, layer, a, b, through)
 
 
 class Emulated(nn.Module):
@@ -225,8 +281,3 @@ def _unit(unit: EmulatedUnit) -> MacUnit | None:
     if unit is not None and not isinstance(unit, MacUnit):
         raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
     return unit
-
-
-def _is_leaf(x: Tensor) -> bool:
-    own = x if x._base is None else x._base
-    return own.requires_grad and own.is_leaf

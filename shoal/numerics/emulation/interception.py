@@ -24,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from shoal.numerics.emulation.contraction import check_once
 from shoal.numerics.emulation.ops import OPS
+from shoal.numerics.emulation.reading import ACTIVATIONS, NORMALISATIONS
 from shoal.numerics.emulation.roles import here
 
 if TYPE_CHECKING:
@@ -69,9 +70,23 @@ class Functions(TorchFunctionMode):
             return self._plain(name, func, args, kwargs, "cannot be written as matrix products")
         before, here.calling = here.calling, name
         try:
-            return func(*args, **kwargs)
+            return self._rounded(name, func, args, kwargs)
         finally:
             here.calling = before
+
+    def _rounded(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """The function, with the input of a normalisation or the output of an activation rounded."""
+        casts = self.emulation.casts
+        if casts is None:
+            return func(*args, **kwargs)
+        if name in NORMALISATIONS and args and isinstance(args[0], Tensor):
+            return func(casts.before(name, args[0]), *args[1:], **kwargs)
+        result = func(*args, **kwargs)
+        op = name.removesuffix("_")
+        if op not in ACTIVATIONS or not isinstance(result, Tensor):
+            return result
+        rounded = casts.after(op, result)
+        return rounded if op == name or rounded is result else result.copy_(rounded)
 
     def _replaced(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """The emulated function, or the plain one if these operands cannot be emulated."""

@@ -65,7 +65,7 @@ def matmul(
     seed: int | None = None,
     call: int = 0,
     threads: int | None = None,
-    cast: bool = True,
+    cast: bool | str = True,
 ) -> Any:
     """a @ b through a MAC unit: (…, M, K) × (…, K, N), leading axes broadcast as in torch.matmul.
 
@@ -81,7 +81,7 @@ def matmul(
         call: stochastic: number of this call, so that calls with one seed draw different bits.
         threads: number of threads, by default torch's; does not change the result.
         cast: round the operands to the unit's operand formats first, to nearest, ties to even. If False, they must
-            already be values of these formats; others are refused.
+            already be values of these formats; others are refused. `done`: the same without a check.
 
     """
     unit = parse_mac(mac) if isinstance(mac, str) else mac
@@ -301,8 +301,10 @@ def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: 
     return 4 * (x.numel() + y.numel() + matrices) + each * outputs
 
 
-def _operand(x: Tensor, format: Scalar, nan: str, cast: bool, threads: int) -> Tensor:
+def _operand(x: Tensor, format: Scalar, nan: str, cast: bool | str, threads: int) -> Tensor:
     """The operand rounded to its format, as float32 if that can represent it."""
+    if cast == "done":
+        return x.float() if fits(format, FLOAT32) else x.double()
     if isinstance(format, FloatFormat) and format.nans:
         nan = "error"  # never happens: the format has NaN
     rounded = quantize(x, format, nan=nan, threads=threads)
