@@ -14,7 +14,6 @@ from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies.mac_runs import (
     CASTS,
     PLANS,
-
     PRODUCTS,
     SEEDS,
     Found,
@@ -57,7 +56,7 @@ class Claim:
     """A sentence of the slides, with the comparisons that it implies."""
 
     label: str
-    """(a) to (g), or nothing."""
+    """(a) to (g); empty for a question, which has no verdict of its own."""
     words: str
     """What the slides say, or what was asked, with their numbers."""
     parts: tuple[Part, ...]
@@ -77,8 +76,9 @@ class Claim:
         for verdict in (HOLDS, FAILS, UNKNOWN, NOT_RUN):
             parts = [part for part in self.parts if part.verdict == verdict]
             texts = [f"{part.text} ({part.difference} points)" if part.gaps else part.text for part in parts]
-            told += [f"{verdict}: {'; '.join(texts)}"] if parts else []
-        return f"{f'({self.label}) ' if self.label else ''}{self.words}: {self.verdict.upper()}. {'. '.join(told)}."
+            told += [f"{verdict.capitalize()}: {'; '.join(texts)}."] if parts else []
+        head = f"({self.label}) {self.words}: {self.verdict.upper()}." if self.label else self.words
+        return " ".join([head, *told])
 
 
 def loses(text: str, gaps: Sequence[float], matters: float = MATTERS) -> Part:
@@ -234,5 +234,3 @@ def accuracy_panel(
 def baseline(plan: str = "resnet8") -> Kind:
     """Float32 of the same plan."""
     return Kind("float32", "none", plan)
-
-

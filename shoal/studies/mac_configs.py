@@ -49,17 +49,13 @@ def study(found: Found) -> Result:
 
 def claims_of(held: Trainings) -> list[Claim]:
     """(c), and what the slides leave to a figure: CFG-6."""
-    costs = [
-        loses(f"{one}, CFG-2 against CFG-1", held.differences(kind(one, 2), kind(one, 1))) for one in MULTIPLIERS
-    ]
+    costs = [loses(f"{one}, CFG-2 against CFG-1", held.differences(kind(one, 2), kind(one, 1))) for one in MULTIPLIERS]
     won = [
         keeps(f"{one}, CFG-{cfg} against CFG-1", held.differences(kind(one, cfg), kind(one, 1)))
         for one in MULTIPLIERS
         for cfg in (3, 4, 5)
     ]
-    zero = [
-        keeps(f"{one}, CFG-6 against CFG-5", held.differences(kind(one, 6), kind(one, 5))) for one in MULTIPLIERS
-    ]
+    zero = [keeps(f"{one}, CFG-6 against CFG-5", held.differences(kind(one, 6), kind(one, 5))) for one in MULTIPLIERS]
     return [
         Claim("c", "Slides: CFG-2 costs much accuracy", tuple(costs)),
         Claim("c", "Slides: CFG-3, CFG-4 and CFG-5 win it back", tuple(won)),

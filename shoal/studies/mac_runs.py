@@ -57,11 +57,10 @@ class Plan:
 
 
 PLANS = {
-    "resnet8": Plan("resnet8", 8),
-    "resnet8-short": Plan("resnet8", 3),
-    "resnet20": Plan("resnet20", 6, step_seconds=0.2),
+    "resnet8": Plan("resnet8", 4),
+    "resnet20": Plan("resnet20", 4, step_seconds=0.2),
     "wide-resnet": Plan("wide-resnet", 2, step_seconds=1.1),
-    "transformer": Plan("transformer", 8, step_seconds=0.05),
+    "transformer": Plan("transformer", 4, step_seconds=0.05),
 }
 STEPS_PER_EPOCH = 22
 """1,437 images of digits in mini-batches of 64."""

@@ -105,7 +105,7 @@ def claims_of(held: Trainings) -> list[Claim]:
     ]
     unit.append(keeps("master and momentum bf16 stochastic", held.differences(both_narrow(), Kind(UNIT))))
     return [
-        Claim("", "Question: does a narrow master lose accuracy if its updates are rounded to nearest?", tuple(nearest)),
+        Claim("", "Question: does rounding a narrow master to nearest lose accuracy?", tuple(nearest)),
         Claim("", "Question: do stochastic or compensated updates keep the accuracy?", tuple(better)),
         Claim("", "Question: can the momentum be narrow?", tuple(states)),
         Claim("", f"Question: does that hold behind {UNIT}, too?", tuple(unit)),
