@@ -34,18 +34,19 @@ def mac(argv: list[str]) -> int:
 
 
 def mac_describe(argv: list[str]) -> int:
-    """Describe a number format or a MAC unit: properties, special codes, all values.
+    """Describe a number format, a MAC unit or a scheme: properties, special codes, all values.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac describe E5M2:5+E6M5
     shoal mac describe Q8.13 --json
+    shoal mac describe hfp8
     """
     import tyro
 
     @dataclass(frozen=True)
     class DescribeCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-OR-UNIT")]
-        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5."""
+        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5; or a scheme: hfp8, swalp, …"""
         cfg: int | None = None
         """Configuration (1 to 6) of the multiplier that decodes the format; None: the plain format."""
         json: bool = False
