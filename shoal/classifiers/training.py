@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 from torch.utils.flop_counter import FlopCounterMode
 
 from shoal.classifiers.config import FLOAT32, ClassifierConfig
@@ -136,9 +137,8 @@ class ClassifierTraining:
         self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
         use_threads(config, self.model, self.data)
         self.optimizer = make_optimizer(config, self.model)
-        scale: str | float = config.loss_scale
         self.precision = low_precision(
-            self.model, self.optimizer, config.scheme, loss_scale=scale, seed=config.seed, steps=self.steps
+            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
         )
         self.step = self.saved = 0
         self.seconds = 0.0  # before this process took over
@@ -197,7 +197,6 @@ class ClassifierTraining:
             group["lr"] = self.config.first_rate * rate(self.config.schedule, self.step / self.steps)
         images, labels = self.batches[self.step]
         self.model.train()
-        self.optimizer.zero_grad()
         with self.precision:
             loss = F.cross_entropy(self.model(images), labels)
         self.precision.step(loss)
@@ -208,19 +207,19 @@ class ClassifierTraining:
         self.line_steps += 1
 
     def finish_epoch(self) -> None:
-        """Measure the accuracy on the test images; with averaged weights, too, where the scheme has them."""
-        found = self.evaluate()
-        if self.precision.averages:
-            found = {f"{name}_last": value for name, value in found.items()} | self.evaluate_averaged()
-        found["train_loss"] = self.epoch_loss / self.batches.per_epoch
-        self.measured, self.epoch_loss = found, 0.0
-        self.best = max(found["accuracy"], -1.0 if self.best is None else self.best)
+        """Measure the accuracy on the test images."""
+        self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
+        self.epoch_loss = 0.0
+        self.best = max(self.measured["accuracy"], -1.0 if self.best is None else self.best)
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy and mean loss on the test images, in the scheme."""
-        self.model.eval()
+        """Accuracy and mean loss on the test images, in the scheme; it leaves no trace in the training.
+
+        Averaged weights, where the scheme has them, are used with batch-norm statistics of their own.
+        """
         right, loss = 0, 0.0
-        with torch.no_grad(), self.precision:
+        with self.precision.evaluating(), self._fitting_norms():
+            self.model.eval()
             for images, labels in in_order(self.data, self.data.test, EVALUATED_TOGETHER):
                 logits: Tensor = self.model(images)
                 right += int((logits.argmax(1) == labels).sum())
@@ -228,20 +227,19 @@ class ClassifierTraining:
         count = len(self.data.test)
         return {"accuracy": right / count, "test_loss": loss / count}
 
-    def evaluate_averaged(self) -> dict[str, float]:
-        """The same with averaged weights, whose batch-norm statistics are first measured on the training images."""
-        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        before = [{name: value.clone() for name, value in norm.state_dict().items()} for norm in norms]
-        with self.precision.averaged():
-            if norms:
-                images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
-                with self.precision:
-                    torch.optim.swa_utils.update_bn(images, self.model)
-            found = self.evaluate()
-        for norm, state in zip(norms, before, strict=True):
-            for name, value in norm.named_buffers():
-                value.copy_(state[name])
-        return found
+    @contextmanager
+    def _fitting_norms(self) -> Iterator[None]:
+        """In it, batch norms have the statistics that the training images have with the averaged weights."""
+        buffers = dict(self.model.named_buffers())
+        if not (self.precision.averages and buffers):
+            yield
+            return
+        before = {name: value.clone() for name, value in buffers.items()}
+        images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
+        update_bn(images, self.model)
+        yield
+        for name, value in buffers.items():
+            value.copy_(before[name])
 
     def _place(self) -> str:
         return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"
