@@ -25,6 +25,8 @@ from shoal.numerics.schemes.scheme import Scheme, holds
 from shoal.numerics.schemes.squeeze import squeeze
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
+FRESH, STALE = "rounded.", "stale."
+"""Names of rounded weights in a saved state."""
 
 
 class SchemeCasts:
@@ -194,25 +196,36 @@ class SchemeCasts:
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """Rounded weights, where they cannot be computed again: random bits are gone, and hysteresis remembers them."""
+        """Rounded weights, where they cannot be computed again: random bits are gone, and hysteresis remembers them.
+
+        Those of weights that have changed since are marked as stale.
+        """
         cast = self.scheme.weights
         if cast is None or cast.rounding not in ("stochastic", "hysteresis"):
             return {}
-        return {f"rounded.{name}": times_power(read.values, read.exponent) for name, (_, read) in self._rounded.items()}
+        state = {}
+        for name, (version, read) in self._rounded.items():
+            own = self._parameters[name]()
+            fresh = own is not None and own._version == version
+            state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+        return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         self._rounded = {}
+        cast = self.scheme.weights
         for key, full in state.items():
-            name = key.removeprefix("rounded.")
-            own = self._parameters[name]() if name != key and name in self._parameters else None
-            if own is None:
+            prefix = next((prefix for prefix in (FRESH, STALE) if key.startswith(prefix)), "")
+            own = (
+                self._parameters[name]() if prefix and (name := key.removeprefix(prefix)) in self._parameters else None
+            )
+            if own is None or cast is None:
                 continue
-            format = None if self.scheme.weights is None else self.scheme.weights.format
-            exponent = 0
-            if isinstance(format, BlockFormat):
-                exponent = _shared_exponent(own.detach(), format)
-            self._rounded[name] = own._version, Read(times_power(full.clone(), -exponent), exponent)
+            values, exponent = full.clone(), 0
+            if isinstance(cast.format, BlockFormat):
+                exponent = _shared_exponent(own.detach(), cast.format)
+                values = times_power(values, -exponent)
+            self._rounded[name] = own._version if prefix == FRESH else -1, Read(values, exponent)
 
 
 def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
