@@ -13,7 +13,8 @@ from shoal.errors import counted
 from shoal.numerics.sweep import share_text
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 from shoal.results.figure import FAINT_INK, Numbers
-from shoal.training.run_folder import METRICS, read_metrics
+from shoal.training.metrics import read_metrics
+from shoal.training.run_folder import METRICS
 
 EVENTS = ("saturated", "overflowed", "underflowed")
 ROLES = {

@@ -21,7 +21,8 @@ from shoal.classifiers.models import make_model
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult, finished_classifier
 from shoal.errors import Diverged, UserError, counted
-from shoal.numerics import low_precision
+from shoal.numerics import LowPrecision, low_precision
+from shoal.numerics.schemes.run import LayerCounts
 from shoal.processors import check_threads, usable_processors
 from shoal.seeding import stream_seed
 from shoal.training.checkpoint import Arrays, Checkpoint
@@ -278,7 +279,7 @@ class ClassifierTraining:
             train_loss=self.measured.get("train_loss"),
             seconds=self.total_seconds(),
             figures=self.precision.figures(),
-            layers=[layer_json(layer) for layer in self.precision.by_layer()],
+            layers=layer_counts(self.model, self.precision),
             coverage=str(self.precision.coverage()),
             signal=signal,
         )
@@ -376,10 +377,16 @@ def load_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def layer_json(layer: Any) -> dict[str, Any]:
-    """Counts of a layer as plain values."""
-    names = ("layer", "role", "numbers", "saturated", "overflowed", "underflowed")
-    return {name: getattr(layer, name) for name in names}
+def layer_counts(model: nn.Module, precision: LowPrecision) -> list[dict[str, Any]]:
+    """Counts by layer and role as plain values, in the order of the model; what is no parameter's comes last."""
+    parameters = [name for name, _ in model.named_parameters()]
+
+    def place(counts: LayerCounts) -> tuple[int, str, str]:
+        layer = counts.layer
+        own = (number for number, name in enumerate(parameters) if layer and f"{name}.".startswith(f"{layer}."))
+        return next(own, len(parameters)), layer, counts.role
+
+    return [counts._asdict() for counts in sorted(precision.by_layer(), key=place)]
 
 
 def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> None:
