@@ -126,7 +126,7 @@ class ClassifierTraining:
 
     def __init__(self, config: ClassifierConfig, data: ImageData | None = None) -> None:
         self.config = config
-        data = load_data(config.data) if data is None else data
+        data = load_data(config.data) if data is None else data.checked("The given data")
         self.data = data.first(config.train_images, config.test_images)
         if config.batch > len(self.data.train):
             raise UserError(

@@ -253,6 +253,15 @@ def test_wrong_settings(tmp_path, monkeypatch, settings, sentence):
     assert os.listdir(tmp_path) == []
 
 
+def test_data_of_the_caller_with_a_nan(tmp_path):
+    data = load_data("digits")
+    train = replace(data.train, images=data.train.images.astype(np.float32))
+    train.images[7, 0, 3, 3] = np.nan
+    with pytest.raises(UserError, match="The given data: training image 7 has a pixel that is NaN or infinite"):
+        train_classifier(tiny(tmp_path / "run", scheme="float32"), data=replace(data, train=train))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_is_taken(tmp_path):
     (tmp_path / "config.json").write_text("precious")
     with pytest.raises(UserError, match="already holds a run"):
