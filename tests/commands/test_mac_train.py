@@ -101,6 +101,19 @@ def test_a_sweep_with_training(shoal, tmp_path):
     assert found["figures"][0]["name"] == "accuracy"
 
 
+@pytest.mark.parametrize(("kept", "said"), [(True, "repeat the command to continue"), (False, "--out would have kept")])
+def test_a_stopped_sweep(shoal, monkeypatch, tmp_path, kept, said):
+    words = ["mac", "sweep", "E5M2:5+E6M5", "--inner", "4", "--train", "--model", "mlp", "--epochs", "1"]
+    words += ["--out", "sweep"] if kept else []
+    call_before(monkeypatch, training.ClassifierTraining, "take_step", lambda: send(signal.SIGINT), at=2)
+    code, out, err = shoal(*words)
+    assert code == 130 and out == "" and said in err
+    assert os.listdir(tmp_path) == (["sweep"] if kept else [])
+    if kept:
+        code, out, err = shoal(*words)
+        assert code == 0 and "Resuming at step 2" in err and "float32" in out
+
+
 def test_the_progress_bar(tmp_path):
     """On a terminal: a bar with accuracy, loss, scale and saturated accumulations."""
     import io
@@ -151,7 +164,8 @@ def test_damaged_data(shoal, tmp_path):
     [("--model mlp", "--model is for trainings, but --train is not given"),
      ("--loss-scale none", "--loss-scale is for trainings"),
      ("E5M2 --train", "has no accumulator"), ("E5M2:5+E6M5 --train --model lenet", "--model 'lenet' is not known"),
-     ("E5M2:5+E6M5 --train --epochs 0", "--epochs is 0")],
+     ("E5M2:5+E6M5 --train --epochs 0", "--epochs is 0"), ("E5M2:5+E6M5 --train --inner 0", "--inner is 0"),
+     ("Q4.4+E6M5 --inner 4 --train --picture a.png", "nothing to draw")],
 )  # fmt: skip
 def test_nonsense_in_a_sweep(shoal, tmp_path, words, sentence):
     code, out, err = shoal("mac", "sweep", *words.split())
