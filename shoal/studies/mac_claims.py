@@ -5,7 +5,7 @@ is at least `MATTERS`; it keeps up if the interval ends within `MATTERS`. Everyt
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,15 +180,15 @@ def training_columns(found: Trainings, kind: Kind, base: Kind | None = None) -> 
         own[Column("against float32", "points")] = (
             "–" if kind == base else with_interval(found.differences(kind, base), sign=True)
         )
-    own |= {Column(f"{event} MACs"): per_million(share(outcomes, event, roles)) for event, roles in events}
-    own[Column("casts to zero")] = per_million(share(outcomes, "underflowed", CASTS))
+    own |= {Column(f"{event} MACs"): in_words(share(outcomes, event, roles)) for event, roles in events}
+    own[Column("casts to zero")] = in_words(share(outcomes, "underflowed", CASTS))
     own[Column("loss scale at the end")] = scales(outcomes)
     own[Column("skipped", "steps")] = mean_of([outcome["skipped"] for outcome in outcomes])
     own[Column("diverged", "seeds")] = sum(bool(outcome["diverged"]) for outcome in outcomes) if outcomes else None
     return own
 
 
-def per_million(value: float | None) -> str | None:
+def in_words(value: float | None) -> str | None:
     """A share, with a unit that suits its size."""
     if value is None:
         return None
@@ -220,7 +220,7 @@ def accuracy_series(label: str, found: Trainings, kinds: Sequence[Kind | None]) 
 
 
 def accuracy_panel(
-    title: str, found: Trainings, ticks: Sequence[str], bars: dict[str, Sequence[Kind | None]], x: str, base: Kind
+    title: str, found: Trainings, ticks: Sequence[str], bars: Mapping[str, Sequence[Kind | None]], x: str, base: Kind
 ) -> Panel:
     """Bars by tick, with the accuracy of float32 as a dashed line."""
     level = mean_of(found.accuracies(base))

@@ -62,10 +62,10 @@ def study(found: Found) -> Result:
             "multiplier", base,
         ),
         accuracy_panel(
-            "Accumulators that shrink, CFG-5", held, shrunk,
+            "Accumulators that shrink", held, shrunk,
             {
-                "no loss scale": [Kind(one, NONE) for one in shrunk],
-                "dynamic loss scale": [Kind(one) for one in shrunk],
+                "CFG-5, no loss scale": [Kind(one, NONE) for one in shrunk],
+                "CFG-5, dynamic loss scale": [Kind(one) for one in shrunk],
             },
             "multiplier + accumulator", base,
         ),

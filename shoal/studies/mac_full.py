@@ -12,13 +12,14 @@ from shoal.studies.mac_claims import (
     accuracy_panel,
     baseline,
     claim_study,
+    in_words,
     keeps,
     kind_table,
     loses,
     setting,
     with_interval,
 )
-from shoal.studies.mac_runs import Found, Kind, Trainings, cells
+from shoal.studies.mac_runs import EVENTS, PRODUCTS, Found, Kind, Trainings, cells, share
 from shoal.studies.mac_runs import measured as train_all
 from shoal.studies.study import Options
 
@@ -61,6 +62,7 @@ def study(found: Found) -> Result:
     held = Trainings(found["rows"])
     tables = [paper_table(held)]
     tables += [kind_table("Whole units", held, kinds(quick=False), plan) for plan in (*SMALL, WIDE)]
+    tables.append(product_table(held))
     panels = []
     for plan, units in (*((plan, UNITS) for plan in SMALL), (WIDE, WIDE_UNITS)):
         bars = {"dynamic loss scale": [kind(one, plan) for one in units]}
@@ -89,6 +91,22 @@ def paper_table(held: Trainings) -> Table:
                 }
             )
     return Table.of("The slides' accuracies beside ours", rows)
+
+
+def product_table(held: Trainings) -> Table:
+    """Where fixed accumulators saturate and underflow."""
+    rows = [
+        {
+            Column("model"): plan,
+            Column("unit"): unit,
+            Column("product"): role,
+            **{Column(event): in_words(share(held.of(kind(unit, plan)), event, [role])) for event in EVENTS},
+        }
+        for plan in (WIDE, "resnet8")
+        for unit in ("E5M2:5+Q8.13", "E5M2:5+Q11.13")
+        for role in PRODUCTS
+    ]
+    return Table.of("Events per multiply-accumulate, by product", rows)
 
 
 def claims_of(held: Trainings) -> list[Claim]:

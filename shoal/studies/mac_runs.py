@@ -158,7 +158,13 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     from shoal.classifiers.config import ClassifierConfig
     from shoal.classifiers.training import TrainingDiverged, train_classifier
 
-    quiet = {"baseline": False, "tensorboard": False, "checkpoint_every": 0, "threads": 1, "log_every": 10**6}
+    quiet: dict[str, Any] = {
+        "baseline": False,
+        "tensorboard": False,
+        "checkpoint_every": 0,
+        "threads": 1,
+        "log_every": 10**6,
+    }
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
         config = ClassifierConfig(**settings["train"], **quiet, out=str(run))
