@@ -22,13 +22,14 @@ FOLDER = "mac"
 SEEDS = 3
 """Seeds of every kind; claims are judged with no fewer."""
 DYNAMIC, NONE = "dynamic", "none"
+QUIET: dict[str, Any] = {
+    "baseline": False, "tensorboard": False, "checkpoint_every": 0, "threads": 1, "log_every": 10**6,
+}  # fmt: skip
 POINTS = 20
 """Points of a stored curve, at most."""
 EVENTS = ("saturated", "overflowed", "underflowed")
 PRODUCTS = ("forward", "grad_input", "grad_weight")
 CASTS = ("weights", "inputs", "activation_gradients", "weight_gradients")
-STARTING_SECONDS = 3.0
-"""Imports and compiled kernels of a new process, shared by its cells."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Plan:
     data: str = "digits"
     train_images: int | None = None
     test_images: int | None = None
-    step_seconds: float = 0.075
+    step_seconds: float = 0.06
     """About, for a step through E5M2:5+E6M5 on one core."""
 
     def settings(self, quick: bool) -> dict[str, Any]:
@@ -58,8 +59,8 @@ class Plan:
 
 PLANS = {
     "resnet8": Plan("resnet8", 4),
-    "resnet20": Plan("resnet20", 4, step_seconds=0.2),
-    "wide-resnet": Plan("wide-resnet", 2, step_seconds=1.1),
+    "resnet20": Plan("resnet20", 4, step_seconds=0.17),
+    "wide-resnet": Plan("wide-resnet", 2, step_seconds=1.0),
     "transformer": Plan("transformer", 4, step_seconds=0.05),
 }
 STEPS_PER_EPOCH = 22
@@ -158,16 +159,9 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     from shoal.classifiers.config import ClassifierConfig
     from shoal.classifiers.training import TrainingDiverged, train_classifier
 
-    quiet: dict[str, Any] = {
-        "baseline": False,
-        "tensorboard": False,
-        "checkpoint_every": 0,
-        "threads": 1,
-        "log_every": 10**6,
-    }
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
-        config = ClassifierConfig(**settings["train"], **quiet, out=str(run))
+        config = ClassifierConfig(**settings["train"], **QUIET, out=str(run))
         try:
             result = train_classifier(config)
         except TrainingDiverged as how:

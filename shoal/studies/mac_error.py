@@ -1,0 +1,3 @@
+"""placeholder"""
+
+from shoal.studies.mac_orders import *  # noqa
