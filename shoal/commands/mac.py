@@ -1,19 +1,28 @@
-"""`shoal mac`: describe, area and sweep."""
+"""`shoal mac`: describe, area, sweep and train."""
 
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.arguments import numbers, options_of, overview, parse
-from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put
+from shoal.commands.mac_train import mac_train
+from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, quoted, say
 from shoal.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.results import Result
 
 
 def mac(argv: list[str]) -> int:
-    """Emulated MAC units: number formats, numerical error and hardware cost.
+    """Emulated MAC units: number formats, numerical error, training and hardware cost.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13
     shoal mac sweep --picture units.png
+    shoal mac train --model resnet8 --data digits --scheme E5M2:5+E6M5 --epochs 5
     """
     if argv and argv[0] in ("-h", "--help", "help"):
         put(overview("Emulated MAC units.", COMMANDS, "mac "))
@@ -93,6 +102,7 @@ def mac_sweep(argv: list[str]) -> int:
     shoal mac sweep
     shoal mac sweep E5M2:5+E6M5 E5M2:5+Q8.13 --inner 256,1024,4096 --picture units.png
     shoal mac sweep 'E5M2:5+E6M5, rounding=stochastic' --json
+    shoal mac sweep E5M2:5+E6M5 E4M2:5+E5M5 --train --model resnet8 --epochs 5 --out runs/sweep --picture accuracy.png
     """
     import tyro
 
@@ -105,9 +115,21 @@ def mac_sweep(argv: list[str]) -> int:
         scale: float = 1.0
         """Standard deviation of the operands."""
         seed: int = 0
-        """Random seed of the operands and of stochastic rounding."""
+        """Random seed of the operands and of stochastic rounding, and of the trainings."""
+        train: bool = False
+        """Also train a classifier through each unit, and in float32: accuracy beside LUTs and energy."""
+        model: str | None = None
+        """With --train: model, as in shoal mac train; None: resnet8."""
+        data: str | None = None
+        """With --train: data set, as in shoal mac train; None: digits."""
+        epochs: int | None = None
+        """With --train: epochs; None: 5."""
+        loss_scale: str | None = None
+        """With --train: none, a number, dynamic or adaptive; None: dynamic."""
+        out: str | None = None
+        """With --train: folder of the trainings; those that it holds are not repeated. None: they are not kept."""
         picture: str = ""
-        """PNG file for a plot of error over LUTs; the result is saved beside it as JSON."""
+        """PNG file for a plot of error, or with --train accuracy, over LUTs; the result is saved beside it as JSON."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -118,13 +140,55 @@ def mac_sweep(argv: list[str]) -> int:
     from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
+    given = {name: getattr(command, name) for name in ("model", "data", "epochs", "loss_scale", "out")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not command.train:
+        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for trainings, but --train is not given.")
+    trained = None
+    if command.train:
+        trained, signal = _trained_sweep(units, {**given, "seed": command.seed})
+        if trained is None:
+            return 128 + signal
     with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
         rows = sweep(units, inner, command.scale, command.seed, advance)
-    found = sweep_result(rows, command.scale).made_by("mac", "sweep", *argv)
+    found = sweep_result(rows, command.scale)
+    if trained is not None:
+        found = _joined(trained, found)
+    found = found.made_by("mac", "sweep", *argv)
     if picture and not found.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
     give_result(found, picture, command.picture, command.json)
     return 0
 
 
-COMMANDS = {"describe": mac_describe, "area": mac_area, "sweep": mac_sweep}
+def _trained_sweep(units: tuple[str, ...], settings: Mapping[str, Any]) -> "tuple[Result | None, int]":
+    """The trainings through these units, or None and the signal that stopped them."""
+    from shoal.classifiers.config import ClassifierConfig
+    from shoal.classifiers.observer import ClassifierDisplay
+    from shoal.classifiers.sweep import train_units, training_result
+
+    config = ClassifierConfig(**settings).checked()
+    with contextlib.ExitStack() as stack:
+        if config.out is None:
+            config = dataclasses.replace(config, out=stack.enter_context(tempfile.TemporaryDirectory()))
+        found = train_units(units, config, ClassifierDisplay())
+        signal = found[-1].result.signal
+        if signal is None:
+            return training_result(found, config), 0
+    kept = f"; repeat the command to continue: '{quoted(settings['out'])}' has the rest" if "out" in settings else ""
+    say(f"Stopped{kept}.")
+    return None, signal
+
+
+def _joined(first: "Result", second: "Result") -> "Result":
+    """Both in one result; the picture is that of the first."""
+    return dataclasses.replace(
+        first,
+        tables=first.tables + second.tables,
+        findings=list(dict.fromkeys(first.findings + second.findings)),
+        figures=first.figures + second.figures,
+        data=first.data | second.data,
+    )
+
+
+COMMANDS = {"describe": mac_describe, "area": mac_area, "sweep": mac_sweep, "train": mac_train}

@@ -1,15 +1,12 @@
 """Loss scaling: gradients of 2^s times the loss underflow less; the factor is undone before the update.
 
 What overflows is seen where it happens: in the MAC units and casts of the backward pass, which saturate as often as
-they become infinite, and not only as infinities in the gradients that come out.
+they become infinite, and not only as infinities in the gradients that come out. This module imports no torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from shoal.errors import Diverged, UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.notation import fields_after_commas
@@ -133,20 +130,14 @@ class Scaler:
             return f"The gradients of the last {PATIENCE} steps are not finite"
         return f"The loss scale has fallen to {self.scale:.1g} and the last {PATIENCE} steps overflowed all the same"
 
-    def state(self) -> Tensor:
+    def state(self) -> list[float]:
         """All that decides its future."""
-        numbers = (self.scale, self.taken, self.skipped, self._clean, self._in_a_row)
-        return torch.tensor(numbers, dtype=torch.float64)
+        return [self.scale, self.taken, self.skipped, self._clean, self._in_a_row]
 
-    def load_state(self, state: Tensor) -> None:
+    def load_state(self, state: Sequence[float]) -> None:
         """Continue from what `state` returned."""
-        self.scale, *counts = state.tolist()
+        self.scale, *counts = state
         self.taken, self.skipped, self._clean, self._in_a_row = map(int, counts)
-
-
-def named_states(scalers: Mapping[str, Scaler]) -> dict[str, Tensor]:
-    """The states of several scalers by name."""
-    return {f"scaler.{name}": scaler.state() for name, scaler in scalers.items()}
 
 
 def _number(text: str) -> float | None:

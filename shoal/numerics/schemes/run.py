@@ -14,7 +14,7 @@ from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.emulate import Emulation
 from shoal.numerics.mac.matmul import MacStats
 from shoal.numerics.schemes.casting import SchemeCasts
-from shoal.numerics.schemes.loss_scale import LossScale, Scaler, named_states
+from shoal.numerics.schemes.loss_scale import LossScale, Scaler
 from shoal.numerics.schemes.scheme import UNITS, Scheme
 from shoal.numerics.schemes.units import lenient
 from shoal.numerics.schemes.update import Update
@@ -141,7 +141,10 @@ class SchemeRun:
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides weights and optimizer."""
         counts = {f"mac.{name}": torch.tensor(numbers) for name, numbers in self.counts.state().items()}
-        return counts | self.casts.state() | self.update.state() | named_states(self.scalers)
+        scalers = {
+            f"scaler.{name}": torch.tensor(scaler.state(), dtype=torch.float64) for name, scaler in self.scalers.items()
+        }
+        return counts | self.casts.state() | self.update.state() | scalers
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
@@ -151,7 +154,7 @@ class SchemeRun:
         self.update.load_state(state)
         for name, value in state.items():
             if name.startswith("scaler."):
-                self.scaler(name.removeprefix("scaler.")).load_state(value)
+                self.scaler(name.removeprefix("scaler.")).load_state(value.tolist())
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
