@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.numerics.emulation.contraction import Read, Reader, times_power
 from shoal.numerics.emulation.coverage import Counts
 from shoal.numerics.emulation.reading import WEIGHTS, Straight
-from shoal.numerics.formats.types import BlockFormat, Scalar
+from shoal.numerics.formats.types import BlockFormat, FloatFormat, Scalar
 from shoal.numerics.mac.matmul import MacStats
 from shoal.numerics.rounding.blocks import shared_exponents
 from shoal.numerics.rounding.plan import FLOAT32
@@ -81,12 +81,14 @@ class SchemeCasts:
         """The rounded weight; of a view, the same view of it."""
         name = self._names.get(x.untyped_storage().data_ptr())
         own = None if name is None else self._parameters[name]()
-        if name is None or own is None or not own.is_contiguous():
-            return self._read(WEIGHTS, cast, layer, x)
+        if name is None or own is None or torch.empty_like(own, device="meta").stride() != own.stride():
+            return self._read(WEIGHTS, cast, layer, x)  # its memory has gaps
         version, kept = self._rounded.get(name, (-1, None))
         if kept is None or version != own._version:
             before = times_power(kept.values, kept.exponent) if kept is not None else None
             kept = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
+            if kept.values.stride() != own.stride():
+                kept = kept._replace(values=torch.empty_like(own).copy_(kept.values))
             self._rounded[name] = own._version, kept
         if x.shape == own.shape and x.stride() == own.stride():
             return kept
@@ -109,7 +111,7 @@ class SchemeCasts:
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether a unit's operand format has all values of the role's cast."""
         cast: Cast | None = getattr(self.scheme, kind)
-        return cast is not None and not cast.squeeze and holds(operand, cast.element)
+        return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
 
     def product(self, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor, through: Multiply) -> Tensor:
         """`through(a, b)`; if an operand has blocks, as products of blocks."""
@@ -126,6 +128,11 @@ class SchemeCasts:
     def before(self, name: str, x: Tensor) -> Tensor:
         """The input of a normalisation, rounded; gradients pass unchanged."""
         return self._straight("normalisation", name, x)
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the scheme rounds outputs of activation functions."""
+        return self.scheme.activations is not None
 
     def after(self, name: str, x: Tensor) -> Tensor:
         """The output of an activation function, rounded; gradients pass unchanged."""
@@ -231,3 +238,12 @@ class SchemeCasts:
 def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
     """The shared exponent of a whole tensor."""
     return int(shared_exponents(x.abs().amax().reshape(1) if x.isfinite().all() else x, format, FLOAT32).reshape(-1)[0])
+
+
+def _as_special(operand: Scalar, cast: Cast) -> bool:
+    """Whether the operand format has infinities and NaN if the cast's has them."""
+    own, other = (
+        (isinstance(f, FloatFormat) and f.infinities, isinstance(f, FloatFormat) and f.nans)
+        for f in (cast.element, operand)
+    )
+    return own[0] <= other[0] and own[1] <= other[1]

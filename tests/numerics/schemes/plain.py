@@ -1,4 +1,4 @@
-"""Training in a scheme one number at a time, as docs/schemes.md defines it: slow, and written without looking at the code.
+"""Training in a scheme one number at a time, as docs/schemes.md defines it: slow, and written from there.
 
 Roundings are `round_exact`, products through units `dot_exact`. Torch computes what is float32 in any case: sums,
 logarithms, softmax, normalisation, the optimizer and float32 products. Its autograd calls the gradients of products.
@@ -168,7 +168,7 @@ class Plain:
         """(B, M, K) × (B, K, N)."""
         casts = [getattr(self.scheme, kind) for kind in kinds]
         if all(cast is None or cast.shares != "blocks" for cast in casts):
-            z = self.through(role, layer, a.values, b.values)
+            z = self.through(role, kinds, layer, a.values, b.values)
             return (z.double() * 2.0 ** (a.exponent + b.exponent)).float()
         x, y, depth = a.values, b.values.transpose(1, 2), a.values.shape[2]
         powers = [torch.zeros(t.shape, dtype=torch.float64) for t in (x, y)]
@@ -181,7 +181,7 @@ class Plain:
         starts = range(0, depth, width)
         cut = [torch.cat([t, t.new_zeros(*t.shape[:2], -depth % width)], 2) for t in (x, y)]
         runs = [[t[:, :, k : k + width] for k in starts] for t in cut]
-        sums = self.through(role, layer, torch.cat(runs[0]), torch.cat(runs[1]).transpose(1, 2))
+        sums = self.through(role, kinds, layer, torch.cat(runs[0]), torch.cat(runs[1]).transpose(1, 2))
         by_run = sums.reshape(len(starts), *a.values.shape[:2], b.values.shape[2])
         for n, k in enumerate(starts):
             exponents = powers[0][:, :, k : k + 1] + powers[1][:, :, k : k + 1].transpose(1, 2)
@@ -189,7 +189,7 @@ class Plain:
         total = by_run.sum(0) if len(starts) > 1 else by_run[0]
         return (total.double() * 2.0 ** (a.exponent + b.exponent)).float()
 
-    def through(self, role: str, layer: str, a: Tensor, b: Tensor) -> Tensor:
+    def through(self, role: str, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor) -> Tensor:
         """(B, M, K) × (B, K, N) through the role's unit, or in float32."""
         unit = unit_of(self.scheme, role)
         counts = self.counts.setdefault((layer, role), [0, 0, 0, 0])
@@ -197,11 +197,14 @@ class Plain:
         if unit is None:
             return torch.matmul(a[0], b[0])[None] if len(a) == 1 else torch.matmul(a, b)
         call = self.next_call()
-        xs, ys = (as_operand(t, unit, n) for n, t in enumerate((a, b.transpose(1, 2))))
+        first = {"forward": "inputs", "grad_input": "activation_gradients", "grad_weight": "inputs"}[role]
+        turned = kinds[0] != first and kinds[1] == first
+        xs, ys = as_operand(a, unit, int(turned)), as_operand(b.transpose(1, 2), unit, 1 - turned)
         made = []
         for output, (n, i, j) in enumerate(cells(a.shape[0], range(a.shape[1]), range(b.shape[2]))):
             random = draw(unit, self.seed, call, output) if unit.rounding == "stochastic" else no_bits
-            value, events = dot_exact(xs[n][i], ys[n][j], unit, random)
+            pair = (ys[n][j], xs[n][i]) if turned else (xs[n][i], ys[n][j])
+            value, events = dot_exact(*pair, unit, random)
             made.append(value)
             for place, happened in enumerate((events.saturated, events.overflowed, events.underflowed), 1):
                 counts[place] += happened
@@ -502,7 +505,7 @@ def as_operand(x: Tensor, unit: MacUnit, place: int) -> list[list[list[float]]]:
 
 
 def shared_exponent(format: BlockFormat, x: Tensor) -> int:
-    """The exponent of the largest finite magnitude minus that of the element's largest value, as far as float32 goes."""
+    """Exponent of the largest finite magnitude minus that of the element's largest value, as far as float32 goes."""
     element = format.element
     magnitudes = [abs(value) for value in x.double().reshape(-1).tolist() if math.isfinite(value) and value != 0]
     if not magnitudes:
