@@ -25,7 +25,7 @@ from shoal.numerics.schemes.scheme import Scheme, holds
 from shoal.numerics.schemes.squeeze import squeeze
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
-FRESH, STALE = "rounded.", "stale."
+FRESH, STALE, KNOWN = "rounded.", "stale.", "known."
 """Names of rounded weights in a saved state."""
 
 
@@ -86,9 +86,8 @@ class SchemeCasts:
         version, kept = self._rounded.get(name, (-1, None))
         if kept is None or version != own._version:
             before = times_power(kept.values, kept.exponent) if kept is not None else None
-            kept = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
-            if kept.values.stride() != own.stride():
-                kept = kept._replace(values=torch.empty_like(own).copy_(kept.values))
+            read = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
+            kept = _laid_out(read, own)
             self._rounded[name] = own._version, kept
         if x.shape == own.shape and x.stride() == own.stride():
             return kept
@@ -205,16 +204,16 @@ class SchemeCasts:
     def state(self) -> dict[str, Tensor]:
         """Rounded weights, where they cannot be computed again: random bits are gone, and hysteresis remembers them.
 
-        Those of weights that have changed since are marked as stale.
+        Those of weights that have changed since are marked as stale; of others, it is enough that they are known.
         """
-        cast = self.scheme.weights
-        if cast is None or cast.rounding not in ("stochastic", "hysteresis"):
-            return {}
-        state = {}
+        cast, state = self.scheme.weights, {}
         for name, (version, read) in self._rounded.items():
             own = self._parameters[name]()
             fresh = own is not None and own._version == version
-            state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+            if cast is not None and cast.rounding in ("stochastic", "hysteresis"):
+                state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+            elif fresh:
+                state[f"{KNOWN}{name}"] = torch.tensor(True)
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -222,22 +221,32 @@ class SchemeCasts:
         self._rounded = {}
         cast = self.scheme.weights
         for key, full in state.items():
-            prefix = next((prefix for prefix in (FRESH, STALE) if key.startswith(prefix)), "")
+            prefix = next((prefix for prefix in (FRESH, STALE, KNOWN) if key.startswith(prefix)), "")
             own = (
                 self._parameters[name]() if prefix and (name := key.removeprefix(prefix)) in self._parameters else None
             )
             if own is None or cast is None:
                 continue
-            values, exponent = full.clone(), 0
-            if isinstance(cast.format, BlockFormat):
-                exponent = _shared_exponent(own.detach(), cast.format)
-                values = times_power(values, -exponent)
-            self._rounded[name] = own._version if prefix == FRESH else -1, Read(values, exponent)
+            if prefix == KNOWN:
+                counts, self.count = self.count, False
+                read = self._read(WEIGHTS, cast, "", own)
+                self.count = counts
+            else:
+                exponent = _shared_exponent(own.detach(), cast.format) if isinstance(cast.format, BlockFormat) else 0
+                read = Read(times_power(full.clone(), -exponent), exponent)
+            self._rounded[name] = -1 if prefix == STALE else own._version, _laid_out(read, own)
 
 
 def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
     """The shared exponent of a whole tensor."""
     return int(shared_exponents(x.abs().amax().reshape(1) if x.isfinite().all() else x, format, FLOAT32).reshape(-1)[0])
+
+
+def _laid_out(read: Read, own: Tensor) -> Read:
+    """The same in the order of the weight's memory, so that views of it can be taken alike."""
+    if read.values.stride() == own.stride():
+        return read
+    return read._replace(values=torch.empty_like(own, requires_grad=False).copy_(read.values))
 
 
 def _as_special(operand: Scalar, cast: Cast) -> bool:
