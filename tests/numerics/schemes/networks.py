@@ -1,6 +1,5 @@
 """Small networks for PyTorch and for `plain.py`, and a training of both side by side."""
 
-import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from shoal.numerics.schemes.loss_scale import parse_loss_scale
 from tests.numerics.schemes.plain import Plain
 
 Bits = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor]
 
 
 class Network(NamedTuple):
@@ -84,7 +84,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
 }
 
 
-def batches(network: Network, count: int, spread: float = 2.0) -> list[tuple[Tensor, Tensor]]:
+def batches(network: Network, count: int, spread: float = 2.0) -> list[Batch]:
     """Inputs over a few binades, and targets."""
     random = torch.Generator().manual_seed(1)
     made = []
@@ -102,18 +102,22 @@ def fresh(network: Network) -> nn.Module:
     return network.make()
 
 
-def trained(
-    network: Network, scheme: str, steps: int, optimizer: str = "sgd", scale: str | float = "none", seed: int = 5,
-    data: list[tuple[Tensor, Tensor]] | None = None, total: int | None = None,
-) -> tuple[LowPrecision, list[Tensor]]:  # fmt: skip
-    """The training after so many steps, and its losses."""
+def start(
+    network: Network,
+    scheme: str,
+    optimizer: str = "sgd",
+    scale: str | float = "none",
+    total: int | None = None,
+    seed: int = 5,
+) -> LowPrecision:
+    """A new training of the network."""
     model = fresh(network)
     updated = OPTIMIZERS[optimizer](list(model.parameters()))
-    training = low_precision(model, updated, scheme, loss_scale=scale, seed=seed, steps=total)
-    return training, run(training, data or batches(network, steps))
+    return low_precision(model, updated, scheme, loss_scale=scale, seed=seed, steps=total)
 
 
-def run(training: LowPrecision, data: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def train(training: LowPrecision, data: list[Batch]) -> list[Tensor]:
+    """The losses."""
     losses = []
     for x, y in data:
         with training:
@@ -123,20 +127,27 @@ def run(training: LowPrecision, data: list[tuple[Tensor, Tensor]]) -> list[Tenso
     return losses
 
 
-def plainly(
-    network: Network, scheme: str, steps: int, optimizer: str = "sgd", scale: str | float = "none", seed: int = 5,
-    data: list[tuple[Tensor, Tensor]] | None = None, average_from: int | None = None,
-) -> tuple[Plain, list[Tensor]]:  # fmt: skip
-    """The same by `plain.py`."""
+def side_by_side(
+    network: Network, scheme: str, steps: int, optimizer: str = "sgd", scale: str | float = "none",
+    total: int | None = None, average_from: int | None = None, data: list[Batch] | None = None,
+) -> LowPrecision:  # fmt: skip
+    """Train both; after each step all numbers and counts must be the same. Returns the training."""
+    training = start(network, scheme, optimizer, scale, total)
     own = dict(fresh(network).named_parameters())
-    rule = parse_loss_scale(scale)
-    plain = Plain(parse_scheme(scheme), own, OPTIMIZERS[optimizer], rule, seed, average_from)
-    losses = []
-    for x, y in data or batches(network, steps):
-        loss = (network.plain(plain, x) - y).square().mean()
-        plain.step(loss)
-        losses.append(loss.detach())
-    return plain, losses
+    plain = Plain(parse_scheme(scheme), own, OPTIMIZERS[optimizer], parse_loss_scale(scale), 5, average_from)
+    for step, batch in enumerate(data or batches(network, steps), 1):
+        (loss,) = train(training, [batch])
+        expected = (network.plain(plain, batch[0]) - batch[1]).square().mean()
+        plain.step(expected)
+        where = f"{scheme}, step {step}"
+        assert same_bits(loss, expected), f"{where}: loss {loss} instead of {expected}"
+        assert not (wrong := differences(bits(training), plain_bits(plain))), f"{where}: {wrong}"
+        assert (training.scale, training.steps, training.skipped) == (plain.scale, plain.taken, plain.skipped), where
+        if not training.scheme.is_plain:
+            counted = {(row.layer, row.role): list(row[2:]) for row in training.by_layer()}
+            assert counted == plain.counts, where
+            assert training.run.counts.state()["calls"] == [plain.calls], where
+    return training
 
 
 def bits(training: LowPrecision) -> Bits:
@@ -160,10 +171,6 @@ def plain_bits(plain: Plain) -> Bits:
         if own.grad is not None:
             found[f"{name}.grad"] = own.grad
     return found | plain.moments() | {f"mean.{name}": value for name, value in plain.mean.items()}
-
-
-def copied(found: Bits) -> Bits:
-    return copy.deepcopy(found)
 
 
 def differences(got: Bits, expected: Bits) -> list[str]:

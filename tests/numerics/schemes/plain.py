@@ -254,12 +254,12 @@ class Plain:
         self.optimizer.zero_grad()
         (loss * self.scale).backward()
         gradients = {name: own.grad for name, own in self.own.items() if own.grad is not None}
+        finite = all_finite([loss, *gradients.values()])
         for name, gradient in gradients.items():
             layer = name.removesuffix(".weight")
             gradient.copy_(self.whole(layer, "weight_gradients", self.scheme.weight_gradients, gradient))
-        finite = all(math.isfinite(value) for g in gradients.values() for value in g.reshape(-1).tolist())
-        scale = self.scale
-        if not self.judge(finite and math.isfinite(loss.item()), self.overflow_share(before)):
+        finite, scale = finite and all_finite([*gradients.values()]), self.scale
+        if not self.judge(finite, self.overflow_share(before)):
             self.skipped += 1
             return False
         self.taken += 1
@@ -270,10 +270,12 @@ class Plain:
         return True
 
     def overflow_share(self, before: dict[tuple[str, str], Counts]) -> float:
+        """The largest share of the MACs, or of the numbers in casts that do not adjust, of this backward pass."""
         shares = [0.0]
-        cast = self.scheme.activation_gradients
-        adjusts = cast is not None and (cast.shares != "" or cast.squeeze)
-        for chosen in ("grad_input", "grad_weight", *([] if adjusts else ["activation_gradients"])):
+        for chosen in ("grad_input", "grad_weight", "activation_gradients", "weight_gradients"):
+            cast = getattr(self.scheme, chosen)
+            if isinstance(cast, Cast) and (cast.shares or cast.squeeze):
+                continue
             numbers = events = 0
             for key, now in self.counts.items():
                 if key[1] == chosen:
@@ -476,6 +478,10 @@ def at(x: Tensor, image: int, channel: int, row: int, column: int) -> float:
     """A number of an image; zero outside."""
     inside = 0 <= row < x.shape[2] and 0 <= column < x.shape[3]
     return float(x[image, channel, row, column]) if inside else 0.0
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    return all(math.isfinite(value) for tensor in tensors for value in tensor.reshape(-1).tolist())
 
 
 def no_bits(step: int) -> int:
