@@ -151,4 +151,4 @@ def _number(text: str) -> float | None:
 
 def shortest(number: float) -> str:
     """The shortest decimal text of exactly this number."""
-    return text if float(text := f"{number:g}") == number else repr(number)
+    return text if float(text := f"{number:g}") == number else repr(number).removesuffix(".0")
