@@ -27,6 +27,9 @@ IMAGES = {"resnet20": (64, 28), "resnet8": (64, 8)}
 AGENTS = 3
 GOALS = {"resnet20": 7.0, "resnet8": 6.0}
 """Times the float32 step."""
+MPTORCH = 0.016
+"""GMAC/s of MPTorch's emulated product (E6M5, to nearest) on a two-core AVX2 CPU, measured in 2026; it is not installed
+here, so its row is computed from this rate."""
 
 
 class Row(TypedDict):
@@ -50,7 +53,17 @@ class Row(TypedDict):
 def run(parts: tuple[str, ...] = ("resnet20", "resnet8", "maddpg"), seconds: float = 12.0) -> list[Row]:
     """One row per model."""
     with torch_threads(THREADS):
-        return [_row(part, seconds) for part in parts]
+        rows = [_row(part, seconds) for part in parts]
+    return [both for row in rows for both in (row, _at_mptorchs_rate(row))]
+
+
+def _at_mptorchs_rate(row: Row) -> Row:
+    """The products of the same step at MPTorch's rate, without anything else."""
+    step = row["step_ms"] * row["gmac_per_second"] / MPTORCH
+    peer: Row = {**row, "scheme": "at MPTorch's rate", "step_ms": step, "ratio": step / row["float32_ms"], "goal": None}
+    peer["products_share"], peer["rounding_share"], peer["other_share"], peer["statistics_share"] = 1.0, 0.0, 0.0, 0.0
+    peer["gmac_per_second"] = MPTORCH
+    return peer
 
 
 def _row(model: str, seconds: float) -> Row:

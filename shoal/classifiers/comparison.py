@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.classifiers.config import FLOAT32, ClassifierConfig
-from shoal.classifiers.data import ImageData
+from shoal.classifiers.data import ImageData, load_data
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult
-from shoal.classifiers.training import TrainingDiverged, train_classifier
+from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
 from shoal.errors import UserError, counted
 from shoal.training import disk
 from shoal.training.config import CONFIG, read_settings
@@ -102,6 +102,12 @@ def compare(
     config = comparison.config.checked()
     for scheme in comparison.schemes:
         dataclasses.replace(config, scheme=scheme).checked()
+    if config.out is not None and not resume:
+        _check_free(Path(config.out))
+    if not resume:  # what is wrong is found before anything is written, and before the first of many trainings
+        data = load_data(config.data) if data is None else data
+        for scheme in comparison.schemes:
+            ClassifierTraining(dataclasses.replace(config, scheme=scheme), data)
     single = len(comparison.schemes) == 1
     with _folder(comparison, resume) as folder:
         results: list[ClassifierResult] = []
@@ -132,14 +138,19 @@ def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
         with RunFolder(path):
             yield path
         return
-    if config.out is not None:
-        _check_free(Path(config.out))
     if len(comparison.schemes) > 1:
         name = f"{config.model}-{config.data}-{counted(len(comparison.schemes), 'scheme')}-seed{config.seed}"
         with new_folder(config.out, name) as folder:
             _check_free(folder.path)
             folder.write(SCHEMES, comparison.to_json())
-            yield folder.path
+            try:
+                yield folder.path
+            except Exception:
+                if not list(folder.path.glob(f"*/{CONFIG}")):  # not even one step was possible
+                    disk.delete(folder.path / SCHEMES)
+                    with contextlib.suppress(OSError):
+                        folder.path.rmdir()
+                raise
     elif config.out is not None:
         yield Path(config.out)
     else:

@@ -26,7 +26,7 @@ class ClassifierConfig(StoredConfig):
     """Scheme: a MAC unit such as E5M2:5+Q8.13, or float32, bf16, fp16, swalp, s2fp8, hfp8, bm8, fp8-seb, fp134, with
     switches after semicolons."""
     loss_scale: str = "dynamic"
-    """Loss scale: none, a number such as 1024, dynamic or adaptive."""
+    """Loss scale: none, a number such as 1024, dynamic or adaptive, with options such as 'dynamic, interval=500'."""
     epochs: int = 5
     """Passes over the training images."""
     batch: int = 64
@@ -68,10 +68,11 @@ class ClassifierConfig(StoredConfig):
         """Raise a `UserError` for the first invalid setting; data and scheme are checked further when they are used."""
         from shoal.classifiers.data import check_data_name
         from shoal.numerics import parse_scheme
+        from shoal.numerics.schemes.loss_scale import parse_loss_scale
 
         check_data_name(self.data)
         parse_scheme(self.scheme)
-        check_loss_scale(self.loss_scale)
+        parse_loss_scale(self.loss_scale)
         check_range("--epochs", self.epochs, 1, 10**6)
         check_range("--batch", self.batch, 2, 2**20)
         check_range("--momentum", self.momentum, 0, 0.999)
@@ -105,15 +106,3 @@ class ClassifierConfig(StoredConfig):
     def decay(self) -> float:
         """The weight decay."""
         return DECAYS[self.optimizer] if self.weight_decay is None else self.weight_decay
-
-
-def check_loss_scale(text: str) -> None:
-    """Refuse what is no loss scale."""
-    if text in ("none", "dynamic", "adaptive"):
-        return
-    try:
-        possible = 0 < float(text) < float("inf")
-    except ValueError:
-        possible = False
-    if not possible:
-        raise UserError(f"--loss-scale is '{text}', but must be none, dynamic, adaptive or a number such as 1024.")

@@ -13,14 +13,18 @@ from shoal.errors import counted
 from shoal.numerics.sweep import share_text
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 from shoal.results.figure import FAINT_INK, Numbers
-from shoal.training.run_folder import METRICS, read_metrics
+from shoal.training.metrics import read_metrics
+from shoal.training.run_folder import METRICS
 
 EVENTS = ("saturated", "overflowed", "underflowed")
 ROLES = {
-    "weights": "weights", "inputs": "inputs", "norm_inputs": "norm inputs", "activation_gradients": "act. grads",
-    "weight_gradients": "weight grads", "forward": "forward", "grad_input": "grad input", "grad_weight": "grad weight",
+    "weights": "weights", "inputs": "inputs", "normalisation": "norm inputs", "activations": "activations",
+    "activation_gradients": "act. grads", "weight_gradients": "weight grads", "forward": "forward",
+    "grad_input": "grad input", "grad_weight": "grad weight", "master": "master", "state": "state",
 }  # fmt: skip
 """Roles in the order of the picture, with their headings."""
+PRODUCTS = {"forward", "grad_input", "grad_weight"}
+"""Roles whose numbers are multiply-accumulates; those of the others are rounded numbers."""
 PICTURE = "training"
 """Name of the picture of a run, without its suffix."""
 WIDE = 20
@@ -79,7 +83,7 @@ def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | 
             role = ROLES.get(layer["role"], layer["role"])
             found.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
     if any(result.figures.get("mac/macs") for result in results):
-        found.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates, evaluation included.")
+        found.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
     return found
 
 
@@ -97,22 +101,30 @@ def run_figure(result: ClassifierResult, baseline: ClassifierResult | None, titl
     """Accuracy, loss and loss scale over steps, then what saturates, overflows and underflows by layer and role."""
     others = [] if baseline is None or baseline is result else [baseline]
     panels = _curves([result, *others])
-    panels += [panel for event in EVENTS if (panel := _layers(result, event)) is not None]
-    return Figure(PICTURE, f"{result.scheme}: {title}", panels)
+    return Figure(PICTURE, f"{result.scheme}: {title}", panels + _layers(result))
 
 
 def _figure(results: Sequence[ClassifierResult], title: str) -> Figure:
-    """The curves of several schemes, and what happened in each."""
+    """The curves of several schemes, and what happened in the products and casts of each."""
     panels = _curves(results)
-    rows: dict[str, Numbers] = {
-        result.scheme: [result.share(event) for event in EVENTS] for result in results if result.figures.get("mac/macs")
-    }
-    if rows:
-        ticks = list(EVENTS)
-        panels.append(
-            Panel("share of the multiply-accumulates", "", [], "", ticks, rows=list(rows), cells=[*rows.values()])
+    rows: dict[str, Numbers] = {}
+    for result in results:
+        products, casts = (
+            [layer for layer in result.layers if (layer["role"] in PRODUCTS) == products] for products in (True, False)
         )
+        rows[result.scheme] = [*_shares(products), *_shares(casts)]
+    rows = {scheme: shares for scheme, shares in rows.items() if any(share is not None for share in shares)}
+    if rows:
+        ticks = [f"{what} {event}" for what in ("MACs", "casts") for event in EVENTS]
+        heading = "share of the MACs and of the rounded numbers"
+        panels.append(Panel(heading, "", [], "", ticks, rows=list(rows), cells=[*rows.values()]))
     return Figure(PICTURE, title, panels)
+
+
+def _shares(layers: Sequence[dict[str, Any]]) -> Numbers:
+    """Each event as a share of all numbers of these layers."""
+    numbers = sum(layer["numbers"] for layer in layers)
+    return [sum(layer[event] for layer in layers) / numbers if numbers else None for event in EVENTS]
 
 
 def _curves(results: Sequence[ClassifierResult]) -> list[Panel]:
@@ -150,23 +162,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _layers(result: ClassifierResult, event: str) -> Panel | None:
-    """A map of the event by layer and role."""
-    held = {(layer["layer"], layer["role"]): layer for layer in result.layers if layer["numbers"]}
-    layers = list(dict.fromkeys(layer for layer, _ in held))
-    present = {role for _, role in held}
+def _layers(result: ClassifierResult) -> list[Panel]:
+    """Maps of the events by layer and role; layers without products are left out where nothing happened in them."""
+    held: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for counts in result.layers:
+        if counts["numbers"]:
+            held.setdefault(_short(counts["layer"]), {}).setdefault(counts["role"], []).append(counts)
+    shares = {layer: {role: _shares(own) for role, own in roles.items()} for layer, roles in held.items()}
+    shares = {
+        layer: roles for layer, roles in shares.items() if roles.keys() & PRODUCTS or any(map(any, roles.values()))
+    }
+    present = {role for roles in shares.values() for role in roles}
     roles = [*(role for role in ROLES if role in present), *sorted(present - ROLES.keys())]
-    if not layers:
-        return None
-
-    def share(layer: str, role: str) -> float | None:
-        counts = held.get((layer, role))
-        return None if counts is None else counts[event] / counts["numbers"]
-
-    cells = [[share(layer, role) for role in roles] for layer in layers]
-    ticks = [ROLES.get(role, role) for role in roles]
-    return Panel(f"{event}, by layer and role", "", [], "", ticks, rows=list(map(_short, layers)), cells=cells)
+    ticks, nothing = [ROLES.get(role, role) for role in roles], [None] * len(EVENTS)
+    return [
+        Panel(
+            f"{event}, by layer and role", "", [], "", ticks, rows=list(shares),
+            cells=[[own.get(role, nothing)[number] for role in roles] for own in shares.values()],
+        )
+        for number, event in enumerate(EVENTS) if shares
+    ]  # fmt: skip
 
 
 def _short(layer: str) -> str:
-    return layer.removesuffix(".weight")
+    """The layer of a parameter."""
+    return layer.removesuffix(".weight").removesuffix(".bias")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 from torch.utils.flop_counter import FlopCounterMode
 
 from shoal.classifiers.config import FLOAT32, ClassifierConfig
@@ -20,7 +21,8 @@ from shoal.classifiers.models import make_model
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult, finished_classifier
 from shoal.errors import Diverged, UserError, counted
-from shoal.numerics import low_precision
+from shoal.numerics import LowPrecision, low_precision
+from shoal.numerics.schemes.run import LayerCounts
 from shoal.processors import check_threads, usable_processors
 from shoal.seeding import stream_seed
 from shoal.training.checkpoint import Arrays, Checkpoint
@@ -124,7 +126,7 @@ class ClassifierTraining:
 
     def __init__(self, config: ClassifierConfig, data: ImageData | None = None) -> None:
         self.config = config
-        data = load_data(config.data) if data is None else data
+        data = load_data(config.data) if data is None else data.checked("The given data")
         self.data = data.first(config.train_images, config.test_images)
         if config.batch > len(self.data.train):
             raise UserError(
@@ -136,9 +138,8 @@ class ClassifierTraining:
         self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
         use_threads(config, self.model, self.data)
         self.optimizer = make_optimizer(config, self.model)
-        scale: str | float = config.loss_scale
         self.precision = low_precision(
-            self.model, self.optimizer, config.scheme, loss_scale=scale, seed=config.seed, steps=self.steps
+            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
         )
         self.step = self.saved = 0
         self.seconds = 0.0  # before this process took over
@@ -197,7 +198,6 @@ class ClassifierTraining:
             group["lr"] = self.config.first_rate * rate(self.config.schedule, self.step / self.steps)
         images, labels = self.batches[self.step]
         self.model.train()
-        self.optimizer.zero_grad()
         with self.precision:
             loss = F.cross_entropy(self.model(images), labels)
         self.precision.step(loss)
@@ -208,19 +208,19 @@ class ClassifierTraining:
         self.line_steps += 1
 
     def finish_epoch(self) -> None:
-        """Measure the accuracy on the test images; with averaged weights, too, where the scheme has them."""
-        found = self.evaluate()
-        if self.precision.averages:
-            found = {f"{name}_last": value for name, value in found.items()} | self.evaluate_averaged()
-        found["train_loss"] = self.epoch_loss / self.batches.per_epoch
-        self.measured, self.epoch_loss = found, 0.0
-        self.best = max(found["accuracy"], -1.0 if self.best is None else self.best)
+        """Measure the accuracy on the test images."""
+        self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
+        self.epoch_loss = 0.0
+        self.best = max(self.measured["accuracy"], -1.0 if self.best is None else self.best)
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy and mean loss on the test images, in the scheme."""
-        self.model.eval()
+        """Accuracy and mean loss on the test images, in the scheme; it leaves no trace in the training.
+
+        Averaged weights, where the scheme has them, are used with batch-norm statistics of their own.
+        """
         right, loss = 0, 0.0
-        with torch.no_grad(), self.precision:
+        with self.precision.evaluating(), self._fitting_norms():
+            self.model.eval()
             for images, labels in in_order(self.data, self.data.test, EVALUATED_TOGETHER):
                 logits: Tensor = self.model(images)
                 right += int((logits.argmax(1) == labels).sum())
@@ -228,20 +228,19 @@ class ClassifierTraining:
         count = len(self.data.test)
         return {"accuracy": right / count, "test_loss": loss / count}
 
-    def evaluate_averaged(self) -> dict[str, float]:
-        """The same with averaged weights, whose batch-norm statistics are first measured on the training images."""
-        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        before = [{name: value.clone() for name, value in norm.state_dict().items()} for norm in norms]
-        with self.precision.averaged():
-            if norms:
-                images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
-                with self.precision:
-                    torch.optim.swa_utils.update_bn(images, self.model)
-            found = self.evaluate()
-        for norm, state in zip(norms, before, strict=True):
-            for name, value in norm.named_buffers():
-                value.copy_(state[name])
-        return found
+    @contextmanager
+    def _fitting_norms(self) -> Iterator[None]:
+        """In it, batch norms have the statistics that the training images have with the averaged weights."""
+        buffers = dict(self.model.named_buffers())
+        if not (self.precision.averages and buffers):
+            yield
+            return
+        before = {name: value.clone() for name, value in buffers.items()}
+        images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
+        update_bn(images, self.model)
+        yield
+        for name, value in buffers.items():
+            value.copy_(before[name])
 
     def _place(self) -> str:
         return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"
@@ -280,7 +279,7 @@ class ClassifierTraining:
             train_loss=self.measured.get("train_loss"),
             seconds=self.total_seconds(),
             figures=self.precision.figures(),
-            layers=[layer_json(layer) for layer in self.precision.by_layer()],
+            layers=layer_counts(self.model, self.precision),
             coverage=str(self.precision.coverage()),
             signal=signal,
         )
@@ -378,10 +377,16 @@ def load_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def layer_json(layer: Any) -> dict[str, Any]:
-    """Counts of a layer as plain values."""
-    names = ("layer", "role", "numbers", "saturated", "overflowed", "underflowed")
-    return {name: getattr(layer, name) for name in names}
+def layer_counts(model: nn.Module, precision: LowPrecision) -> list[dict[str, Any]]:
+    """Counts by layer and role as plain values, in the order of the model; what is no parameter's comes last."""
+    parameters = [name for name, _ in model.named_parameters()]
+
+    def place(counts: LayerCounts) -> tuple[int, str, str]:
+        layer = counts.layer
+        own = (number for number, name in enumerate(parameters) if layer and f"{name}.".startswith(f"{layer}."))
+        return next(own, len(parameters)), layer, counts.role
+
+    return [counts._asdict() for counts in sorted(precision.by_layer(), key=place)]
 
 
 def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> None:

@@ -3,16 +3,17 @@
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from shoal.algorithms.config import option
 from shoal.arguments import numbers, options_of, overview, parse
 from shoal.commands.mac_train import mac_train
-from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, quoted, say
+from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, say
 from shoal.errors import UserError
 
 if TYPE_CHECKING:
+    from shoal.classifiers.config import ClassifierConfig
     from shoal.results import Result
 
 
@@ -34,18 +35,19 @@ def mac(argv: list[str]) -> int:
 
 
 def mac_describe(argv: list[str]) -> int:
-    """Describe a number format or a MAC unit: properties, special codes, all values.
+    """Describe a number format, a MAC unit or a scheme: properties, special codes, all values.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac describe E5M2:5+E6M5
     shoal mac describe Q8.13 --json
+    shoal mac describe hfp8
     """
     import tyro
 
     @dataclass(frozen=True)
     class DescribeCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-OR-UNIT")]
-        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5."""
+        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5; or a scheme: hfp8, swalp, …"""
         cfg: int | None = None
         """Configuration (1 to 6) of the multiplier that decodes the format; None: the plain format."""
         json: bool = False
@@ -140,44 +142,47 @@ def mac_sweep(argv: list[str]) -> int:
     from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
-    given = {name: getattr(command, name) for name in ("model", "data", "epochs", "loss_scale", "out")}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and not command.train:
-        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for trainings, but --train is not given.")
-    trained = None
-    if command.train:
-        trained, signal = _trained_sweep(units, {**given, "seed": command.seed})
-        if trained is None:
-            return 128 + signal
+    config = _training_config(command)
     with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
         rows = sweep(units, inner, command.scale, command.seed, advance)
     found = sweep_result(rows, command.scale)
-    if trained is not None:
-        found = _joined(trained, found)
-    found = found.made_by("mac", "sweep", *argv)
     if picture and not found.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
-    give_result(found, picture, command.picture, command.json)
+    if config is not None:
+        trained = _train_units(units, config)
+        if isinstance(trained, int):
+            return 128 + trained
+        found = _joined(trained, found)
+    give_result(found.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
     return 0
 
 
-def _trained_sweep(units: tuple[str, ...], settings: Mapping[str, Any]) -> "tuple[Result | None, int]":
-    """The trainings through these units, or None and the signal that stopped them."""
+def _training_config(command: Any) -> "ClassifierConfig | None":
+    """The settings of a sweep's trainings; None if it has none."""
+    given = {name: getattr(command, name) for name in ("model", "data", "epochs", "loss_scale", "out")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not command.train:
+        if given:
+            raise UserError(f"{option(next(iter(given)))} is for trainings, but --train is not given.")
+        return None
     from shoal.classifiers.config import ClassifierConfig
+
+    return ClassifierConfig(seed=command.seed, **given).checked()
+
+
+def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result | int":
+    """The trainings through these units, or the signal that stopped them."""
     from shoal.classifiers.observer import ClassifierDisplay
     from shoal.classifiers.sweep import train_units, training_result
 
-    config = ClassifierConfig(**settings).checked()
     with contextlib.ExitStack() as stack:
-        if config.out is None:
-            config = dataclasses.replace(config, out=stack.enter_context(tempfile.TemporaryDirectory()))
-        found = train_units(units, config, ClassifierDisplay())
-        signal = found[-1].result.signal
-        if signal is None:
-            return training_result(found, config), 0
-    kept = f"; repeat the command to continue: '{quoted(settings['out'])}' has the rest" if "out" in settings else ""
-    say(f"Stopped{kept}.")
-    return None, signal
+        out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
+        found = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
+    signal = found[-1].result.signal
+    if signal is None:
+        return training_result(found, config)
+    say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
+    return signal
 
 
 def _joined(first: "Result", second: "Result") -> "Result":

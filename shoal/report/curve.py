@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
-from shoal.training.run_folder import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

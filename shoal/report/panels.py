@@ -126,9 +126,11 @@ def _draw_map(axes: "Axes", panel: Panel) -> None:
         for x, share in enumerate(row):
             colour = "white" if share and share > 0.03 else INK if share else FAINT_INK
             axes.text(x, y, _share(share), ha="center", va="center", fontsize=6.5, color=colour)
-    axes.set_xticks(range(len(panel.ticks)), panel.ticks)
-    if sum(map(len, panel.ticks)) > WIDEST_TICKS:
-        axes.tick_params("x", rotation=25)
+    slanted = sum(map(len, panel.ticks)) > WIDEST_TICKS
+    axes.set_xticks(
+        range(len(panel.ticks)), panel.ticks, rotation=25 * slanted, ha="right" if slanted else "center",
+        rotation_mode="anchor",
+    )  # fmt: skip
     axes.set_yticks(range(len(panel.rows)), panel.rows)
     axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
     axes.tick_params(labelsize=7, length=0)

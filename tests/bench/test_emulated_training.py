@@ -9,11 +9,12 @@ from shoal.bench import emulated_training
 def test_a_step_beside_float32(monkeypatch, model):
     monkeypatch.setattr(emulated_training, "IMAGES", {"resnet8": (4, 8)})
     monkeypatch.setattr(emulated_training, "AGENTS", 1)
-    (row,) = emulated_training.run((model,), seconds=0.01)
+    row, peer = emulated_training.run((model,), seconds=0.01)
     assert row["ratio"] == pytest.approx(row["step_ms"] / row["float32_ms"])
     assert row["products_share"] + row["rounding_share"] + row["other_share"] == pytest.approx(1)
     assert min(row["products_share"], row["rounding_share"], row["other_share"]) > 0
     assert row["gmac_per_second"] > 0
+    assert peer["step_ms"] / row["step_ms"] == pytest.approx(row["gmac_per_second"] / emulated_training.MPTORCH)
 
 
 def test_time_of_methods():

@@ -110,7 +110,7 @@ def _check_split(split: Split, where: str, what: str, classes: int) -> None:
         raise UserError(f"{where}: there are no {what} images.")
     if images.ndim != 4:
         raise UserError(f"{where}: {what} images have {images.ndim} dimensions, but must have four: (n, C, H, W).")
-    if not np.isfinite(images).all():
+    if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise UserError(f"{where}: {what} image {_first_bad(images)} has a pixel that is NaN or infinite.")
     wrong = (split.labels < 0) | (split.labels >= classes)
     if wrong.any():
