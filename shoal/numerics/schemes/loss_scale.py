@@ -56,11 +56,11 @@ class LossScale:
     def __repr__(self) -> str:
         """`none`, a number, or a kind with what differs from its defaults."""
         if not self.changes:
-            return "none" if self.kind == "none" else f"{self.start:g}"
+            return "none" if self.kind == "none" else shortest(self.start)
         usual = DEFAULTS[self.kind]
         names = [field.name for field in fields(self)[1:]]
         different = [name for name in names if getattr(self, name) != getattr(usual, name)]
-        return self.kind + "".join(f", {name}={getattr(self, name):g}" for name in different)
+        return self.kind + "".join(f", {name}={shortest(getattr(self, name))}" for name in different)
 
 
 DEFAULTS = {
@@ -85,14 +85,16 @@ def parse_loss_scale(text: "str | float | LossScale") -> LossScale:
             raise UserError(f"'{name}' is not a loss scale; {EXAMPLES}.")
         return LossScale("fixed", start=number)
     usual = DEFAULTS[name]
-    names = [field.name for field in fields(LossScale)[1:]] if usual.changes else []
+    if options and not usual.changes:
+        raise UserError(f"'{text}' has fields, which only dynamic and adaptive loss scales have; {EXAMPLES}.")
+    names = [field.name for field in fields(LossScale)[1:]]
     chosen: dict[str, Any] = {}
     for option, value in options.items():
         check_choice(f"a field of the loss scale '{text}'", option, names)
         number = _number(str(value))
         if number is None:
             raise UserError(f"{option} of the loss scale is '{value}', but must be a number.")
-        chosen[option] = int(number) if option == "interval" and number == int(number) else number
+        chosen[option] = int(number) if option == "interval" and number.is_integer() else number
     return LossScale(**(vars(usual) | chosen))
 
 
@@ -145,3 +147,8 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def shortest(number: float) -> str:
+    """The shortest decimal text of exactly this number."""
+    return text if float(text := f"{number:g}") == number else repr(number).removesuffix(".0")
