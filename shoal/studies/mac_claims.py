@@ -131,7 +131,7 @@ def kind_table(title: str, found: Trainings, kinds: Sequence[Kind], plan: str = 
     """One row per kind, with its difference from float32 of the same plan."""
     rows = [
         {
-            Column("scheme"): kind.scheme,
+            Column("scheme"): kind.name,
             Column("loss scale"): kind.loss_scale,
             **training_columns(found, kind, baseline(kind.plan)),
         }

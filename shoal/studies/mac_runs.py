@@ -8,7 +8,7 @@ in one folder.
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -80,6 +80,13 @@ class Kind:
     scheme: str
     loss_scale: str = DYNAMIC
     plan: str = "resnet8"
+    label: str = field(default="", compare=False)
+    """A shorter name of the scheme, for tables and files."""
+
+    @property
+    def name(self) -> str:
+        """The scheme's short name."""
+        return self.label or self.scheme
 
     @property
     def scaled(self) -> bool:
@@ -90,7 +97,7 @@ class Kind:
         """One training."""
         plan = PLANS[self.plan]
         train = plan.settings(quick) | {"scheme": self.scheme, "loss_scale": self.loss_scale, "seed": seed}
-        name = file_name(f"{self.plan} {self.scheme} scale {self.loss_scale} seed {seed}".replace("+", "_"))
+        name = file_name(f"{self.plan} {self.name} scale {self.loss_scale} seed {seed}".replace("+", "_"))
         return StudyCell(name, {"train": train, "classes": plan.classes}, self.seconds(quick))
 
     def seconds(self, quick: bool) -> float:
@@ -139,6 +146,7 @@ class Row(TypedDict):
     scheme: str
     loss_scale: str
     plan: str
+    label: NotRequired[str]
     outcome: Outcome
 
 

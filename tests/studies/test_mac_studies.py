@@ -4,22 +4,35 @@ import importlib
 import shlex
 
 import pytest
+import torch
 
 from shoal.classifiers.config import ClassifierConfig
 from shoal.errors import UserError
+from shoal.numerics import parse_scheme
 from shoal.report.panels import draw_figures
-from shoal.studies import OF_CELLS, STUDIES, Options, frameworks, mac_teams, run_study, study_length, study_of
+from shoal.studies import (
+    OF_CELLS,
+    STUDIES,
+    Options,
+    frameworks,
+    mac_error,
+    mac_runs,
+    mac_teams,
+    run_study,
+    study_length,
+    study_of,
+)
 from shoal.studies import cells as cells_module
 from shoal.studies.mac_claims import baseline
 from shoal.studies.mac_runs import PLANS, Kind, cells
 from shoal.training.config import TrainConfig
 from shoal.training.run_folder import finite
 from tests.studies.at_once import AtOnce
-from tests.studies.test_mac_runs import rows_of
+from tests.studies.test_mac_runs import outcome, rows_of
 
 NAMES = (
     "schemes", "mac-formats", "mac-configs", "mac-accumulators", "mac-full", "mac-updates", "mac-orders", "mac-layers",
-    "mac-error", "mac-other-formats",
+    "mac-other-formats",
 )  # fmt: skip
 ONE_CORE = 75 * 60
 
@@ -58,7 +71,7 @@ def test_cells_have_names_of_their_own_and_fit_the_budget():
     todo = cells(every, False)
     assert len({cell.name for cell in todo}) == len(todo) == 3 * len(every)
     assert len({str(cell.settings) for cell in todo}) == len(todo)
-    assert sum(cell.seconds for cell in todo) <= ONE_CORE
+    assert sum(cell.seconds for cell in todo) + study_length("mac-error", False) <= ONE_CORE
     assert {kind.plan for kind in every} <= set(PLANS)
 
 
@@ -143,6 +156,66 @@ def test_questions_have_answers_but_no_verdict():
     assert "Holds: bf16 nearest against float32 (-40.0 ± 0.0 points)." in said
     study = result("mac-orders", lambda kind: 0.5 if kind.scheme == "E5M2:5+E6M2" else 0.9)
     assert any("Holds: E6M2: sequential against chunked(16)" in said for said in study.findings)
+
+
+# ---- error analysis -------------------------------------------------------------------------------------------------
+
+
+def spread(**changes):
+    """A product of 96 terms whose results need no more than E5."""
+    plain = {"layer": "stem", "product": "forward", "terms": 96, "macs": 1000, "largest": 100.0, "low": 0.01,
+             "condition": 5.0, "walk": 0.9}  # fmt: skip
+    return plain | changes
+
+
+def test_bits_from_ranges_and_conditions():
+    assert mac_error.predicted_error(spread(), 3) == pytest.approx(4 / 16)
+    assert mac_error.predicted_error(spread(walk=2.0), 4) == pytest.approx(4 / 16)
+    sizes = ((60.0, 0.02), (70.0, 0.02), (60.0, 0.01), (1e4, 1e-4), (1e5, 1e-4), (1e30, 1e-20))
+    assert [mac_error.exponent_bits(spread(largest=largest, low=low)) for largest, low in sizes] == [4, 5, 5, 5, 6, 7]
+    found = [spread(), spread(layer="out", terms=96 * 16), spread(layer="out", product="grad_weight", largest=1e5)]
+    names = mac_error.by_layer(found, "E6M5")
+    assert [name[:2] for name in names] == ["E5", "E5", "E6"]
+    assert int(names[1][3]) - int(names[0][3]) == 2  # sixteen times the terms: four times the error
+    assert mac_error.mean_luts(found, names) <= mac_error.luts("E6M5")
+    kind = mac_error.designed(found, "E6M5")
+    assert kind.name == "E5M2:5+E6M5 by layer" and set(parse_scheme(kind.scheme).layer_units()) == {
+        ("stem", "forward"), ("out", "forward"), ("out", "grad_weight"),
+    }  # fmt: skip
+
+
+def test_ranges_of_a_layer():
+    """A product of ones has condition 1, and K terms of size 1."""
+    layer = torch.nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False)
+    torch.nn.init.ones_(layer.weight)
+    found = mac_error.layer_ranges("stem", layer, torch.ones(3, 2, 8, 8), torch.ones(3, 4, 4, 4))
+    assert [(one["product"], one["terms"], one["largest"]) for one in found] == [
+        ("forward", 18, 18.0), ("grad_input", 9, 16.0), ("grad_weight", 48, 48.0),
+    ]  # fmt: skip
+    assert all(one["condition"] == 1 and one["walk"] < 1 for one in found)
+    layer = torch.nn.Linear(6, 2)
+    found = mac_error.layer_ranges("out", layer, torch.ones(5, 6), torch.ones(5, 2))
+    assert [(one["product"], one["terms"], one["macs"]) for one in found] == [
+        ("forward", 6, 60), ("grad_input", 2, 60), ("grad_weight", 5, 60),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="All results of the product forward of out are zero"):
+        mac_error.layer_ranges("out", layer, torch.zeros(5, 6), torch.ones(5, 2))
+
+
+def test_units_by_layer(monkeypatch, tmp_path):
+    """A real analysis; the trainings are not run."""
+    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(mac_runs, "work", lambda settings, folder: outcome(settings["train"]["seed"]))
+    monkeypatch.setattr(mac_error, "STEPS", 1)
+    study = run_study("mac-error", False, lambda *_: None, Options(tmp_path))
+    assert len(study.tables[0].rows) == 3 * 8 and len(study.data["rows"]) == 3 * 7
+    assert verdicts(study, "–") == ["does not hold"] * 3
+    for row in study.data["rows"]:
+        ClassifierConfig(scheme=row["scheme"], loss_scale=row["loss_scale"]).checked()
+    assert study_of("mac-error", finite(study.data)).findings == study.findings
+    assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
+    nothing = study_of("mac-error", {"rows": [], "ranges": [], "failed": []})
+    assert not nothing.tables[0].rows and not nothing.figures[0].panels
 
 
 # ---- teams ----------------------------------------------------------------------------------------------------------
