@@ -105,6 +105,7 @@ FIELDS: dict[str, tuple[str, str]] = {
     "update": ("bf16; master=E5M4", "bf16; master=E5M4; update=compensated"),
     "average_after": ("bf16; average_after=2", "bf16; average_after=1"),
     "average_every": ("bf16; average_after=1", "bf16; average_after=1; average_every=2"),
+    "accumulators": ("E5M2:5+E6M5", "E5M2:5+E6M5; accumulators=0.forward=E6M2, 2=E5M3, 2.grad_input=E6M1"),
 }  # fmt: skip
 CASTS: dict[str, list[tuple[str, str]]] = {
     "format": [
