@@ -12,11 +12,11 @@ from shoal.studies.mac_runs import NONE, Found, Kind, Trainings, cells
 from shoal.studies.mac_runs import measured as train_all
 from shoal.studies.study import Options
 
-BLOCKS = ("E4M3F/32", "E5M2/32", "E3M2F/32", "E2M3F/32", "E2M1F/32", "Q1.7/32", "Q1.5/32", "Q1.3/32")
-"""FP8, FP6, FP4 and integers of 8, 6 and 4 bits."""
+BLOCKS = ("E4M3F/32", "E2M1F/32", "Q1.7/32", "Q1.3/32")
+"""FP8, FP4, and integers of 8 and 4 bits."""
 TENSOR = ("E4M3F/tensor", "Q1.7/tensor")
 QUICK = ("E4M3F/tensor", "Q1.7/tensor")
-E8 = ("E8M2", "E8M3", "E8M5", "E8M7")
+E8 = ("E8M2", "E8M3", "E8M5")
 SAME_MANTISSA = ("E6M2", "E6M3", "E6M5")
 
 

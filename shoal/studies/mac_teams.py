@@ -36,7 +36,6 @@ FRAGILE = "E4M3:5+E6M5"
 KINDS: dict[str, dict[str, Any]] = {
     FULL: {},
     **{scheme: {"scheme": scheme, "loss_scale": "dynamic"} for scheme in SCHEMES[1:]},
-    f"{UNIT}, no loss scale": {"scheme": UNIT},
     f"{FRAGILE}, critics only": {"scheme": FRAGILE, "loss_scale": "dynamic", "scheme_networks": "critics"},
     f"{FRAGILE}, actors only": {"scheme": FRAGILE, "loss_scale": "dynamic", "scheme_networks": "actors"},
     "update only, bf16": {"scheme": "float32; master=bf16"},
@@ -44,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "update only, E4M3": {"scheme": "float32; master=E4M3"},
 }
 """Settings by name."""
-PARTS = tuple(KINDS)[len(SCHEMES) + 1 :]
+PARTS = tuple(KINDS)[len(SCHEMES) :]
 QUICK = (FULL, UNIT)
 SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 400.0, PARTS[0]: 140.0, PARTS[1]: 60.0} | dict.fromkeys(PARTS[2:], 35.0)
 """About, for all episodes on one core; of all others as the unit."""
@@ -187,7 +186,7 @@ def study(found: Found) -> Result:
         *found["failed"],
     ]
     panels = [
-        curve_panel("Schemes", groups, (*SCHEMES, f"{UNIT}, no loss scale")),
+        curve_panel("Schemes", groups, SCHEMES),
         curve_panel(f"Parts of {FRAGILE}, and the update alone", groups, (FULL, FRAGILE, *PARTS)),
     ]
     title = "A team trained through MAC units"
