@@ -19,7 +19,7 @@ from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 from shoal.numerics.rounding.shifts import right
 
-HELPERS = "96578d486a38edbc"
+HELPERS = "a95c2d7bd5df5919"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 

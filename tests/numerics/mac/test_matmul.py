@@ -137,7 +137,7 @@ def test_kinds_of_the_loops_agree() -> None:
 
 def one_by_one(a: NDArray, b: NDArray, unit: MacUnit, seed: int) -> tuple[NDArray, MacStats]:
     """The loops in float64, by way of operands in float64."""
-    from shoal.numerics.mac.matmul import _Work
+    from shoal.numerics.mac.product import Operand, Product
     from shoal.numerics.rounding.randomness import keys
 
     x, y = (
@@ -145,7 +145,7 @@ def one_by_one(a: NDArray, b: NDArray, unit: MacUnit, seed: int) -> tuple[NDArra
         for t, f in zip((a, b), unit.multiplier.formats, strict=True)
     )
     counts = np.zeros(4, np.int64)
-    result = _Work(unit, x[None], y[None], torch.float32, True, keys(seed, 0, 0), 1).run(counts)
+    result = Product(unit, Operand.of(x[None]), Operand.of(y.T[None]), torch.float32, True, keys(seed, 0, 0), 1).one_by_one(counts).float()
     return result.reshape(a.shape[0], b.shape[1]).numpy(), MacStats(
         a.shape[0] * a.shape[1] * b.shape[1], *map(int, counts[:3])
     )
