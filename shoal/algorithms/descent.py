@@ -59,7 +59,7 @@ class Descent:
                 return
             if self.clip > 0:
                 clip_gradients(gradients, self.axes, self.clip, self.clip_by)
-            self.precision.step(self.parameters, lambda: self._adam(gradients))
+            self.precision.step(self.parameters, [*self.means, *self.squares], lambda: self._adam(gradients))
 
     def _adam(self, gradients: list[Tensor]) -> None:
         torch._foreach_add_(self.steps, 1)

@@ -1,11 +1,11 @@
 """What a training's precision may do: one plug between the loop, the update and the optimizer.
 
-`Precision` itself is full precision and changes nothing. Quantization-aware training, emulated MAC units and (later)
-schemes with loss scaling and rounded updates are subclasses that override what they need; `training/precision.py` makes
-the one that a run's settings ask for.
+`Precision` itself is full precision and changes nothing. Quantization-aware training, and schemes with emulated MAC
+units, loss scaling and rounded updates, are subclasses that override what they need; `training/precision.py` makes the
+one that a run's settings ask for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
@@ -24,6 +24,10 @@ class Precision:
         """Entered for every update, forward and backward."""
         return nullcontext()
 
+    def of(self, network: str, parameters: Sequence[Tensor]) -> "Precision":
+        """What the optimizer of this network's parameters talks to."""
+        return self
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss whose gradient is taken."""
         return loss
@@ -32,8 +36,8 @@ class Precision:
         """See the gradients of a scaled loss, and undo its scale in place; False skips this step of the optimizer."""
         return True
 
-    def step(self, parameters: list[Tensor], step: Callable[[], None]) -> None:
-        """Let the optimizer's `step` change the parameters in place, and round what comes out."""
+    def step(self, parameters: list[Tensor], moments: list[Tensor], step: Callable[[], None]) -> None:
+        """Let the optimizer's `step` change the parameters and its moments in place, and round what comes out."""
         step()
 
     def state(self) -> dict[str, Tensor]:

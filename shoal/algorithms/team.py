@@ -67,8 +67,8 @@ class Team:
     def use(self, precision: Precision) -> None:
         """Learn in this precision from now on."""
         self.precision = precision
-        for descent in self.descents.values():
-            descent.precision = precision
+        for name, descent in self.descents.items():
+            descent.precision = precision.of(name, descent.parameters)
 
     @property
     def dense(self) -> bool:

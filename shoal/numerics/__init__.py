@@ -13,17 +13,24 @@ if TYPE_CHECKING:
     from shoal.numerics.mac.matmul import MacStats, matmul
     from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
     from shoal.numerics.rounding.quantize import quantize
+    from shoal.numerics.schemes.cast import Cast
+    from shoal.numerics.schemes.notation import parse_scheme
+    from shoal.numerics.schemes.scheme import Scheme
+    from shoal.numerics.schemes.training import LowPrecision, low_precision
 else:  # rounding imports torch and numba; formats do not
     __getattr__ = lazy(
         __name__,
         dict.fromkeys(("Emulation", "emulate", "wrap"), "shoal.numerics.emulation.emulate")
         | dict.fromkeys(("FixedMultiplier", "FloatMultiplier", "MacUnit", "parse_mac"), "shoal.numerics.mac.unit")
         | dict.fromkeys(("MacStats", "matmul"), "shoal.numerics.mac.matmul")
-        | {"quantize": "shoal.numerics.rounding.quantize"},
+        | {"quantize": "shoal.numerics.rounding.quantize", "Cast": "shoal.numerics.schemes.cast"}
+        | {"Scheme": "shoal.numerics.schemes.scheme", "parse_scheme": "shoal.numerics.schemes.notation"}
+        | dict.fromkeys(("LowPrecision", "low_precision"), "shoal.numerics.schemes.training"),
     )
 
 __all__ = [
     "BlockFormat",
+    "Cast",
     "Emulation",
     "Encoding",
     "FixedFormat",
@@ -31,13 +38,17 @@ __all__ = [
     "FloatFormat",
     "FloatMultiplier",
     "Format",
+    "LowPrecision",
     "MacStats",
     "MacUnit",
+    "Scheme",
     "emulate",
+    "low_precision",
     "matmul",
     "operand_format",
     "parse",
     "parse_mac",
+    "parse_scheme",
     "quantize",
     "role",
     "wrap",

@@ -85,8 +85,13 @@ class PrecisionConfig:
     --no-qat-critics mostly gives better returns."""
     qat_agent: int | None = None
     """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
-    mac: str | None = None
-    """MAC unit to emulate bit by bit in every product of the updates, e.g. E5M2:5+E6M5; None: float32."""
+    scheme: str | None = None
+    """Train in few bits, emulated bit by bit: a MAC unit for all products, e.g. E5M2:5+E6M5, or a scheme, e.g. hfp8;
+    None: float32. See docs/schemes.md."""
+    scheme_networks: Literal["all", "actors", "critics"] = "all"
+    """Networks whose products go through the scheme; all optimizers have its loss scale and update."""
+    loss_scale: str = "none"
+    """Loss scale of a scheme: none, a number, dynamic (PyTorch's rules) or adaptive."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +165,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
                 raise UserError("--qat-bits needs --implementation engine; the reference has full precision only.")
-        if self.mac is not None:
-            self._check_mac(self.mac)
+        self._check_scheme()
         self._check_actors()
         check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.qat_agent is not None:
@@ -244,16 +248,28 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             if asked:
                 raise UserError(f"{name} needs --implementation engine; the reference does not have it.")
 
-    def _check_mac(self, mac: str) -> None:
-        from shoal.numerics.mac.unit import parse_mac
+    def _check_scheme(self) -> None:
+        """Refuse schemes that are none, and what they cannot be combined with."""
+        if self.scheme is None:
+            for name in ("loss_scale", "scheme_networks"):
+                if getattr(self, name) != getattr(PrecisionConfig, name):
+                    raise UserError(f"{option(name)} is for training in few bits, but --scheme is not given.")
+            return
+        from shoal.numerics.schemes.loss_scale import parse_loss_scale
+        from shoal.numerics.schemes.notation import parse_scheme
 
-        parse_mac(mac)
+        scheme = parse_scheme(self.scheme)
+        parse_loss_scale(self.loss_scale)
+        if scheme.average_after is not None:
+            raise UserError(
+                f"--scheme {self.scheme} averages weights, which teams do not; add '; average_after=never' to it."
+            )
         if self.implementation == "reference":
-            raise UserError("--mac needs --implementation engine; the reference has full precision only.")
+            raise UserError("--scheme needs --implementation engine; the reference has full precision only.")
         if self.qat_bits is not None:
-            raise UserError("--mac and --qat-bits cannot be used together.")
+            raise UserError("--scheme and --qat-bits cannot be used together.")
         if self.device != "cpu":
-            raise UserError(f"--mac is emulated on the CPU, but --device is {self.device}.")
+            raise UserError(f"--scheme is emulated on the CPU, but --device is {self.device}.")
 
     @property
     def world_options(self) -> dict[str, Any]:

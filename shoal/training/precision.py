@@ -1,11 +1,11 @@
-"""The precision that a run is configured with: full, quantization-aware training, or an emulated MAC unit."""
+"""The precision that a run is configured with: full, quantization-aware training, or a scheme in few bits."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.algorithms.precision import FULL, Precision
 from shoal.algorithms.team import Team
@@ -15,17 +15,14 @@ from shoal.quantization.qat import Qat
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
 
-if TYPE_CHECKING:
-    from shoal.numerics import Emulation
-
 
 def make_precision(team: Team, config: TrainConfig) -> Precision:
     """Apply the run's precision to a new team of the engine."""
     precision: Precision = FULL
     if config.qat_bits is not None:
         precision = QatPrecision(team, config)
-    elif config.mac is not None:
-        precision = MacPrecision(config.mac, config.seed)
+    elif config.scheme is not None:
+        precision = SchemePrecision(team, config)
     team.use(precision)
     return precision
 
@@ -53,34 +50,93 @@ class QatPrecision(Precision):
             own.copy_(state_of(state, name, own.shape))
 
 
-class MacPrecision(Precision):
-    """Every product of an update, forward and backward, goes through a MAC unit; acting stays in float32."""
+class SchemePrecision(Precision):
+    """A scheme: its MAC units, casts, loss scales and updates in every update; acting stays in float32.
+
+    Each network has its own loss scale.
+    """
 
     dense = True
 
-    def __init__(self, unit: str, seed: int) -> None:
-        from shoal.numerics import emulate
+    def __init__(self, team: Team, config: TrainConfig) -> None:
+        from shoal.numerics.schemes.loss_scale import parse_loss_scale
+        from shoal.numerics.schemes.notation import parse_scheme
+        from shoal.numerics.schemes.run import SchemeRun
 
-        self.emulation: Emulation = emulate(unit, seed=stream_seed(seed, "stochastic rounding"))
+        assert config.scheme is not None
+        seed = stream_seed(config.seed, "stochastic rounding")
+        self.run = SchemeRun(parse_scheme(config.scheme), parse_loss_scale(config.loss_scale), seed)
+        known = {
+            f"{network}.{name}": parameter
+            for network, module in team.networks.items()
+            for name, parameter in module.named_parameters()
+        }
+        self.names = {id(parameter): name for name, parameter in known.items()}
+        self.whole = config.scheme_networks == "all"
+        self.run.begin(known, {name: one for name, one in known.items() if one.requires_grad})
+        if not self.whole:
+            for network, module in team.networks.items():
+                if network.removeprefix("target_") == config.scheme_networks:
+                    self._put_inside(module)
 
     def learning(self) -> AbstractContextManager[object]:
-        """Run the step in the emulation."""
-        return self.emulation
+        """Run the update in the emulation, unless only some networks are."""
+        return self.run.context() if self.whole else nullcontext()
+
+    def _put_inside(self, module: nn.Module) -> None:
+        """Run a network's forward pass, and so its backward pass, in the emulation while it learns."""
+        for method in ("forward", "of_own_action"):
+            if (plain := getattr(module, method, None)) is not None:
+                setattr(module, method, _inside(self.run.context, plain))
+
+    def of(self, network: str, parameters: Sequence[Tensor]) -> Precision:
+        """The precision with this network's own loss scale."""
+        return _NetworkPrecision(self, network, [self.names[id(parameter)] for parameter in parameters])
 
     def state(self) -> dict[str, Tensor]:
-        """All counters: the number of the next product determines the random bits of stochastic rounding."""
-        return {f"mac.{name}": torch.tensor(numbers) for name, numbers in self.emulation.state().items()}
+        """Counters, loss scales, and what rounding remembers."""
+        return {f"scheme.{name}": value for name, value in self.run.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from these counters."""
-        state_of(state, "mac.calls", torch.Size([1]))
-        held = {name: numbers for name, numbers in state.items() if name.startswith("mac.")}
-        self.emulation.load_state({name.removeprefix("mac."): held[name].tolist() for name in held})
+        """Continue from what `state` returned."""
+        state_of(state, "scheme.mac.calls", torch.Size([1]))
+        self.run.load_state(
+            {name.removeprefix("scheme."): value for name, value in state.items() if name.startswith("scheme.")}
+        )
 
     def figures(self) -> dict[str, float]:
-        """MACs so far, and their event counts."""
-        names = ("macs", "saturated", "overflowed", "underflowed")
-        return {f"mac/{name}": getattr(self.emulation, name) for name in names}
+        """Loss scales, skipped steps, MACs so far and their event counts."""
+        return self.run.figures()
+
+
+class _NetworkPrecision(Precision):
+    """A scheme as the optimizer of one network sees it."""
+
+    def __init__(self, whole: SchemePrecision, network: str, names: list[str]) -> None:
+        self.run, self.network, self.names = whole.run, network, names
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss times the network's scale."""
+        self._finite = bool(loss.detach().isfinite())
+        return self.run.scaled(self.network, loss)
+
+    def accept(self, gradients: list[Tensor]) -> bool:
+        """Round the gradients, undo the scale, and adjust it."""
+        return self.run.accept(self.network, dict(zip(self.names, gradients, strict=True)), self._finite)
+
+    def step(self, parameters: list[Tensor], moments: list[Tensor], step: Callable[[], None]) -> None:
+        """Step, and round weights and moments."""
+        self.run.apply(dict(zip(self.names, parameters, strict=True)), lambda: moments, step)
+
+
+def _inside(context: Callable[[], AbstractContextManager[object]], function: Callable[..., Any]) -> Callable[..., Any]:
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():  # acting
+            return function(*args, **kwargs)
+        with context():
+            return function(*args, **kwargs)
+
+    return inside
 
 
 def state_of(state: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:

@@ -28,7 +28,7 @@ class Scaled(Precision):
 class Rounded(Precision):
     """Weights in bfloat16."""
 
-    def step(self, parameters, step):
+    def step(self, parameters, moments, step):
         step()
         for parameter in parameters:
             parameter.copy_(parameter.bfloat16())

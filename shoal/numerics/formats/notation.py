@@ -56,7 +56,7 @@ def unit_parts(text: str) -> UnitParts:
     """
     if not isinstance(text, str):
         raise UserError(f"A MAC unit is written as a string such as 'E5M2:5+Q8.13', not {text!r}.")
-    names, *rest = _outside_brackets(text, ",")
+    names, options = fields_after_commas(text, UNIT_EXAMPLES)
     multiplier, plus, accumulator = names.partition("+")
     operands = _outside_brackets(multiplier, "*")
     cfgs = {cfg.strip() for name in operands for cfg in re.findall(r":([^(]*)", name)}
@@ -64,18 +64,24 @@ def unit_parts(text: str) -> UnitParts:
         raise UserError(f"'{text}' is not a MAC unit; {UNIT_EXAMPLES}.")
     if cfgs and not cfgs <= set("123456"):
         raise UserError(f"The cfg of '{text}' is '{cfgs.pop()}', but must be from 1 to 6.")
-    options: dict[str, bool | int | str] = {}
-    for word in rest:
-        name, _, value = (part.strip() for part in word.partition("="))
-        if not value or name in options:
-            raise UserError(f"'{word.strip()}' in '{text}' is not name=value, or is repeated; {UNIT_EXAMPLES}.")
-        options[name] = _WORDS.get(value.lower(), int(value) if _WHOLE.fullmatch(value) else value)
     return UnitParts(
         tuple(_scalar(re.sub(r":[^(]*", "", name), text) for name in operands),
         int(cfgs.pop()) if cfgs else None,
         _scalar(accumulator, text) if plus else None,
         options,
     )
+
+
+def fields_after_commas(text: str, examples: str) -> tuple[str, dict[str, bool | int | str]]:
+    """The text before the first comma, and the fields `name=value` after it."""
+    first, *rest = _outside_brackets(text, ",")
+    options: dict[str, bool | int | str] = {}
+    for word in rest:
+        name, _, value = (part.strip() for part in word.partition("="))
+        if not value or name in options:
+            raise UserError(f"'{word.strip()}' in '{text}' is not name=value, or is repeated; {examples}.")
+        options[name] = _WORDS.get(value.lower(), int(value) if _WHOLE.fullmatch(value) else value)
+    return first, options
 
 
 def _outside_brackets(text: str, separator: str) -> list[str]:

@@ -58,16 +58,16 @@ def quantize_blocks(
 ) -> Tensor:
     """2^s·round(2^-s·x) as `dtype`, whose carrier is given. Scaling by powers of two is exact."""
     shared = shared_exponents(x, format, carrier)
-    scaled = _scale(x.double(), -shared)
+    scaled = scale_by_powers(x.double(), -shared)
     scaled = torch.where((scaled == 0) & (x != 0), torch.copysign(torch.full_like(scaled, TINY), scaled), scaled)
-    result = _scale(round_elements(scaled).double(), shared)
+    result = scale_by_powers(round_elements(scaled).double(), shared)
     if keep_infinities:
         result = torch.where(x.isinf(), x.double(), result)
     return result.to(dtype)
 
 
-def _scale(x: Tensor, exponent: Tensor) -> Tensor:
-    """x·2^exponent, in two steps so that each factor is a normal float64."""
+def scale_by_powers(x: Tensor, exponent: Tensor) -> Tensor:
+    """x·2^exponent of float64 numbers, in two steps so that each factor is a normal float64."""
     half = exponent // 2
     return x * _power_of_two(half) * _power_of_two(exponent - half)
 

@@ -1,0 +1,160 @@
+"""A scheme at work in one training: the emulation of its products, its casts, loss scales and updates.
+
+`training.py` applies it to any PyTorch model and optimizer; Shoal's teams use it through their precision plug.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
+from shoal.numerics.emulation.emulate import Emulation
+from shoal.numerics.mac.matmul import MacStats
+from shoal.numerics.schemes.casting import SchemeCasts
+from shoal.numerics.schemes.loss_scale import LossScale, Scaler, named_states
+from shoal.numerics.schemes.scheme import UNITS, Scheme
+from shoal.numerics.schemes.units import lenient
+from shoal.numerics.schemes.update import Update
+
+BACKWARD = ("grad_input", "grad_weight")
+"""Products of the backward pass."""
+
+
+class LayerCounts(NamedTuple):
+    """Events of one layer in one role."""
+
+    layer: str
+    role: str
+    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
+    numbers: int
+    """MACs, or numbers that were rounded."""
+    saturated: int
+    overflowed: int
+    underflowed: int
+
+
+class SchemeRun:
+    """One training in a scheme, for any number of losses."""
+
+    def __init__(self, scheme: Scheme, rule: LossScale, seed: int, strict: bool = True, stats: bool = True) -> None:
+        self.scheme, self.rule = scheme, rule
+        units = {role: lenient(getattr(scheme, role)) for role in UNITS}
+        self.emulation = Emulation(units, strict, seed, stats)
+        self.counts: Counts = self.emulation.counts
+        self.casts = SchemeCasts(scheme, self.counts, seed, stats)
+        self.emulation.casts = self.casts
+        self.update = Update(scheme, self.casts)
+        self.scalers: dict[str, Scaler] = {}
+        self._before: dict[str, MacStats] = {}
+
+    def begin(self, parameters: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
+        """Take over a model's parameters by name; those that are `updated` get the master's format."""
+        self.casts.know(parameters.items())
+        self.update.begin(updated)
+
+    def context(self) -> AbstractContextManager[object]:
+        """In it, the model computes in the scheme; float32 throughout needs none."""
+        if self.scheme.is_plain:
+            return nullcontext()
+        self.casts.find()
+        return self.emulation
+
+    def scaler(self, name: str) -> Scaler:
+        """The scaler of a loss."""
+        return self.scalers.setdefault(name, Scaler(self.rule))
+
+    def scaled(self, name: str, loss: Tensor) -> Tensor:
+        """The loss whose gradient is to be taken next."""
+        self._before = self._backward_counts()
+        scale = self.scaler(name).scale
+        return loss if scale == 1 else loss * scale
+
+    @torch.no_grad()
+    def accept(self, name: str, gradients: Mapping[str, Tensor], finite_loss: bool = True) -> bool:
+        """Round the gradients of the scaled loss and undo its scale, in place; False: skip this step."""
+        scaler = self.scaler(name)
+        scale = scaler.scale  # before it changes
+        cast = self.scheme.weight_gradients
+        if cast is not None:
+            for parameter, gradient in gradients.items():
+                layer = parameter.removesuffix(".weight")
+                gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
+        finite = finite_loss and _all_finite(list(gradients.values()))
+        if not scaler.judge(finite, self._overflow_share()):
+            return False
+        if scale != 1:
+            torch._foreach_mul_(list(gradients.values()), 1 / scale)
+        return True
+
+    def apply(
+        self, parameters: Mapping[str, Tensor], state: Callable[[], Sequence[Tensor]], step: Callable[[], object]
+    ) -> None:
+        """Let the optimizer step, in the scheme's precision."""
+        self.update.apply(parameters, state, step)
+
+    def _backward_counts(self) -> dict[str, MacStats]:
+        """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""
+        cast = self.scheme.activation_gradients
+        adjusts = cast is not None and (cast.shares or cast.squeeze)
+        sums = dict.fromkeys(BACKWARD if adjusts else (*BACKWARD, "activation_gradients"), NOTHING)
+        for (_, role), happened in self.counts.by_layer.items():
+            if role in sums:
+                sums[role] += happened
+        return sums
+
+    def _overflow_share(self) -> float:
+        """Of the numbers of each kind in the backward pass since `scaled`, the largest share that overflowed."""
+        shares = [0.0]
+        for role, now in self._backward_counts().items():
+            before = self._before.get(role, NOTHING)
+            numbers = now.macs - before.macs
+            events = now.saturated + now.overflowed - before.saturated - before.overflowed
+            shares.append(events / numbers if numbers else 0.0)
+        return max(shares)
+
+    # ---- reports and state -----------------------------------------------------------------------------------------
+
+    def by_layer(self) -> list[LayerCounts]:
+        """Events by layer and role, in the order of their first occurrence."""
+        return [
+            LayerCounts(layer, role, n.macs, n.saturated, n.overflowed, n.underflowed)
+            for (layer, role), n in self.counts.by_layer.items()
+        ]
+
+    def coverage(self) -> Coverage:
+        """Which functions were emulated and which were not."""
+        return self.counts.coverage()
+
+    def figures(self) -> dict[str, float]:
+        """Numbers for the log: loss scales, skipped steps, MACs and their events so far."""
+        figures: dict[str, float] = {}
+        for name, scaler in self.scalers.items():
+            suffix = f"/{name}" if name else ""
+            figures |= {f"scale{suffix}": scaler.scale, f"skipped{suffix}": scaler.skipped}
+        total = sum(self.counts.by_role.values(), NOTHING)
+        names = ("macs", "saturated", "overflowed", "underflowed")
+        return figures | {f"mac/{name}": getattr(total, name) for name in names}
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that decides the future, besides weights and optimizer."""
+        counts = {f"mac.{name}": torch.tensor(numbers) for name, numbers in self.counts.state().items()}
+        return counts | self.casts.state() | self.update.state() | named_states(self.scalers)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
+        held = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
+        self.counts.load_state(held)
+        self.casts.load_state(state)
+        self.update.load_state(state)
+        for name, value in state.items():
+            if name.startswith("scaler."):
+                self.scaler(name.removeprefix("scaler.")).load_state(value)
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    if not tensors:
+        return True
+    return bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
