@@ -5,7 +5,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor
 from shoal.errors import UserError, check_range, whole_number
 from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.mac import kernels
-from shoal.numerics.mac.product import Operand, Product
+from shoal.numerics.mac.product import Operand, Place, Product, broadcast
 from shoal.numerics.mac.tiles import fast
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.plan import FLOAT32, fits
 from shoal.numerics.rounding.quantize import check_memory, from_numpy, is_dense, quantize
-from shoal.numerics.rounding.randomness import keys
+from shoal.numerics.rounding.randomness import Keys, keys
 
 Array = TypeVar("Array", bound=Any)
 
@@ -88,28 +88,51 @@ def matmul(
     chosen = keys(0 if seed is None else whole_number("seed", seed), whole_number("call", call), 0)
     batch = _batch(x, y)
     shape = (*batch, x.shape[-2], y.shape[-1])
-    depth = x.shape[-1]
     dtype = torch.float32 if fits(unit.accumulator, FLOAT32) else torch.float64
     check_memory(f"{tuple(x.shape)} × {tuple(y.shape)}", _needed(x, y, batch, unit, dtype, stats), "pieces need less")
 
     formats = unit.multiplier.formats
     operands = [_operand(t, formats[n], unit.nan, cast, threads) for n, t in enumerate((x, y))]
-    counts = np.zeros(4, np.int64)
-    outputs = math.prod(shape)
-    if outputs == 0 or depth == 0:
-        result = torch.zeros(shape, dtype=dtype)
-    else:
-        first, second = _matrices(operands[0], operands[1], batch)
-        work = Product(unit, Operand.of(first), Operand.of(second.mT), dtype, stats, chosen, threads)
-        result = work.run(counts).reshape(shape)
-    refuse_nans(unit, counts)
+    first, second = _matrices(operands[0], operands[1], batch)
+    by = Through(unit, stats, chosen, threads)
+    result, happened = by.multiply(Operand.of(first), Operand.of(second.mT))
+    result = result.reshape(shape)
     given = result if isinstance(a, Tensor) else result.numpy()
-    if not stats:
-        return given
-    return given, MacStats(outputs * depth, *map(int, counts[:3]))
+    return (given, happened) if stats else given
 
 
-def refuse_nans(unit: MacUnit, counts: NDArray[np.int64]) -> None:
+class Through(NamedTuple):
+    """A unit at work."""
+
+    unit: MacUnit
+    stats: bool
+    """Whether to count events."""
+    chosen: Keys
+    """Stochastic: the keys of the random bits."""
+    threads: int
+
+    def cast(self, a: Operand, b: Operand) -> tuple[Operand, Operand]:
+        """Both operands rounded to the formats of the unit."""
+        first, second = self.unit.multiplier.formats
+        return (
+            a.change(lambda x: _operand(x, first, self.unit.nan, True, self.threads)),
+            b.change(lambda x: _operand(x, second, self.unit.nan, True, self.threads)),
+        )
+
+    def multiply(self, a: Operand, b: Operand, place: Place | None = None) -> tuple[Tensor, MacStats]:
+        """The product of operands that have been cast, as flat memory, and what happened."""
+        dtype = torch.float32 if fits(self.unit.accumulator, FLOAT32) else torch.float64
+        outputs = broadcast(a, b) * a.shape[1] * b.shape[1]
+        counts = np.zeros(4, np.int64)
+        if outputs == 0 or a.shape[2] == 0:
+            result = torch.zeros(outputs, dtype=dtype)
+        else:
+            result = Product(self.unit, a, b, dtype, self.stats, self.chosen, self.threads, place).run(counts)
+        _refuse_nans(self.unit, counts)
+        return result, MacStats(outputs * a.shape[2], *map(int, counts[:3]))
+
+
+def _refuse_nans(unit: MacUnit, counts: NDArray[np.int64]) -> None:
     """Refuse NaN products that the accumulator cannot represent, unless the unit says what they become."""
     if counts[kernels.NANS] and unit.nan == "error":
         raise UserError(

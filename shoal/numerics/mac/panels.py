@@ -56,10 +56,6 @@ class Layout(NamedTuple):
     """Whether sums that exceed the range must be recomputed."""
     packed: int
     """Whether the panels have been packed before."""
-    key_batch: int
-    """Stochastic: output (n, i, j) has the index n·key_batch + i·key_row + j·key_column."""
-    key_row: int
-    key_column: int
     chance_before: int
     """Keys of the outputs' random words."""
     chance_between: int
@@ -286,7 +282,7 @@ def multiply(
                 if layout.random_bits > 0:
                     for i in range(down):
                         for j in range(across):
-                            index = n * layout.key_batch + (top + i) * layout.key_row + (left + j) * layout.key_column
+                            index = (n * height + top + i) * width + left + j
                             keys[i * COLUMNS + j] = random_word(np.uint32(index), before, between)
                 if kind & TREE:
                     _tree(address, kind, down, arrays, (a.batch[source], 0, start_b, 0, 0), depth)

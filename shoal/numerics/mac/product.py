@@ -7,8 +7,9 @@ infinity) are recomputed by the loops in float64.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,15 @@ PACKED = 2**22
 """Up to this many numbers, columns are packed beforehand."""
 PIECES = 8
 """Work items per thread, at least, if there are enough rows and columns."""
+REMEMBERED = 2**17
+"""Up to this many offsets are kept for the next product of the same shape."""
 EXACT_PIECE = 64
 """Shortest sums for which exact sums by BLAS pay."""
 
-Axes = Sequence[tuple[int, int]]
+Axes = tuple[tuple[int, int], ...]
 """Length and stride of each axis, the last one fastest."""
+Place = tuple[Axes, Axes, Axes]
+"""Where the matrices, rows and columns of a result are in memory."""
 
 
 class Operand:
@@ -54,14 +59,18 @@ class Operand:
 
     def __init__(self, numbers: Tensor, batch: Axes, lines: Axes, steps: Axes, first: int = 0) -> None:
         """`numbers` is flat and contiguous, `first` the place of the first number."""
-        self.numbers, self.axes, self.first = numbers, (tuple(batch), tuple(lines), tuple(steps)), first
+        self.numbers, self.axes, self.first = numbers, (batch, lines, steps), first
         self.shape = tuple(math.prod(length for length, _ in axes) for axes in self.axes)
 
     @staticmethod
     def of(matrices: Tensor) -> "Operand":
         """(batch or 1, lines, steps)."""
-        each = [[pair] for pair in zip(matrices.shape, matrices.stride(), strict=True)]
-        return Operand(flat(matrices), *each)
+        batch, lines, steps = zip(matrices.shape, matrices.stride(), strict=True)
+        return Operand(flat(matrices), (batch,), (lines,), (steps,))
+
+    def change(self, change: Callable[[Tensor], Tensor]) -> "Operand":
+        """The same with other numbers."""
+        return Operand(change(self.numbers), *self.axes, self.first)
 
     def view(self, dtype: type) -> View:
         """For the compiled loops."""
@@ -102,8 +111,29 @@ def flat(x: Tensor) -> Tensor:
     return x.as_strided((span,), (1,)) if x.numel() else x.reshape(-1)
 
 
+def broadcast(a: Operand, b: Operand) -> int:
+    """How many matrices the product has."""
+    return a.shape[0] if b.shape[0] == 1 else b.shape[0]
+
+
+def placed(matrices: Tensor, place: Place) -> Tensor:
+    """(n, rows, columns) as flat memory, each number in its place."""
+    axes = [pair for part in place for pair in part]
+    order = sorted(range(len(axes)), key=lambda n: -axes[n][1])
+    return matrices.reshape([length for length, _ in axes]).permute(order).contiguous().reshape(-1)
+
+
+@lru_cache(maxsize=128)
+def _small_offsets(axes: Axes) -> NDArray[np.int64]:
+    return _offsets(axes)
+
+
 def offsets(axes: Axes) -> NDArray[np.int64]:
-    """The places of all combinations of indices, the last axis fastest."""
+    """The places of all combinations of indices, the last axis fastest; not to be written to."""
+    return (_small_offsets if math.prod(length for length, _ in axes) <= REMEMBERED else _offsets)(axes)
+
+
+def _offsets(axes: Axes) -> NDArray[np.int64]:
     places = np.zeros(1, np.int64)
     for length, stride in axes:
         places = (places[:, None] + np.arange(length, dtype=np.int64) * stride).reshape(-1)
@@ -135,19 +165,14 @@ class Product:
         stats: bool,
         chosen: Keys,
         threads: int,
-        place: tuple[Axes, Axes, Axes] | None = None,
-        turned: bool = False,
+        place: Place | None = None,
     ) -> None:
-        """`place`: where the batch, rows and columns of the result are in memory; by default, one after the other.
-
-        `turned`: a and b have been swapped; random bits are those of the product b·a, and columns its rows.
-        """
+        """`place`: where the result is in memory; by default, matrix by matrix and row by row."""
         self.unit, self.a, self.b, self.dtype, self.stats, self.keys = unit, a, b, dtype, stats, chosen
-        self.batch, (self.rows, self.depth), self.columns = max(a.shape[0], b.shape[0]), a.shape[1:], b.shape[1]
+        self.batch, (self.rows, self.depth), self.columns = broadcast(a, b), a.shape[1:], b.shape[1]
         self.threads = threads if self.batch * self.rows * self.columns * self.depth > ALONE else 1
-        by_default = ([(self.batch, self.rows * self.columns)], [(self.rows, self.columns)], [(self.columns, 1)])
-        self.place: tuple[Axes, Axes, Axes] = by_default if place is None else place
-        self.turned = turned
+        by_default = ((self.batch, self.rows * self.columns),), ((self.rows, self.columns),), ((self.columns, 1),)
+        self.place: Place = by_default if place is None else place
 
     def run(self, counts: NDArray[np.int64]) -> Tensor:
         """The result, flat, in its place in memory; events are added to `counts`."""
@@ -156,14 +181,14 @@ class Product:
         if finite:
             exact = self._blas(most)
             if exact is not None:
-                return self._placed(exact)
+                return placed(exact.to(self.dtype), self.place)
         free = finite and most[0] * most[1] * self.depth <= free_limit(self.unit)
         chosen = fast(self.unit, self.stats, free)
         if chosen is not None:
             by_tiles = self._by_tiles(chosen, counts, finite)
             if by_tiles is not None:
                 return by_tiles
-        return self._placed(self.one_by_one(counts))
+        return placed(self.one_by_one(counts).to(self.dtype), self.place)
 
     def one_by_one(self, counts: NDArray[np.int64]) -> Tensor:
         """The result (n, rows, columns) by the loops in float64."""
@@ -171,13 +196,6 @@ class Product:
         for n in range(self.batch):
             self._outputs(n, np.arange(self.rows * self.columns), result[n], counts)
         return torch.from_numpy(result.reshape(self.batch, self.rows, self.columns))
-
-    def _placed(self, result: Tensor) -> Tensor:
-        """The matrices (n, rows, columns), each number in its place."""
-        axes = [*self.place[0], *self.place[1], *self.place[2]]
-        made = result.to(self.dtype).reshape([length for length, _ in axes])
-        order = sorted(range(len(axes)), key=lambda n: -axes[n][1])
-        return made.permute(order).contiguous().reshape(-1)
 
     def _blas(self, most: tuple[float, float]) -> Tensor | None:
         """The product by BLAS, if every sum of products, in any order, is exactly a value of the accumulator."""
@@ -222,23 +240,16 @@ class Product:
             for operand in (self.a, self.b)
         )
         first = n * self.rows * self.columns
-        wanted, into = outputs, result
-        if self.turned:  # as the product that is meant numbers its outputs
-            a, b = b, a
-            wanted = outputs % self.columns * self.rows + outputs // self.columns
-            into = np.empty_like(result)
 
         def work(begin: int, end: int) -> int:
             own = np.zeros(4, np.int64)
-            kernels.multiply_outputs(a, b, into, wanted[begin:end], plan, product, sums, first, self.keys, own)
+            kernels.multiply_outputs(a, b, result, outputs[begin:end], plan, product, sums, first, self.keys, own)
             shares.append(own)
             return 0
 
         shares: list[NDArray[np.int64]] = []
         share_out(work, outputs.size, min(self.threads, max(1, outputs.size)))
         counts += np.sum(shares, axis=0)
-        if self.turned:
-            result[outputs] = into[wanted]
 
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64], finite: bool) -> Tensor | None:
         """The result by the fast loops; None if the processor flushes subnormals that are needed."""
@@ -294,16 +305,12 @@ class Product:
                 column_block = -(-column_block // 2)
             if row_block > most:
                 row_block = max(1, int(most))
-        rows, columns = self.rows, self.columns
         return Layout(
             row_block=-(-row_block // ROWS) * ROWS,
             column_block=column_block,
             chunk=self.unit.chunk,
             strict=int(self.unit.overflow != "saturate"),
             packed=int(packed),
-            key_batch=rows * columns,
-            key_row=1 if self.turned else columns,
-            key_column=rows if self.turned else 1,
             chance_before=self.keys.upper_before,
             chance_between=self.keys.upper_between,
             random_bits=self.unit.random_bits if self.unit.rounding == "stochastic" else 0,
