@@ -128,9 +128,7 @@ def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequenc
     return torch.from_numpy(whole.reshape(*x.shape[:3], *whole.shape[1:]))
 
 
-def _windows(
-    whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair
-) -> tuple[Strided, dict[str, int]]:
+def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Strided, dict[str, int]]:
     """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image, and the axes' lengths."""
     lengths = whole.shape[3:]
     spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
@@ -141,7 +139,15 @@ def _windows(
         )
     made = [(length - span) // step + 1 for length, span, step in zip(lengths, spans, stride, strict=True)]
     n, g, c, h, w = whole.stride()
-    strides = {"n": n, "g": g, "c": c, "i": h * dilation[0], "j": w * dilation[1], "p": h * stride[0], "q": w * stride[1]}
+    strides = {
+        "n": n,
+        "g": g,
+        "c": c,
+        "i": h * dilation[0],
+        "j": w * dilation[1],
+        "p": h * stride[0],
+        "q": w * stride[1],
+    }
     sizes = (*whole.shape[:3], *kernel, *made)
     return (whole.reshape(-1), 0, strides), dict(zip("ngcijpq", sizes, strict=True))
 

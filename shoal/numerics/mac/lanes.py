@@ -126,6 +126,11 @@ class Ints:
         unequal = self.builder.icmp_signed("!=", self.value, self._of(other))
         return Ints(self.builder, self.builder.sext(unequal, self.value.type))
 
+    def plus_where(self, mask: "Ints") -> "Ints":
+        """One more where the mask is not zero: one instruction where there are mask registers."""
+        chosen = self.builder.icmp_signed("!=", mask.value, mask._of(0))
+        return Ints(self.builder, self.builder.select(chosen, (self + 1).value, self.value))
+
     def resized(self, bits: int) -> "Ints":
         """As integers of another size; zeros are added, or upper bits dropped."""
         have, kind = self.value.type.element.width, ir.VectorType(ir.IntType(bits), self.value.type.count)

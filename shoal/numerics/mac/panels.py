@@ -18,7 +18,7 @@ from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, group_of
 from shoal.numerics.rounding.kernels32 import random_word
 
-HELPERS = "721e68a14289278b"
+HELPERS = "0db89afe73007660"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 

@@ -22,7 +22,7 @@ from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.panels import Layout, View
 from shoal.numerics.mac.plan import mac_plan
 from shoal.numerics.mac.tile_kernels import ROWS
-from shoal.numerics.mac.tiles import Fast, fast, free_limit, tile
+from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known, tile
 from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
 from shoal.numerics.rounding.randomness import Keys
@@ -42,6 +42,8 @@ PIECES = 8
 """Work items per thread, at least, if there are enough rows and columns."""
 REMEMBERED = 2**17
 """Up to this many offsets are kept for the next product of the same shape."""
+SLACK = 1 + 2.0**-20
+"""For the rounding of bounds that are computed in float64."""
 EXACT_PIECE = 64
 """Shortest sums for which exact sums by BLAS pay."""
 
@@ -182,8 +184,11 @@ class Product:
             exact = self._blas(most)
             if exact is not None:
                 return placed(exact.to(self.dtype), self.place)
-        free = finite and most[0] * most[1] * self.depth <= free_limit(self.unit)
-        chosen = fast(self.unit, self.stats, free)
+            rounded = self._round_once(most, counts)
+            if rounded is not None:
+                return placed(rounded.to(self.dtype), self.place)
+        what = known(self.unit, most[0] * most[1] * SLACK, self.depth) if finite else UNKNOWN
+        chosen = fast(self.unit, self.stats, what)
         if chosen is not None:
             by_tiles = self._by_tiles(chosen, counts, finite)
             if by_tiles is not None:
@@ -199,36 +204,54 @@ class Product:
 
     def _blas(self, most: tuple[float, float]) -> Tensor | None:
         """The product by BLAS, if every sum of products, in any order, is exactly a value of the accumulator."""
-        path, sums = self.unit.datapath, self.unit.accumulator
-        plan, _, _ = mac_plan(self.unit)
-        if plan.product_rounded or self.unit.order == "kahan":
-            return None
-        step = Fraction(2) ** path.product_lsb
-        if step < Fraction(sums.min_positive):  # or there is a gap below the smallest value
-            return None
-        if path.smallest_product < Fraction(plan.product_flush_before):
-            return None
-        # Every sum is a multiple of `step` up to `bound`.
-        largest = min(Fraction(sums.max), Fraction(plan.product_max) if math.isfinite(plan.product_max) else sums.max)
-        largest = min(largest, step * 2 ** min(sums.significant_bits, 53))
-        bound = Fraction(most[0]) * Fraction(most[1])
+        step, largest = exact_sums(self.unit)
+        bound = most[0] * most[1] * SLACK
         if bound > largest:
             return None
-        if bound * self.depth > largest:
+        if bound * self.depth <= largest:
+            bound *= self.depth
+        else:
             bound = self._bound(most)
             if bound > largest:
                 return None
-        else:
-            bound *= self.depth
-        kind = torch.float32 if bound / step <= 2**24 and _normal(step, bound) else torch.float64
+        normal = step >= 2.0**FLOAT32.lowest and bound < 2.0**FLOAT32.highest
+        kind = torch.float32 if normal and bound <= step * 2**24 else torch.float64
         a, b = (operand.matrices().to(kind) for operand in (self.a, self.b))
         return torch.from_numpy(np.matmul(a.numpy(), b.mT.numpy()) + 0.0)
 
-    def _bound(self, most: tuple[float, float]) -> Fraction:
+    def _bound(self, most: tuple[float, float]) -> float:
         """A bound of the sums of the products' magnitudes: largest sum of one operand times the other's largest."""
-        slack = 1 + Fraction(1, 2**20)
         sums = [float(operand.matrices().double().abs().sum(-1).max()) for operand in (self.a, self.b)]
-        return min(Fraction(sums[0]) * Fraction(most[1]), Fraction(sums[1]) * Fraction(most[0])) * slack
+        return min(sums[0] * most[1], sums[1] * most[0]) * SLACK
+
+    def _round_once(self, most: tuple[float, float], counts: NDArray[np.int64]) -> Tensor | None:
+        """Exact order: sums by BLAS, in pieces that float64 adds exactly; the sum of the pieces is rounded once."""
+        plan, product, sums = mac_plan(self.unit)
+        step = exact_products(self.unit)
+        bound = most[0] * most[1] * SLACK
+        if self.unit.order != "exact" or plan.wraps or step == 0 or bound > plan.product_max:
+            return None
+        piece = self.depth if bound == 0 else int(min(self.depth, step * 2.0**53 / bound))
+        if piece < min(self.depth, EXACT_PIECE):
+            return None
+        if bound * self.depth * -(-self.depth // piece) > step * 2.0**105:  # what sums of pieces lose may have 53 bits
+            return None
+        a, b = (operand.matrices().double() for operand in (self.a, self.b))
+        high = np.zeros((self.batch, self.rows, self.columns))
+        low = np.zeros_like(high)
+        for k in range(0, self.depth, piece):
+            part = np.matmul(a[..., k : k + piece].numpy(), b[..., k : k + piece].mT.numpy())
+            kernels.add_exactly(high.reshape(-1), low.reshape(-1), part.reshape(-1))
+
+        def work(begin: int, end: int) -> NDArray[np.int64]:
+            own = np.zeros(4, np.int64)
+            rules = plan, product, sums
+            kernels.round_sums(high.reshape(-1), low.reshape(-1), rules, 0, self.keys, (begin, end), own)
+            return own
+
+        for own in share_out(work, high.size, self.threads if high.size > ALONE_COPYING else 1):
+            counts += own
+        return torch.from_numpy(high)
 
     def _outputs(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
@@ -343,6 +366,18 @@ class Product:
             c.numbers[places] = values[outputs]
 
 
-def _normal(step: Fraction, bound: Fraction) -> bool:
-    """Whether all multiples of `step` up to `bound` are normal float32 numbers."""
-    return step >= Fraction(2) ** FLOAT32.lowest and bound < Fraction(2) ** FLOAT32.highest
+@lru_cache(maxsize=256)
+def exact_products(unit: MacUnit) -> float:
+    """A power of two of which all products are multiples, if the multiplier neither rounds nor flushes; else 0."""
+    path, (plan, _, _) = unit.datapath, mac_plan(unit)
+    flushed = path.smallest_product < Fraction(plan.product_flush_before)
+    return 0.0 if plan.product_rounded or flushed else math.ldexp(1.0, path.product_lsb)
+
+
+@lru_cache(maxsize=256)
+def exact_sums(unit: MacUnit) -> tuple[float, float]:
+    """(such a power of two, the bound up to which all its multiples are values of the accumulator; or -1)."""
+    sums, step, (plan, _, _) = unit.accumulator, exact_products(unit), mac_plan(unit)
+    if step == 0 or unit.order == "kahan" or step < sums.min_positive:  # or there is a gap below the smallest value
+        return step, -1.0
+    return step, min(sums.max, plan.product_max, step * 2.0 ** min(sums.significant_bits, 53))

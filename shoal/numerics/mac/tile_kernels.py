@@ -21,7 +21,7 @@ from numba.extending import intrinsic, register_jitable
 from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints, splat
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 
-HELPERS = "1f0c46307dbee68d"
+HELPERS = "ea2e5fcd370660c7"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
@@ -32,13 +32,14 @@ SUBTREE = 8
 FIXED, COUNT, FLUSH, ROUND, VANISH, CHUNK, ROUGH = 1, 2, 4, 8, 16, 32, 64
 """Flags of a loop: fixed-point sums; count events; flush small products to zero; round products; nonzero sums may round
 to zero; add the sums of a chunk to the previous ones; products are rounded by float32 itself."""
-FREE, KAHAN, TREE, SEPARATE, ODD, WIDER = 128, 256, 512, 1024, 2048, 4096
+FREE, KAHAN, TREE, SEPARATE, ODD, WIDER, TAME = 128, 256, 512, 1024, 2048, 4096, 8192
 """More flags: sums stay within the range, so they are not limited; compensated sums; sums in a tree; products are
-rounded to the accumulator's format before they are added; products are rounded to odd; in float64."""
+rounded to the accumulator's format before they are added; products are rounded to odd; in float64; products stay within
+the range of the converter."""
 NEAREST, GENERAL, CHANCE_A, CHANCE, NATIVE = range(5)
 """How sums (or the converter) round: to nearest, ties to even; any deterministic way; stochastically by variant A; by B
 or C; or as float32 itself does."""
-MODE = 8192
+MODE = 16384
 """A kind is flags + MODE·(how it rounds)."""
 
 
@@ -76,8 +77,10 @@ class IntParameters(NamedTuple):
     """-1 for variant C, 0 for B."""
 
 
-Step = tuple[Floats, Any, Any]
-"""A result, how often it exceeded the range, and whether it vanished; counts are 0 or -1 per lane, or None."""
+Masks = list[Ints]
+"""-1 in the lanes in which an event happened, else 0."""
+Step = tuple[Floats, Masks, Masks]
+"""A result, whether it exceeded a range, and whether it vanished."""
 
 
 @register_jitable
@@ -115,45 +118,39 @@ class _Rules:
         """One step: the new sum of a total and a product, or of two sums (`converted`)."""
         if not self.kind & FIXED:
             return self.rounded(total + p, total, p, word)
-        taken, beyond, vanished = (p, None, None) if converted else self.taken(p, word)
+        taken, beyond, vanished = (p, [], []) if converted else self.taken(p, word)
         free = total + taken
         if self.kind & FREE:
             return free, beyond, vanished
         new = free.max(self.floats.lowest).min(self.floats.highest)
-        if self.kind & COUNT:
-            more = new.differs(free)
-            beyond = more if beyond is None else beyond + more
-        return new, beyond, vanished
+        return new, [*beyond, new.differs(free)] if self.kind & COUNT else [], vanished
 
     def taken(self, p: Floats, word: Any) -> Step:
         """The product rounded to the accumulator's format."""
         if not self.kind & FIXED:
             return self.rounded(p, None, None, word)
-        step, beyond, vanished = self._whole_number(p, word), None, None
-        if self.kind & COUNT and self.kind & VANISH:
-            vanished = _vanished(p, step)
-        if self.kind & FREE:
-            return step, beyond, vanished
+        step = self._whole_number(p, word)
+        vanished = [_vanished(p, step)] if self.kind & COUNT and self.kind & VANISH else []
+        if self.kind & (FREE | TAME):
+            return step, [], vanished
         limited = step.max(self.floats.taken_lowest).min(self.floats.taken_highest)
-        if self.kind & COUNT:
-            beyond = limited.differs(step)
-        return limited, beyond, vanished
+        return limited, [limited.differs(step)] if self.kind & COUNT else [], vanished
 
     def rounded(self, s: Floats, x: Floats | None, y: Floats | None, word: Any) -> Step:
         """s rounded to the accumulator's format; s is x + y in the carrier, or exact if they are None."""
         if self.mode == NATIVE:
-            return s, None, None
+            return s, [], []
         if self.mode == NEAREST:
             r = self._nearest(s, self.ints.dropped, self.ints.lowest_field if self.kind & VANISH else None)
             if self.kind & (VANISH | KAHAN):
                 r = (r.bits() | (s.bits() & self.carrier.sign)).as_floats()
         else:
             r = self._from_odd(s.bits() if x is None or y is None else _to_odd(s, x, y), word)
-        vanished = _vanished(s, r) if self.kind & COUNT and self.kind & VANISH else None
+        vanished = [_vanished(s, r)] if self.kind & COUNT and self.kind & VANISH else []
         if self.kind & FREE:
-            return r, None, vanished
+            return r, [], vanished
         new = r.max(self.floats.lowest).min(self.floats.highest)
-        return new, new.differs(r) if self.kind & COUNT else None, vanished
+        return new, [new.differs(r)] if self.kind & COUNT else [], vanished
 
     def _nearest(self, s: Floats, dropped: Ints, lowest_field: Ints | None) -> Floats:
         power, mantissa = s.bits() & self.carrier.exponent, self.carrier.mantissa
@@ -221,12 +218,12 @@ class _Rules:
 
     def product(self, a: Floats, b: Floats) -> Step:
         """The multiplier's output, whether it overflowed, whether it vanished."""
-        kind, beyond, vanished = self.kind, None, None
+        kind, beyond, vanished = self.kind, [], []
         p = a * b
         if kind & ODD:
             p = _odd(p, a.fused(b, -p)).as_floats()
         if kind & ROUGH and kind & COUNT:
-            return p, None, _vanished(a, p) & (b.bits() & self.carrier.magnitude).differs(0)
+            return p, [], [_vanished(a, p) & (b.bits() & self.carrier.magnitude).differs(0)]
         exact = p
         if kind & FLUSH:
             p = self._flush(p, self.floats.flush_before)
@@ -235,9 +232,9 @@ class _Rules:
             r = (r.bits() | (p.bits() & self.carrier.sign)).as_floats()
             p = self._flush(r, self.floats.flush_after)
             if not kind & FREE:
-                beyond = self.floats.product_max.below((p.bits() & self.carrier.magnitude).as_floats())
+                beyond.append(self.floats.product_max.below((p.bits() & self.carrier.magnitude).as_floats()))
         if kind & COUNT and kind & (FLUSH | ROUND):
-            vanished = _vanished(exact, p)
+            vanished.append(_vanished(exact, p))
         return p, beyond, vanished
 
     def _flush(self, p: Floats, threshold: Floats) -> Floats:
@@ -282,7 +279,9 @@ class _Tile:
 
     def __init__(self, builder: Any, pointers: list[Any], kind: int) -> None:
         self.builder, self.kind, self.carrier = builder, kind, carrier_of(kind)
-        self.a, rows, self.steps, self.b, self.c, self.other, floats, ints, self.words, self.keys, self.counts = pointers
+        self.a, rows, self.steps, self.b, self.c, self.other, floats, ints, self.words, self.keys, self.counts = (
+            pointers
+        )
         self.rules = _Rules(
             kind,
             FloatParameters(*(Floats(builder, v) for v in self._splats(floats, FloatParameters))),
@@ -460,11 +459,12 @@ class _Tile:
         self._note(at, 1, made[2])
         return made[0]
 
-    def _note(self, at: At, what: int, mask: Any) -> None:
-        """Count the lanes of a mask of -1."""
-        if mask is not None:
+    def _note(self, at: At, what: int, masks: Masks) -> None:
+        """Count the lanes of masks of -1."""
+        for mask in masks:
             slot = self.seen[at, what]
-            self.builder.store((Ints(self.builder, self.builder.load(slot)) - mask).value, slot)
+            seen = Ints(self.builder, self.builder.load(slot))
+            self.builder.store((seen.plus_where(mask) if WIDE else seen - mask).value, slot)
 
     def _finish(self, at: At, sums: Any, last_word: Any, last_shift: Any) -> None:
         """Add to the previous sum if this is a chunk; store."""

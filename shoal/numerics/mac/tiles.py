@@ -27,6 +27,7 @@ from shoal.numerics.mac.tile_kernels import (
     ROUGH,
     ROUND,
     SEPARATE,
+    TAME,
     TREE,
     VANISH,
     WIDER,
@@ -71,30 +72,42 @@ def tile(kind: int) -> Any:
 
 
 @lru_cache(maxsize=256)
-def free_limit(unit: MacUnit) -> float:
-    """Sums of products whose magnitudes add up to less neither exceed the unit's range nor come close to it."""
+def limits(unit: MacUnit) -> tuple[float, float]:
+    """(products up to here fit the converter, sums of products whose magnitudes add up to less stay within range)."""
     sums, multiplier = unit.accumulator, unit.multiplier
-    if unit.rounding != "nearest-even":
-        return 0.0
-    if unit.order == "pairwise" and (1 + 2.0**-sums.significant_bits) ** LEVELS > GROWTH:  # a rounding per level
-        return 0.0
-    largest = [sums.max]
+    largest = sums.max
     if isinstance(multiplier, FloatMultiplier) or multiplier.rounded:
-        largest.append(multiplier.product.max)
-    return min(largest) / GROWTH
+        largest = min(largest, multiplier.product.max)
+    if unit.rounding != "nearest-even":
+        return 0.0, 0.0
+    if unit.order == "pairwise" and (1 + 2.0**-sums.significant_bits) ** LEVELS > GROWTH:  # a rounding per level
+        return largest, 0.0
+    return largest, largest / GROWTH
+
+
+UNKNOWN, TAME_PRODUCTS, FREE_SUMS = range(3)
+"""What is known of the operands: nothing; products fit the converter; sums stay within range, too."""
+
+
+def known(unit: MacUnit, product: float, depth: int) -> int:
+    """What is known if no product exceeds this one."""
+    largest, most = limits(unit)
+    if product * depth <= most:
+        return FREE_SUMS
+    return TAME_PRODUCTS if product <= largest and isinstance(unit.accumulator, FixedFormat) else UNKNOWN
 
 
 @lru_cache(maxsize=512)
-def fast(unit: MacUnit, count: bool, free: bool = False) -> Fast | None:
+def fast(unit: MacUnit, count: bool, what: int = UNKNOWN) -> Fast | None:
     """How to compute the unit fast and exactly, or None; with `count`, events are counted.
 
-    `free`: the operands are such that sums stay within range, see `free_limit`.
+    `what` is known of the operands, see `known`.
     """
-    return _fast(unit, count, free, FLOAT32) or _fast(unit, count, free, FLOAT64)
+    return _fast(unit, count, what, FLOAT32) or _fast(unit, count, what, FLOAT64)
 
 
-def _fast(unit: MacUnit, count: bool, free: bool, carrier: Carrier) -> Fast | None:
-    multiplier, sums = unit.multiplier, unit.accumulator
+def _fast(unit: MacUnit, count: bool, what: int, carrier: Carrier) -> Fast | None:
+    multiplier, sums, free = unit.multiplier, unit.accumulator, what == FREE_SUMS
     order = _order(unit)
     if order is None:
         return None
@@ -124,6 +137,8 @@ def _fast(unit: MacUnit, count: bool, free: bool, carrier: Carrier) -> Fast | No
         return None
     if free and mode in (NEAREST, NATIVE) and not (order & KAHAN and mode == NEAREST):
         kind |= FREE
+    if what == TAME_PRODUCTS and mode == NEAREST:
+        kind |= TAME
     if count or (unit.overflow != "saturate" and not kind & FREE):  # other overflows are found by counting
         kind |= COUNT
     if kind & FREE and not kind & (FLUSH | VANISH | ROUND):
@@ -169,7 +184,11 @@ def _product(unit: MacUnit, shift: int, carrier: Carrier) -> tuple[int, tuple[fl
     top = path.product_top + 1
     lowest = min(path.product_lsb + shift, b.lsb_exponent + shift, a.lsb_exponent, b.lsb_exponent)
     highest = max(top + shift, b.highest_exponent + shift + 1, a.highest_exponent + 1, b.highest_exponent + 1)
-    if lowest < carrier.lowest or highest >= carrier.highest or max(a.significant_bits, b.significant_bits) > significant:
+    if (
+        lowest < carrier.lowest
+        or highest >= carrier.highest
+        or max(a.significant_bits, b.significant_bits) > significant
+    ):
         return None
     if isinstance(multiplier, FixedMultiplier):
         if multiplier.rounded and not (

@@ -4,7 +4,7 @@ import pytest
 
 from shoal.numerics import parse_mac
 from shoal.numerics.mac.tile_kernels import CHANCE_A, COUNT, FREE, GENERAL, MODE, NATIVE, NEAREST, ODD, WIDER
-from shoal.numerics.mac.tiles import fast
+from shoal.numerics.mac.tiles import FREE_SUMS, fast
 
 WIDE = 100  # in float64
 
@@ -49,8 +49,9 @@ def test_products_of_32_bit_numbers_are_rounded_to_odd() -> None:
 def test_nothing_is_counted_where_nothing_can_happen() -> None:
     """Sums that cannot leave the range need neither limits nor counters: the same loop with and without statistics."""
     unit = parse_mac("E5M2:5+E6M5")
-    free, counted = fast(unit, True, True), fast(unit, True)
+    free, counted = fast(unit, True, FREE_SUMS), fast(unit, True)
     assert free is not None and counted is not None
-    assert free.kind == FREE and fast(unit, False, True) is not None and counted.kind & COUNT
-    small = fast(parse_mac("E5M2:5+Q8.13"), True, True)
+    plain = fast(unit, False, FREE_SUMS)
+    assert plain is not None and free.kind == plain.kind == FREE and counted.kind & COUNT
+    small = fast(parse_mac("E5M2:5+Q8.13"), True, FREE_SUMS)
     assert small is not None and small.kind & COUNT  # products vanish in the converter
