@@ -93,10 +93,13 @@ def matmul(
 
     formats = unit.multiplier.formats
     operands = [_operand(t, formats[n], unit.nan, cast, threads) for n, t in enumerate((x, y))]
-    first, second = _matrices(operands[0], operands[1], batch)
-    by = Through(unit, stats, chosen, threads)
-    result, happened = by.multiply(Operand.of(first), Operand.of(second.mT))
-    result = result.reshape(shape)
+    if math.prod(shape) * x.shape[-1] == 0:
+        result, happened = torch.zeros(shape, dtype=dtype), MacStats(0, 0, 0, 0)
+    else:
+        first, second = _matrices(operands[0], operands[1], batch)
+        by = Through(unit, stats, chosen, threads)
+        result, happened = by.multiply(Operand.of(first), Operand.of(second.mT))
+        result = result.reshape(shape)
     given = result if isinstance(a, Tensor) else result.numpy()
     return (given, happened) if stats else given
 

@@ -1,8 +1,8 @@
 """Products of matrices by tiles: which numbers a tile reads, where its results go, and what is counted.
 
-A matrix is a `View`: the number of line i at step k is numbers[lines[i] + steps[k]]. So transposed and permuted tensors,
-windows of an image and flipped kernels are read in place. The second operand's columns are packed, 16 at a time; the
-first operand's rows are not.
+A matrix is a `View`: the number of line i at step k is numbers[lines[i] + steps[k]]. So transposed and permuted
+tensors, windows of an image and flipped kernels are read in place. The second operand's columns are packed, 16 at a
+time; the first operand's rows are not.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, group_of
 from shoal.numerics.rounding.kernels32 import random_word
 
-HELPERS = "0db89afe73007660"
+HELPERS = "b8ddbed2fa1ac87a"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
@@ -246,12 +246,12 @@ def multiply(
 
     One loop for all kinds, compiled once per carrier: only tiles, which compile ten times faster, are made per kind.
     c's lines are its rows, its steps its columns. Rows and columns that are not finite are marked in `bad_rows` and
-    `bad_columns` (empty if there are none). Other outputs that must be recomputed are marked in `again`; `totals` counts
-    the rest: how often sums exceeded the range, and how often something vanished. `words` are the random words of the
-    steps, then of the chunks.
+    `bad_columns` (empty if there are none). Other outputs that must be recomputed are marked in `again`; `totals`
+    counts the rest: how often sums exceeded the range, and how often something vanished. `words` are the random words
+    of the steps, then of the chunks.
     """
     height, width, depth = a.lines.size, b.lines.size, a.steps.size
-    batch, panels = c.batch.size, -(-width // COLUMNS)
+    panels = -(-width // COLUMNS)
     steps = layout.chunk if layout.chunk else depth
     own = packed if layout.packed else np.empty((depth + 1) * COLUMNS, a.numbers.dtype)
     tile, rows = np.zeros(TILE, a.numbers.dtype), np.empty(ROWS, np.int64)
@@ -290,7 +290,7 @@ def multiply(
                     if layout.chunk:
                         tile[:] = 0
                     for k in range(0, depth, steps):
-                        final, shift = 0, 0
+                        final, shift = np.int64(0), 0
                         if layout.chunk and layout.random_bits > 0:
                             final = np.int64(words[-(-depth // 2) + k // steps])
                             shift = (16 if (depth + k // steps) & 1 else 32) - layout.random_bits

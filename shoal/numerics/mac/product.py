@@ -285,7 +285,7 @@ class Product:
         column_panels = -(-self.columns // COLUMNS)
         all_panels = b.batch.size * column_panels
         before = all_panels * COLUMNS * self.depth <= PACKED or self.batch * column_panels < 2 * self.threads
-        packed = np.empty(all_panels * (self.depth + 1) * COLUMNS if before else 0, chosen.dtype)
+        packed: NDArray[Any] = np.empty(all_panels * (self.depth + 1) * COLUMNS if before else 0, chosen.dtype)
         layout = self._layout(column_panels, before)
         bad = [np.zeros((view.batch.size, view.lines.size) if not finite else (0, 0), bool) for view in (a, b)]
         if not finite:

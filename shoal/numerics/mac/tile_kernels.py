@@ -528,9 +528,8 @@ write_tile: Any = _write_tile
 def make_tile(kind: int) -> Any:
     """The compiled loop over the steps of a group, for one kind of unit; `panels` calls it by address."""
     number, whole = (types.float64, types.int64) if kind & WIDER else (types.float32, types.int32)
-    pointers = (
-        number, types.int64, types.int64, number, number, number, number, whole, types.uint32, types.uint32, types.int32,
-    )  # fmt: skip
+    places, words = (types.int64, types.int64), (types.uint32, types.uint32)
+    pointers = (number, *places, number, number, number, number, whole, *words, types.int32)
     signature = types.int64(*map(types.CPointer, pointers), types.int64, types.uint32, types.uint32)
 
     @cfunc(signature, cache=True, error_model="numpy")

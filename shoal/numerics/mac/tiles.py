@@ -42,8 +42,8 @@ SINGLE = FloatFormat(8, 23)
 HALF_WORD = 16
 GROWTH = 4
 """Rounded to nearest, sums of products stay within this many times the sum of the products' magnitudes: adding y to a
-sum, itself a value of the format, rounds by at most |y|. That is a factor of 2, once for the sums of chunks and once for
-the products before them, or for products that are rounded by themselves."""
+sum, itself a value of the format, rounds by at most |y|. That is a factor of 2; another one is for the sums of chunks,
+or for products that are rounded before they are added."""
 
 LEVELS = 32
 """Levels of a tree, at most."""
@@ -117,8 +117,8 @@ def _fast(unit: MacUnit, count: bool, what: int, carrier: Carrier) -> Fast | Non
             return None  # an infinite compensation would not be seen
         kind = ROUGH | order | (COUNT if count else 0) | (FREE if free else 0) | MODE * NATIVE
         zeros = len(FloatParameters._fields), len(IntParameters._fields)
-        floats, whole = np.zeros(zeros[0], np.float32), np.zeros(zeros[1], np.int32)
-        return Fast(kind, 1.0, floats, whole, not free, True, np.float32)
+        none = np.zeros(zeros[0], np.float32), np.zeros(zeros[1], np.int32)
+        return Fast(kind, 1.0, *none, not free, True, np.float32)
     shift = sums.fraction if isinstance(sums, FixedFormat) else 0
     product = _product(unit, shift, carrier)
     if product is None:

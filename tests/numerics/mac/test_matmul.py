@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.numerics import FloatFormat, FloatMultiplier, MacStats, MacUnit, matmul, parse_mac, quantize
+from shoal.numerics import FloatFormat, FloatMultiplier, MacUnit, matmul, parse_mac, quantize
 from shoal.numerics.mac.tiles import fast
 from tests.numerics.macs import SLIDES_UNITS, assert_as_defined, numbers, one_by_one
 from tests.numerics.numbers import ROUNDINGS, same

@@ -149,7 +149,7 @@ def test_a_product_format_that_holds_every_product_rounds_nothing() -> None:
 
 
 def test_sums_within_range_are_not_limited() -> None:
-    """The bound is the largest value over 4: rounding to nearest may double a sum, chunks and separate rounding again."""
+    """The bound is the largest value over 4: rounding to nearest may double a sum, and that of chunks again."""
     unit = parse_mac("E5M2:5+E6M5")
     assert limits(unit)[1] == unit.accumulator.max / 4
     assert limits(parse_mac("E5M2:5+E6M5, rounding=up")) == (0, 0)
