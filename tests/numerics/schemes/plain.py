@@ -195,7 +195,8 @@ class Plain:
         counts = self.counts.setdefault((layer, role), [0, 0, 0, 0])
         counts[0] += a.numel() * b.shape[2]
         if unit is None:
-            return torch.matmul(a[0], b[0])[None] if len(a) == 1 else torch.matmul(a, b)
+            a, b = a.contiguous(), b.contiguous()
+            return torch.mm(a[0], b[0])[None] if len(a) == 1 else torch.matmul(a, b)
         call = self.next_call()
         first = {"forward": "inputs", "grad_input": "activation_gradients", "grad_weight": "inputs"}[role]
         turned = kinds[0] != first and kinds[1] == first
