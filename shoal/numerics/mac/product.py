@@ -7,7 +7,7 @@ infinity) are recomputed by the loops in float64.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from shoal.numerics.mac import kernels, panels
 from shoal.numerics.mac.lanes import COLUMNS
-from shoal.numerics.mac.panels import Layout, View
+from shoal.numerics.mac.panels import Layout, Scratch, View
 from shoal.numerics.mac.plan import mac_plan
-from shoal.numerics.mac.tile_kernels import ROWS
+from shoal.numerics.mac.tile_kernels import ROWS, TREE
 from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known, tile
 from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
@@ -35,9 +35,9 @@ ALONE_COPYING = 2**16
 ALONE_READING = 2**20
 """Up to this many numbers one thread reads faster than two."""
 ROW_BLOCK = 128
-"""Rows per work item, where all columns are packed beforehand."""
+"""Rows per work item, at most."""
 PACKED = 2**22
-"""Up to this many numbers, columns are packed beforehand."""
+"""Numbers that are packed at a time, if one panel of columns is not more."""
 PIECES = 8
 """Work items per thread, at least, if there are enough rows and columns."""
 REMEMBERED = 2**17
@@ -282,58 +282,72 @@ class Product:
         batch, rows, columns = (offsets(axes) for axes in self.place)
         c = View(result, batch, rows, columns)
         scale = chosen.dtype(chosen.scale)
-        column_panels = -(-self.columns // COLUMNS)
-        all_panels = b.batch.size * column_panels
-        before = all_panels * COLUMNS * self.depth <= PACKED or self.batch * column_panels < 2 * self.threads
-        packed: NDArray[Any] = np.empty(all_panels * (self.depth + 1) * COLUMNS if before else 0, chosen.dtype)
-        layout = self._layout(column_panels, before)
         bad = [np.zeros((view.batch.size, view.lines.size) if not finite else (0, 0), bool) for view in (a, b)]
         if not finite:
             for view, lines in zip((a, b), bad, strict=True):
                 panels.mark(view, lines)
         again = np.zeros((self.batch, self.rows, self.columns) if chosen.marks else (1, 1, 1), bool)
         words, address, totals = self._words(), tile(chosen.kind).address, []
+        column_panels = -(-self.columns // COLUMNS)
+        most = max(1, PACKED // (b.batch.size * (self.depth + 1) * COLUMNS))
+        packed: NDArray[Any] = np.empty(
+            b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS, chosen.dtype
+        )
 
         def pack(begin: int, end: int) -> int:
-            return int(panels.pack(b, scale, packed, (begin, end)))
+            return int(panels.pack(b, block, scale, packed, (begin, end)))
 
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
-            own = np.zeros(2, np.int64)
+            own, scratch = np.zeros(2, np.int64), _scratch(chosen)
+            tile_own, rows_own, stack, keys, seen = scratch
+            taken = (
+                a.numbers,
+                rows_own,
+                a.steps,
+                packed,
+                tile_own,
+                stack,
+                chosen.floats,
+                chosen.ints,
+                words,
+                keys,
+                seen,
+            )
             panels.multiply(
-                address, chosen.kind, a, b, c, packed, scale, layout, (begin, end), chosen.floats, chosen.ints, words,
+                address, chosen.kind, a, b, c, scale, layout, (begin, end), _addresses(taken), scratch, words,
                 bad[0], bad[1], again, own,
             )  # fmt: skip
             totals.append(own)
             return 0
 
-        if before:
-            share_out(pack, all_panels, min(self.threads, all_panels) if packed.size > ALONE_COPYING else 1)
-        pieces = self.batch * -(-self.rows // layout.row_block) * -(-column_panels // layout.column_block)
-        if any(share_out(work, pieces, min(self.threads, pieces))):
-            return None
+        for first in range(0, column_panels, most):
+            block = first, min(column_panels, first + most)
+            layout = self._layout(*block)
+            items = b.batch.size * (block[1] - first)
+            share_out(pack, items, min(self.threads, items) if packed.size > ALONE_COPYING else 1)
+            pieces = self.batch * -(-self.rows // layout.row_block) * -(-(block[1] - first) // layout.column_block)
+            if any(share_out(work, pieces, min(self.threads, pieces))):
+                return None
         counts[[kernels.SATURATED, kernels.UNDERFLOWED]] += np.sum(totals, axis=0)
         if not finite or (chosen.marks and again.any()):
             self._again(c, again if chosen.marks else None, bad, counts)
         return torch.from_numpy(result)
 
-    def _layout(self, column_panels: int, packed: bool) -> Layout:
-        """Work items: all rows of a panel of columns, or, where columns are packed beforehand, a block of rows."""
-        row_block, column_block = self.rows, 1
-        if packed:
-            row_block, column_block = min(ROW_BLOCK, self.rows), column_panels
-            most = self.batch * column_panels * self.rows / (PIECES * self.threads)  # rows of panels per work item
-            while column_block > 1 and row_block * column_block > most:
-                column_block = -(-column_block // 2)
-            if row_block > most:
-                row_block = max(1, int(most))
+    def _layout(self, first_panel: int, last_panel: int) -> Layout:
+        """The work on these panels of columns, in items of similar size."""
+        row_block, column_block = min(ROW_BLOCK, self.rows), last_panel - first_panel
+        most = self.batch * column_block * self.rows / (PIECES * self.threads)  # rows of panels per work item
+        while column_block > 1 and row_block * column_block > most:
+            column_block = -(-column_block // 2)
         return Layout(
-            row_block=-(-row_block // ROWS) * ROWS,
+            row_block=-(-max(1, min(row_block, int(most))) // ROWS) * ROWS,
             column_block=column_block,
             chunk=self.unit.chunk,
             strict=int(self.unit.overflow != "saturate"),
-            packed=int(packed),
+            first_panel=first_panel,
+            last_panel=last_panel,
             chance_before=self.keys.upper_before,
             chance_between=self.keys.upper_between,
             random_bits=self.unit.random_bits if self.unit.rounding == "stochastic" else 0,
@@ -364,6 +378,18 @@ class Product:
             self._outputs(n, outputs, values, counts)
             places = c.batch[n] + c.lines[outputs // self.columns] + c.steps[outputs % self.columns]
             c.numbers[places] = values[outputs]
+
+
+def _scratch(chosen: Fast) -> Scratch:
+    levels = panels.LEVELS if chosen.kind & TREE else 1
+    numbers = (np.zeros(size, chosen.dtype) for size in (panels.TILE, levels * panels.TILE))
+    tile_own, stack = numbers
+    keys, seen = np.zeros(panels.TILE, np.uint32), np.zeros(3 * panels.TILE, np.int32)
+    return Scratch(tile_own, np.zeros(ROWS, np.int64), stack, keys, seen)
+
+
+def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
 
 
 @lru_cache(maxsize=256)
