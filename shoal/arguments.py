@@ -6,16 +6,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from shoal.algorithms.config import option
 from shoal.console import put
 from shoal.errors import SettingError, UserError
 
-if TYPE_CHECKING:
-    from shoal.training.config import TrainConfig
-
 Arguments = TypeVar("Arguments")
+Settings = TypeVar("Settings")
 
 
 def parse(
@@ -86,17 +84,15 @@ def folder_after_resume(argv: list[str]) -> list[str]:
     return argv
 
 
-def stored_settings(argv: list[str]) -> "TrainConfig | None":
-    """The settings of the run to resume, if this is a resume."""
+def stored_settings(argv: list[str], read: Callable[[Path], Settings]) -> Settings | None:
+    """The settings of the run to resume, which `read` finds in its folder, if this is a resume."""
     if "--resume" not in argv:
         return None
     folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
     folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
     if folder is None:
         return None
-    from shoal.training.config import read_config
-
-    return read_config(Path(folder))
+    return read(Path(folder))
 
 
 def is_given(argv: list[str], name: str) -> bool:

@@ -18,6 +18,7 @@ BENCHES = {
     "train": "steps/s of whole training relative to the reference's, and to the limit of its bare products",
     "steady": "steps/s of whole training under other load relative to an idle machine",
     "gemm": "emulated matrix products compared with float32 ones of the same shape",
+    "emulated-training": "a training step through a MAC unit compared with the same step in float32",
     "quantize": "ns per element compared with a copy",
     "qat": "quantization-aware training compared with plain training",
     "inference": "engines and precisions compared with PyTorch: latency, memory, loading weights",
@@ -56,4 +57,4 @@ def run_benches(names: Sequence[str], agents: tuple[int, ...], advance: Callable
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"shoal.bench.{name}")
+    return importlib.import_module(f"shoal.bench.{name.replace('-', '_')}")

@@ -1,6 +1,7 @@
 """`shoal bench quantize`: nanoseconds to round a value, compared with copying as many bytes, two threads.
 
-`of_goal` of 1 or more means the goal is reached. Without `out` both sides allocate new memory first.
+`of_goal` of 1 or more means the goal is reached. Without `out` both sides allocate new memory first. Where QPyTorch
+(`qtorch`) is installed, which needs a C++ compiler, its quantizer of the same format is measured beside ours.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,7 @@ class Row(TypedDict):
     of_goal: float
     copy_ns_per_element: Annotated[float, Column("copy per element", "ns")]
     ratio: float
+    qpytorch_ns_per_element: Annotated[float | None, Column("QPyTorch", "ns")]
     threads: int
 
 
@@ -46,10 +48,13 @@ def run(
             for format in FORMATS
             for target in (out, None)
         ]
-        *times, copied, cloned = interleaved([*sides, partial(out.copy_, x), x.clone], seconds)
+        peers = _qpytorch(x, rounding)
+        *times, copied, cloned = interleaved([*sides, *peers.values(), partial(out.copy_, x), x.clone], seconds)
+        peer_times = dict(zip(peers, times[len(sides) :], strict=True))
         cases = [(format, given) for format in FORMATS for given in (True, False)]
-        for (format, given), time in zip(cases, times, strict=True):
+        for (format, given), time in zip(cases, times[: len(sides)], strict=True):
             reached, copy = 1e9 * time / elements, copied if given else cloned
+            peer = None if given else peer_times.get(format)  # it always allocates
             rows.append(
                 {
                     "rounding": rounding,
@@ -60,7 +65,21 @@ def run(
                     "of_goal": GOALS[rounding] / reached,
                     "copy_ns_per_element": 1e9 * copy / elements,
                     "ratio": time / copy,
+                    "qpytorch_ns_per_element": None if peer is None else 1e9 * peer / elements,
                     "threads": THREADS,
                 }
             )
     return rows
+
+
+def _qpytorch(x: torch.Tensor, rounding: str) -> dict[str, Callable[[], object]]:
+    """QPyTorch's quantizers by format, if it is installed; its nearest rounds ties away, CFG-5 it does not have."""
+    try:
+        from qtorch.quant import fixed_point_quantize, float_quantize
+    except Exception:  # not installed, or it cannot compile its extension here
+        return {}
+    way = rounding.removesuffix("-even")
+    return {
+        "E5M2": partial(float_quantize, x, 5, 2, rounding=way),
+        "Q8.13": partial(fixed_point_quantize, x, 21, 13, rounding=way),
+    }

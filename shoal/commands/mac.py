@@ -1,19 +1,29 @@
-"""`shoal mac`: describe, area and sweep."""
+"""`shoal mac`: describe, area, sweep and train."""
 
+import contextlib
+import dataclasses
+import tempfile
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from shoal.algorithms.config import option
 from shoal.arguments import numbers, options_of, overview, parse
-from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put
+from shoal.commands.mac_train import mac_train
+from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, say
 from shoal.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.classifiers.config import ClassifierConfig
+    from shoal.results import Result
 
 
 def mac(argv: list[str]) -> int:
-    """Emulated MAC units: number formats, numerical error and hardware cost.
+    """Emulated MAC units: number formats, numerical error, training and hardware cost.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13
     shoal mac sweep --picture units.png
+    shoal mac train --model resnet8 --data digits --scheme E5M2:5+E6M5 --epochs 5
     """
     if argv and argv[0] in ("-h", "--help", "help"):
         put(overview("Emulated MAC units.", COMMANDS, "mac "))
@@ -25,18 +35,19 @@ def mac(argv: list[str]) -> int:
 
 
 def mac_describe(argv: list[str]) -> int:
-    """Describe a number format or a MAC unit: properties, special codes, all values.
+    """Describe a number format, a MAC unit or a scheme: properties, special codes, all values.
 
     shoal mac describe E5M2 --cfg 5
     shoal mac describe E5M2:5+E6M5
     shoal mac describe Q8.13 --json
+    shoal mac describe hfp8
     """
     import tyro
 
     @dataclass(frozen=True)
     class DescribeCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-OR-UNIT")]
-        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5."""
+        """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5; or a scheme: hfp8, swalp, …"""
         cfg: int | None = None
         """Configuration (1 to 6) of the multiplier that decodes the format; None: the plain format."""
         json: bool = False
@@ -93,6 +104,7 @@ def mac_sweep(argv: list[str]) -> int:
     shoal mac sweep
     shoal mac sweep E5M2:5+E6M5 E5M2:5+Q8.13 --inner 256,1024,4096 --picture units.png
     shoal mac sweep 'E5M2:5+E6M5, rounding=stochastic' --json
+    shoal mac sweep E5M2:5+E6M5 E4M2:5+E5M5 --train --model resnet8 --epochs 5 --out runs/sweep --picture accuracy.png
     """
     import tyro
 
@@ -105,9 +117,21 @@ def mac_sweep(argv: list[str]) -> int:
         scale: float = 1.0
         """Standard deviation of the operands."""
         seed: int = 0
-        """Random seed of the operands and of stochastic rounding."""
+        """Random seed of the operands and of stochastic rounding, and of the trainings."""
+        train: bool = False
+        """Also train a classifier through each unit, and in float32: accuracy beside LUTs and energy."""
+        model: str | None = None
+        """With --train: model, as in shoal mac train; None: resnet8."""
+        data: str | None = None
+        """With --train: data set, as in shoal mac train; None: digits."""
+        epochs: int | None = None
+        """With --train: epochs; None: 5."""
+        loss_scale: str | None = None
+        """With --train: none, a number, dynamic or adaptive; None: dynamic."""
+        out: str | None = None
+        """With --train: folder of the trainings; those that it holds are not repeated. None: they are not kept."""
         picture: str = ""
-        """PNG file for a plot of error over LUTs; the result is saved beside it as JSON."""
+        """PNG file for a plot of error, or with --train accuracy, over LUTs; the result is saved beside it as JSON."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -118,13 +142,58 @@ def mac_sweep(argv: list[str]) -> int:
     from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
     units = command.units or SLIDES_UNITS
+    config = _training_config(command)
     with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
         rows = sweep(units, inner, command.scale, command.seed, advance)
-    found = sweep_result(rows, command.scale).made_by("mac", "sweep", *argv)
+    found = sweep_result(rows, command.scale)
     if picture and not found.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
-    give_result(found, picture, command.picture, command.json)
+    if config is not None:
+        trained = _train_units(units, config)
+        if isinstance(trained, int):
+            return 128 + trained
+        found = _joined(trained, found)
+    give_result(found.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
     return 0
 
 
-COMMANDS = {"describe": mac_describe, "area": mac_area, "sweep": mac_sweep}
+def _training_config(command: Any) -> "ClassifierConfig | None":
+    """The settings of a sweep's trainings; None if it has none."""
+    given = {name: getattr(command, name) for name in ("model", "data", "epochs", "loss_scale", "out")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not command.train:
+        if given:
+            raise UserError(f"{option(next(iter(given)))} is for trainings, but --train is not given.")
+        return None
+    from shoal.classifiers.config import ClassifierConfig
+
+    return ClassifierConfig(seed=command.seed, **given).checked()
+
+
+def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result | int":
+    """The trainings through these units, or the signal that stopped them."""
+    from shoal.classifiers.observer import ClassifierDisplay
+    from shoal.classifiers.sweep import train_units, training_result
+
+    with contextlib.ExitStack() as stack:
+        out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
+        found = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
+    signal = found[-1].result.signal
+    if signal is None:
+        return training_result(found, config)
+    say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
+    return signal
+
+
+def _joined(first: "Result", second: "Result") -> "Result":
+    """Both in one result; the picture is that of the first."""
+    return dataclasses.replace(
+        first,
+        tables=first.tables + second.tables,
+        findings=list(dict.fromkeys(first.findings + second.findings)),
+        figures=first.figures + second.figures,
+        data=first.data | second.data,
+    )
+
+
+COMMANDS = {"describe": mac_describe, "area": mac_area, "sweep": mac_sweep, "train": mac_train}

@@ -24,7 +24,7 @@ def train(argv: list[str]) -> int:
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
     shoal train --resume runs/hunt
     """
-    from shoal.training.config import TrainConfig
+    from shoal.training.config import TrainConfig, read_config
 
     @dataclass(frozen=True)
     class TrainCommand(TrainConfig):
@@ -41,7 +41,7 @@ def train(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     argv = folder_after_resume(argv)
-    stored = stored_settings(argv)  # a resumed run's: what is not given stays as it was
+    stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
     command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
     config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
     config = config.checked()

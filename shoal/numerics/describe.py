@@ -1,4 +1,4 @@
-"""A number format or a MAC unit as text tables: properties, special exponent fields, all values."""
+"""A number format, a MAC unit or a scheme as text tables: properties, special exponent fields, all values."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,11 @@ from shoal.numerics.formats.encodings import operand_format
 from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
+from shoal.numerics.schemes.notation import parse_scheme
+from shoal.numerics.schemes.published import SCHEMES
 from shoal.results import Result, Table
+
+SCHEME_NAMES = set(SCHEMES) - {"float32", "bf16", "fp16"}  # these are formats, too
 
 MOST_SHOWN = 16  # mantissa fields; of more, only the first and the last are shown
 MOST_VALUES = 10  # widest format, in bits, whose values are all shown
@@ -30,7 +34,11 @@ class Description:
 
 
 def describe_name(name: str, cfg: int | None = None) -> Result:
-    """Describe a format (`E5M2`, as decoded by configuration `cfg` if given) or a unit (`E5M2:5+E6M5`) by name."""
+    """Describe a format (`E5M2`, decoded by configuration `cfg` if given), a unit or a scheme by name."""
+    if ";" in name or name.strip().lower() in SCHEME_NAMES:
+        scheme = parse_scheme(name)
+        table = Table.of_texts(str(scheme), [("role", "format"), *scheme.describe()])
+        return Result("mac describe", str(scheme), [table], data={"scheme": str(scheme), **scheme.to_json()})
     if "+" not in name:
         found = describe(name, cfg)
         tables = _tables(found, with_encodings=cfg is None)

@@ -120,16 +120,17 @@ def _cells(line: Line) -> dict[Column, Value]:
         Column("error", format=".2e"): line.error,
         Column("largest", format=".2e"): line.largest_error,
         Column("of sums", format=".2e"): line.sum_error,
-        Column("saturated"): _share(line.saturated),
-        Column("overflowed"): _share(line.overflowed),
-        Column("underflowed"): _share(line.underflowed),
+        Column("saturated"): share_text(line.saturated),
+        Column("overflowed"): share_text(line.overflowed),
+        Column("underflowed"): share_text(line.underflowed),
         Column("GMAC/s", format=".3g"): line.gmac_per_second,
         Column("system LUTs"): figure(line.system),
         Column("pJ/MAC"): None if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}",
     }
 
 
-def _share(rate: float) -> str:
+def share_text(rate: float) -> str:
+    """A share as a percentage, or as a power of ten if it is tiny."""
     return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
 
 
@@ -176,7 +177,7 @@ def _line(unit: MacUnit, a: NDArray[np.float32], b: NDArray[np.float32], seed: i
     with np.errstate(invalid="ignore", over="ignore"):  # infinite operands or results
         root = _mean_root(wanted)
         errors, of_sums = result - wanted, result - read[0] @ read[1]
-    system, spent = _cost(unit)
+    system, spent = cost_of(unit)
     return Line(
         unit=str(unit),
         inner=a.shape[1],
@@ -192,7 +193,8 @@ def _line(unit: MacUnit, a: NDArray[np.float32], b: NDArray[np.float32], seed: i
     )
 
 
-def _cost(unit: MacUnit) -> tuple[Area, Operation] | tuple[None, None]:
+def cost_of(unit: MacUnit) -> tuple[Area, Operation] | tuple[None, None]:
+    """LUTs of a system of such units, and the energy of a multiply-accumulate; None where there are no figures."""
     try:
         return mac_cost(unit).system, energy(unit)
     except UserError:  # no figures for such a unit

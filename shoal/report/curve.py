@@ -1,7 +1,6 @@
 """Learning curves of one or several runs: return over episodes, and time per phase."""
 
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError, counted
+from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
 
 if TYPE_CHECKING:
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`. A partial line, from a process killed while writing, is skipped."""
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise UserError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
-    read = [entry for line in lines if isinstance(entry := _parse(line), dict)]
-    if any(line.strip() for line in lines[:-1]) and not read:  # after the last line break: a partial line or nothing
-        raise UserError(f"{path} is not a metrics.jsonl: none of its lines is a JSON object.")
-    return read
-
-
-def _parse(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
 
 
 def draw_curve(

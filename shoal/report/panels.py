@@ -21,6 +21,10 @@ MOST_MARKERS = 40
 LEAST_SHARE = 7.0
 """Smallest part of a stack, in per cent of the tallest, that is labelled with its value."""
 PAPERS = "papers"
+ROW_INCHES = 0.2
+"""Height of a row of a map."""
+LEAST_COLOURED = 1e-6
+"""Smallest share of a map with a colour of its own."""
 
 
 def draw_figures(result: Result, folder: Path, ending: str = "") -> list[Path]:
@@ -41,13 +45,17 @@ def draw_figure(figure: Figure, path: Path) -> Path:
         size = (9.0, 5.2) if figure.key else (max(7.5, 0.6 * most), 4.4)  # room for every name
     else:
         size = columns * max(3.4 if columns == 4 else 4.2, 0.45 * most), 2.9 * lines + 1
+    heights = [_height(panels[line * columns : (line + 1) * columns]) for line in range(lines)]
+    size = size[0], size[1] + sum(heights) - 2.9 * lines
     canvas = Canvas(figsize=size, layout="constrained")
-    grid = canvas.subplots(lines, columns, sharey=figure.same_scale, squeeze=False)
+    grid = canvas.subplots(lines, columns, sharey=figure.same_scale, squeeze=False, height_ratios=heights)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     colours = _colours(panels)
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         _draw_panel(axes, panel, colours)
+        if number % columns and panel.rows and panels[number - 1].rows == panel.rows:
+            axes.set_yticklabels([])  # beside a map with the same rows
     if figure.same_scale:
         for axes in grid[:, 1:].flat:
             axes.set_ylabel("")
@@ -63,6 +71,11 @@ def draw_figure(figure: Figure, path: Path) -> Path:
     return write_whole(path, content.getvalue())
 
 
+def _height(panels: list[Panel]) -> float:
+    """Inches of a line of panels: maps need room for their rows."""
+    return max([2.9, *(1.2 + ROW_INCHES * len(panel.rows) for panel in panels)])
+
+
 def _colours(panels: list[Panel]) -> dict[str, str]:
     """A colour for every label: its own, or the next unused one."""
     every = [series for panel in panels for series in panel.series]
@@ -75,6 +88,9 @@ def _colours(panels: list[Panel]) -> dict[str, str]:
 
 
 def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
+    if panel.cells:
+        _draw_map(axes, panel)
+        return
     bars = [series for series in panel.series if series.kind == "bars"]
     lines = [series for series in panel.series if series.kind == "line"]
     stacks = [series for series in panel.series if series.kind == "stack"]
@@ -98,6 +114,37 @@ def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
     if panel.rings:
         axes.plot([], [], "o", color=FAINT_INK, markerfacecolor="white", markersize=5, label=panel.rings)
     _finish(axes, panel)
+
+
+def _draw_map(axes: "Axes", panel: Panel) -> None:
+    """A cell per row and column, darker for larger shares, each with its share as text."""
+    from matplotlib.colors import LogNorm
+
+    shades = [[math.nan if not share else max(share, LEAST_COLOURED) for share in row] for row in panel.cells]
+    axes.imshow(shades, cmap="YlOrRd", norm=LogNorm(LEAST_COLOURED, 1), aspect="auto", interpolation="nearest")
+    for y, row in enumerate(panel.cells):
+        for x, share in enumerate(row):
+            colour = "white" if share and share > 0.03 else INK if share else FAINT_INK
+            axes.text(x, y, _share(share), ha="center", va="center", fontsize=6.5, color=colour)
+    slanted = sum(map(len, panel.ticks)) > WIDEST_TICKS
+    axes.set_xticks(
+        range(len(panel.ticks)), panel.ticks, rotation=25 * slanted, ha="right" if slanted else "center",
+        rotation_mode="anchor",
+    )  # fmt: skip
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
+    axes.tick_params(labelsize=7, length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks([x - 0.5 for x in range(1, len(panel.ticks))], minor=True)
+    axes.set_yticks([y - 0.5 for y in range(1, len(panel.rows))], minor=True)
+    axes.grid(which="minor", color="#E8EBF0", linewidth=0.8)
+    axes.tick_params(which="minor", length=0)
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return ""
+    return "0" if share == 0 else f"{100 * share:.2g}%" if share >= 1e-4 else f"{share:.0e}".replace("e-0", "e-")
 
 
 def _draw_bars(axes: "Axes", series: Series, colour: str, number: int, count: int) -> None:

@@ -61,6 +61,10 @@ class Panel:
     rings: str = ""
     """What hollow markers mean."""
     log: bool = False
+    rows: list[str] = field(default_factory=list)
+    """A map in place of series: names of its rows; the ticks name its columns."""
+    cells: list[Numbers] = field(default_factory=list)
+    """Its rows of shares from 0 to 1, coloured on a logarithmic scale; None: an empty cell."""
 
 
 @dataclass(frozen=True)

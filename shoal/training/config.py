@@ -5,13 +5,43 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
 from shoal.training import disk
 
 CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class StoredConfig:
+    """A configuration that a run folder holds: checked, with a JSON form."""
+
+    result_independent = frozenset({"out", "threads"})
+    """Settings that may differ when a run is resumed."""
+
+    def checked(self) -> Self:
+        """The same settings in their declared types; a `UserError` for the first invalid one."""
+        config = as_declared(self)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first invalid setting."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that determine a run's results, as JSON values."""
+        held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {name: value for name, value in held.items() if name not in self.result_independent}
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
+
+
+Stored = TypeVar("Stored", bound=StoredConfig)
 
 
 @dataclass(frozen=True)
@@ -124,8 +154,10 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig):
+class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
+
+    result_independent = StoredConfig.result_independent | {"cluster"}
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert."""
@@ -143,12 +175,6 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def samples_per_update(self) -> int:
         """Samples (steps of one copy) between two updates, to the nearest whole one."""
         return self.update_every or max(1, round(self.batch / self.pace))
-
-    def checked(self) -> "TrainConfig":
-        """The same settings in their declared types; a `UserError` for the first invalid one."""
-        config = as_declared(self)
-        config.check()
-        return config
 
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
@@ -284,31 +310,25 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError("--env-options must be a JSON object, e.g. '{\"N\": 4}'.")
         return options
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that determine a run's results, as JSON values: all but its folder, threads and cluster."""
-        held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        del held["out"], held["threads"], held["cluster"]
-        return held
-
-    def to_json(self) -> str:
-        """The text of config.json."""
-        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
-
 
 def read_config(folder: Path) -> TrainConfig:
-    """The configuration of a run folder; `check_settings` compares it with the checkpoint's."""
+    """The configuration of a team's run folder; `check_settings` compares it with the checkpoint's."""
+    return read_settings(folder, TrainConfig)
+
+
+def read_settings(folder: Path, kind: type[Stored]) -> Stored:
+    """The configuration of a run folder, of this kind."""
     path = folder / CONFIG
     fields = read_fields(folder)
     fields.pop(disk.SEAL, None)
-    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    known = {field.name for field in dataclasses.fields(kind)}
     if unknown := fields.keys() - known:
         raise UserError(
-            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged or from another version of Shoal"
-            f"{_also_in(folder)}."
+            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged, or from another command or version of "
+            f"Shoal{_also_in(folder)}."
         )
     try:
-        return TrainConfig(**fields).checked()
+        return kind(**fields).checked()
     except UserError as error:
         raise UserError(f"'{path}' cannot be used: {str(error).rstrip('.')}{_also_in(folder)}.") from None
 

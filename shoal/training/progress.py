@@ -41,8 +41,8 @@ class TwoLines(Progress):
         yield Text(self.below, style="dim")
 
 
-class ProgressDisplay:
-    """A bar with return, steps per second, share of time per phase and time left, on standard error."""
+class Display:
+    """A bar with a line of text below it on a terminal, an occasional line elsewhere; always on standard error."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -51,27 +51,7 @@ class ProgressDisplay:
         self._bar = self.console.is_terminal and not self.console.is_dumb_terminal
         self._progress: TwoLines | None = None
         self._task = TaskID(0)
-        self._playing: Progress | None = None
-        self._training: Training | None = None
         self._started = (time.perf_counter(), 0)
-
-    def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-        """Print what is trained and show the bar."""
-        self._started = (time.perf_counter(), episode)
-        self._next_line = time.perf_counter() + LINE_EVERY
-        verb = f"Resuming at episode {episode:,}" if episode else "Training"
-        self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
-        if self._bar and not self._gone:
-            self._progress = TwoLines(
-                TextColumn("episode {task.completed:,.0f}/{task.total:,.0f}"),
-                BarColumn(bar_width=10),
-                TimeRemainingColumn(compact=True),
-                TextColumn("left  {task.fields[figures]}"),
-                console=self.console,
-                auto_refresh=False,  # no thread: drawn when there is something new
-            )
-            self._task = self._progress.add_task("train", total=config.episodes, completed=episode, figures="")
-            self._write(self._progress.start)
 
     def tell(self, sentence: str) -> None:
         """Print a sentence above the bar."""
@@ -81,27 +61,85 @@ class ProgressDisplay:
         """Print it above the bar."""
         self.tell(sentence)
 
+    def _start(self, counted: str, total: int, done: int) -> None:
+        """Show the bar, which counts things of this name."""
+        self._started = (time.perf_counter(), done)
+        self._next_line = time.perf_counter() + LINE_EVERY
+        if self._bar and not self._gone:
+            self._progress = TwoLines(
+                TextColumn(f"{counted} {{task.completed:,.0f}}/{{task.total:,.0f}}"),
+                BarColumn(bar_width=10),
+                TimeRemainingColumn(compact=True),
+                TextColumn("left  {task.fields[figures]}"),
+                console=self.console,
+                auto_refresh=False,  # no thread: drawn when there is something new
+            )
+            self._task = self._progress.add_task(counted, total=total, completed=done, figures="")
+            self._write(self._progress.start)
+
+    def _due(self) -> bool:
+        """Whether it is time to show something new."""
+        now = time.perf_counter()
+        if now < self._next or self._gone:
+            return False
+        self._next = now + REFRESH
+        if self._progress is None:
+            if now < self._next_line:
+                return False
+            self._next_line = now + LINE_EVERY
+        return True
+
+    def _show(self, counted: str, total: int, done: int, figures: str, below: str) -> None:
+        """Draw the bar, or print a line with the same contents."""
+        progress = self._progress
+        if progress is not None:
+            progress.below = below
+            self._write(lambda: progress.update(self._task, completed=done, figures=figures, refresh=True))
+            return
+        since, first = self._started
+        rate = (done - first) / (time.perf_counter() - since)
+        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
+        self.tell(f"{counted} {done:,} of {total:,}: {figures}{left}  ({below})")
+
+    def _stop(self) -> None:
+        """Remove the bar."""
+        if self._progress is not None:
+            self._write(self._progress.stop)
+        self._progress = None
+
+    def _write(self, action: Callable[[], object]) -> None:
+        try:
+            if not self._gone:
+                action()
+        except OSError:
+            self._gone = True
+            gone, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
+            if sys.stdout is gone:  # nor others' output, which goes to the same place
+                sys.stdout = sys.stderr
+
+
+class ProgressDisplay(Display):
+    """A bar with return, steps per second, share of time per phase and time left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._playing: Progress | None = None
+        self._training: Training | None = None
+
+    def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
+        """Print what is trained and show the bar."""
+        verb = f"Resuming at episode {episode:,}" if episode else "Training"
+        self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
+        self._start("episode", config.episodes, episode)
+
     def advance(self, training: "Training") -> None:
         """Refresh the display, if it is time."""
         self._training = training
-        now = time.perf_counter()
-        if now < self._next or self._gone:
-            return
-        self._next = now + REFRESH
-        if self._progress is not None:
-            self._draw(self._progress, training)
-        elif now >= self._next_line:
-            self._next_line = now + LINE_EVERY
-            since, first = self._started
-            rate = (training.episodes - first) / (now - since)
-            left = f", {(training.config.episodes - training.episodes) / rate:,.0f} s left" if rate > 0 else ""
-            done = f"episode {training.episodes:,} of {training.config.episodes:,}"
-            self.tell(f"{done}: {summary(training)}{left}  ({shares(training)})")
+        if self._due():
+            self._draw(training)
 
-    def _draw(self, progress: TwoLines, training: "Training") -> None:
-        progress.below = shares(training)
-        figures = summary(training)
-        self._write(lambda: progress.update(self._task, completed=training.episodes, figures=figures, refresh=True))
+    def _draw(self, training: "Training") -> None:
+        self._show("episode", training.config.episodes, training.episodes, summary(training), shares(training))
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
         """Keep the training bar as it is, and show another for the evaluation."""
@@ -121,23 +159,12 @@ class ProgressDisplay:
 
     def end(self) -> None:
         """Draw the final state and remove the bars."""
-        if self._progress is not None:
-            if self._training is not None:
-                self._draw(self._progress, self._training)
-            self._write(self._progress.stop)
+        if self._progress is not None and self._training is not None:
+            self._draw(self._training)
+        self._stop()
         if self._playing is not None:
             self._write(self._playing.stop)
-        self._progress = self._playing = None
-
-    def _write(self, action: Callable[[], object]) -> None:
-        try:
-            if not self._gone:
-                action()
-        except OSError:
-            self._gone = True
-            gone, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115  later writers must not fail either
-            if sys.stdout is gone:  # nor others' output, which goes to the same place
-                sys.stdout = sys.stderr
+        self._playing = None
 
 
 def summary(training: "Training") -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.errors import UserError
 from shoal.training import disk
@@ -45,18 +45,26 @@ def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
     return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
 
 
-def result_json(result: TrainResult) -> str:
-    """The text of result.json; non-finite numbers become null."""
+Result = TypeVar("Result")
+
+
+def result_json(result: Any) -> str:
+    """The text of result.json for a dataclass; non-finite numbers become null."""
     return json.dumps(disk.sealed(finite(dataclasses.asdict(result))), indent=2) + "\n"
 
 
 def read_result(run: Path) -> TrainResult | None:
-    """Read result.json; None while the run is not finished. The run may have been moved since."""
+    """The result of a team's run; None while it is not finished."""
+    return read_result_as(run, TrainResult)
+
+
+def read_result_as(run: Path, kind: type[Result]) -> Result | None:
+    """Read result.json into this dataclass; None while the run is not finished. The run may have been moved since."""
     path = run / RESULT
     try:
         if not path.exists():
             return None
-        return TrainResult(**{**disk.unsealed(json.loads(disk.read(path))), "run": str(run)})
+        return kind(**{**disk.unsealed(json.loads(disk.read(path))), "run": str(run)})
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     except (disk.Damaged, ValueError, RecursionError, TypeError) as error:  # TypeError: a field is missing or unknown

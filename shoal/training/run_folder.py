@@ -40,16 +40,21 @@ def check_free(folder: Path) -> None:
 
 
 def new_run(config: TrainConfig) -> "RunFolder":
-    """Create and lock the folder of a new run: the one asked for, or a new name under runs/."""
-    if config.out is not None:
-        folder = RunFolder(Path(config.out), make=True)
+    """Create and lock the folder of a new run of a team."""
+    return new_folder(config.out, f"{config.env}-{config.algorithm}-seed{config.seed}")
+
+
+def new_folder(out: str | None, name: str) -> "RunFolder":
+    """Create and lock the folder of a new run: the one asked for, or one under runs/ that is called `name`."""
+    if out is not None:
+        folder = RunFolder(Path(out), make=True)
         try:
             check_free(folder.path)
         except UserError:
             folder.close()
             raise
         return folder
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{config.env}-{config.algorithm}-seed{config.seed}")
+    name = file_name(name)
     number = 1
     while True:
         path = Path("runs") / f"{name}-{number}"
@@ -61,6 +66,11 @@ def new_run(config: TrainConfig) -> "RunFolder":
                 number += 1
             else:
                 return RunFolder(path)
+
+
+def file_name(text: str) -> str:
+    """The text with hyphens in place of what is unusual in names of files."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
 class RunFolder:
@@ -132,9 +142,14 @@ class LogMark(NamedTuple):
 class MetricsLog:
     """metrics.jsonl: one JSON object per line, flushed immediately; TensorBoard gets the same numbers."""
 
-    def __init__(self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0) -> None:
-        """Lines after `keep_bytes` are dropped: a resumed run will write them again."""
-        self.path = folder / METRICS
+    def __init__(
+        self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0, counter: str = "episode"
+    ) -> None:
+        """Lines after `keep_bytes` are dropped: a resumed run will write them again.
+
+        `counter` is the key of a line that TensorBoard has as its x axis.
+        """
+        self.path, self._counter = folder / METRICS, counter
         with writing(self.path):
             self._file = self.path.open("a+b")
             self._file.seek(0)
@@ -172,9 +187,9 @@ class MetricsLog:
         if self._events is not None:
             with writing(self._events.path):
                 numbers = {key: value for key, value in clean.items() if isinstance(value, int | float)}
-                del numbers["episode"]
+                del numbers[self._counter]
                 tags = {key if "/" in key else f"train/{key}": value for key, value in numbers.items()}
-                self._events.add(tags, line["episode"])
+                self._events.add(tags, line[self._counter])
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""

@@ -20,7 +20,7 @@ from shoal.memory import check_fits
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
-from shoal.training.config import TrainConfig, read_config
+from shoal.training.config import StoredConfig, TrainConfig, read_config
 from shoal.training.evaluation import build_env
 
 PRODUCTS_PER_THREAD = 1_000_000_000
@@ -43,11 +43,11 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     )
 
 
-def check_kept(asked: Mapping[str, Any], stored: TrainConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run's; only --out, --threads and --cluster may differ."""
+def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> None:
+    """Refuse to resume with other settings than the run's, except where they do not change results."""
     for name, value in asked.items():
         kept = getattr(stored, name)
-        if name not in ("out", "threads", "cluster") and value != kept:
+        if name not in stored.result_independent and value != kept:
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )

@@ -8,13 +8,13 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoint
-from shoal.training.config import CONFIG, TrainConfig, read_fields
+from shoal.training.config import CONFIG, StoredConfig, TrainConfig, read_fields
 from shoal.training.result import TrainResult, read_result
 from shoal.training.run_folder import CHECKPOINTS, RESULT, LogMark
 from shoal.trust import check_trusted
 
 
-def check_settings(config: TrainConfig, folder: Path, checkpoint: Checkpoint | None) -> None:
+def check_settings(config: StoredConfig, folder: Path, checkpoint: Checkpoint | None) -> None:
     """Refuse a config.json that differs from the settings that the run was trained with.
 
     Before the first checkpoint only its own checksum can be checked; later a file repaired by hand is accepted.
@@ -26,7 +26,7 @@ def check_settings(config: TrainConfig, folder: Path, checkpoint: Checkpoint | N
         except ValueError as error:
             raise UserError(f"'{path}' is damaged: {error}; restore a copy, or train into another folder.") from None
         return
-    trained = TrainConfig(**checkpoint.meta["settings"]).settings
+    trained = type(config)(**checkpoint.meta["settings"]).settings
     found = config.settings
     if changed := [name for name in found if found[name] != trained[name]]:
         values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)

@@ -54,6 +54,19 @@ def test_stacks_have_the_numbers_of_their_larger_parts(canvas, tmp_path):
     assert [text.get_text() for text in canvas().axes[0].texts] == ["95", "40", "60", "A", "B"]
 
 
+def test_maps_have_a_share_in_every_cell(canvas, tmp_path):
+    cells = [[0.0, 0.25], [None, 3e-6]]
+    maps = [Panel(name, "", [], ticks=TICKS, rows=["conv", "linear"], cells=cells) for name in ("saturated", "other")]
+    draw_figure(Figure("x", "", maps), tmp_path / "x.png")
+    first, second = canvas().axes
+    assert [text.get_text() for text in first.texts] == ["0", "25%", "", "3e-6"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["conv", "linear"]
+    assert not any(label.get_text() for label in second.get_yticklabels())  # the same rows as beside it
+    tall = Panel("", "", [], ticks=TICKS, rows=["row"] * 30, cells=[[0.0, 0.1]] * 30)
+    draw_figure(Figure("x", "", [maps[0], tall]), tmp_path / "x.png")
+    assert canvas().get_size_inches()[1] > 7
+
+
 def test_a_label_has_one_colour_in_all_panels():
     first = Panel("", "", [Series("uniform", []), Series("neighbor", []), Series("half", [])])
     second = Panel("", "", [Series("half", []), Series("uniform", []), Series("dots", [], colour=INK)])

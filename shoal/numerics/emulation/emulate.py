@@ -17,7 +17,17 @@ from shoal.errors import UserError, whole_number
 from shoal.numerics.emulation.contraction import Multiply, Read, Reader, Roles
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.interception import Functions, Net, in_backward
-from shoal.numerics.emulation.reading import GRADIENTS, INPUTS, WEIGHTS, Casts, Taker, common_format, read_as
+from shoal.numerics.emulation.reading import (
+    FIRST,
+    GRADIENTS,
+    INPUTS,
+    WEIGHTS,
+    Casts,
+    Taker,
+    common_format,
+    exchanged,
+    read_as,
+)
 from shoal.numerics.emulation.roles import ROLES, here
 from shoal.numerics.mac.matmul import MacStats, Through
 from shoal.numerics.mac.product import Operand, Place, broadcast, placed
@@ -148,16 +158,31 @@ class Emulation:
         """The multiplication that functions in `emulation/ops.py` use."""
         return _Times(self, op)
 
+    def unit(self, role: str, kinds: tuple[str, str]) -> MacUnit | None:
+        """The role's unit. Operands that have casts by kind find their own format: both orders of them occur."""
+        unit = self.units[role]
+        turned = self.casts is not None and kinds[0] != kinds[1] == FIRST[role]
+        return exchanged(unit) if turned and unit is not None else unit
+
     def multiply(
-        self, op: str, role: str, layer: str, done: bool, a: Operand, b: Operand, place: Place | None = None
+        self,
+        op: str,
+        role: str,
+        unit: MacUnit | None,
+        layer: str,
+        done: bool,
+        a: Operand,
+        b: Operand,
+        place: Place | None = None,
     ) -> Tensor:
         """a times b through the role's unit, as float32, in its place; `done`: the operands have been cast."""
-        unit = self.units[role]
         macs = broadcast(a, b) * a.shape[1] * a.shape[2] * b.shape[1]
         if unit is None:
             happened = None if self.casts is None else MacStats(macs, 0, 0, 0)
             self.counts.add(op, role, macs, happened, layer)
-            product = torch.matmul(a.matrices(), b.matrices().mT)
+            first, second = a.matrices(), b.matrices().mT
+            alone = len(first) == len(second) == 1  # torch sums one matrix in another order than a batch of one
+            product = torch.matmul(first[0], second[0])[None] if alone else torch.matmul(first, second)
             return product.reshape(-1) if place is None else placed(product, place)
         by = Through(unit, self.stats, keys(self.seed, self.counts.next_call(), 0), torch.get_num_threads())
         if not done:
@@ -236,27 +261,28 @@ class _Times(NamedTuple):
             kind_y = GRADIENTS
         elif role == "grad_input":
             kind_x, kind_y = (kind_x, GRADIENTS) if x_is_weight else (GRADIENTS, kind_y)
-        unit, unit_x, unit_y = (own.units[name] for name in (role, of_x, of_y))
+        of_z, of_x_bar, of_y_bar = (role, (kind_x, kind_y)), (of_x, (GRADIENTS, kind_y)), (of_y, (kind_x, GRADIENTS))
+        unit, unit_x, unit_y = (own.unit(*product) for product in (of_z, of_x_bar, of_y_bar))
         again = torch.is_grad_enabled()  # whether the gradients' products take the operands, too
         read_x = own.reader(kind_x, layer, [Taker(unit, 0), *[Taker(unit_y, 0)] * again])
         read_y = own.reader(kind_y, layer, [Taker(unit, 1), *[Taker(unit_x, 1)] * again])
         read_z = own.reader(GRADIENTS, layer, [Taker(unit_x, 0), Taker(unit_y, 1)])
         return Roles(
-            self._in(role, layer, (kind_x, kind_y), (read_x, read_y)),
-            self._in(of_x, layer, (GRADIENTS, kind_y), (read_z, read_y)),
-            self._in(of_y, layer, (kind_x, GRADIENTS), (read_x, read_z)),
+            self._in(*of_z, layer, (read_x, read_y)),
+            self._in(*of_x_bar, layer, (read_z, read_y)),
+            self._in(*of_y_bar, layer, (read_x, read_z)),
             *(reader or Read for reader in (read_x, read_y, read_z)),
         )
 
     def _in(
-        self, role: str, layer: str, kinds: tuple[str, str], readers: tuple[Reader | None, Reader | None]
+        self, role: str, kinds: tuple[str, str], layer: str, readers: tuple[Reader | None, Reader | None]
     ) -> Multiply:
-        own, unit = self.emulation, self.emulation.units[role]
+        own, unit = self.emulation, self.emulation.unit(role, kinds)
         done = all(own.is_done(kinds[n], readers[n], Taker(unit, n)) for n in (0, 1))
         casts = own.casts
 
         def through(a: Operand, b: Operand, place: Place | None = None) -> Tensor:
-            return own.multiply(self.op, role, layer, done, a, b, place)
+            return own.multiply(self.op, role, unit, layer, done, a, b, place)
 
         def matrices(a: Tensor, b: Tensor) -> Tensor:
             """(…, M, K) × (…, K, N)."""

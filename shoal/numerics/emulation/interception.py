@@ -81,12 +81,13 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in NORMALISATIONS and args and isinstance(args[0], Tensor):
             return func(casts.before(name, args[0]), *args[1:], **kwargs)
-        result = func(*args, **kwargs)
         op = name.removesuffix("_")
-        if op not in ACTIVATIONS or not isinstance(result, Tensor):
-            return result
-        rounded = casts.after(op, result)
-        return rounded if op == name or rounded is result else result.copy_(rounded)
+        if op not in ACTIVATIONS or not casts.rounds_activations:
+            return func(*args, **kwargs)
+        if op == name:
+            return casts.after(op, func(*args, **kwargs))
+        # In place, but on a copy: gradients need the result as it was before rounding.
+        return args[0].copy_(casts.after(op, func(args[0].clone(), *args[1:], **kwargs)))
 
     def _replaced(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """The emulated function, or the plain one if these operands cannot be emulated."""

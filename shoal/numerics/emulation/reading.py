@@ -5,6 +5,8 @@ product rounds for itself. A `Casts` (a scheme has one) says otherwise by the ki
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +21,8 @@ from shoal.numerics.rounding.quantize import quantize
 
 WEIGHTS, INPUTS, GRADIENTS = KINDS = ("weights", "inputs", "activation_gradients")
 """Kinds of operands."""
+FIRST = {"forward": INPUTS, "grad_input": GRADIENTS, "grad_weight": INPUTS}
+"""The kind of a unit's first operand, by role, where operands have casts by kind."""
 
 NORMALISATIONS = frozenset(("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm"))
 ACTIVATIONS = frozenset(
@@ -58,11 +62,23 @@ class Casts(Protocol):
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether what has been read of this kind consists of values of a unit's operand format."""
 
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether `after` does anything."""
+
     def before(self, name: str, x: Tensor) -> Tensor:
         """The input of a normalisation."""
 
     def after(self, name: str, x: Tensor) -> Tensor:
         """The output of an activation function."""
+
+
+@lru_cache(maxsize=64)
+def exchanged(unit: MacUnit) -> MacUnit:
+    """The unit with its operand formats in the other order."""
+    a, b = unit.multiplier.formats
+    multiplier: Any = unit.multiplier
+    return replace(unit, multiplier=replace(multiplier, a=b, b=a))
 
 
 def common_format(takers: Sequence[Taker]) -> tuple[Scalar, str] | None:

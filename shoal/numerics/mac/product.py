@@ -85,7 +85,8 @@ class Operand:
         merged = [_merged(axes) for axes in self.axes]
         if all(len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged):
             pairs = [axes[0] if axes else (1, 0) for axes in merged]
-            return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], self.first)
+            first = self.numbers.storage_offset() + self.first
+            return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], first)
         view = self.view(np.float32 if self.numbers.dtype == torch.float32 else np.float64)
         taken = np.empty((self.shape[0] * self.shape[1], self.shape[2]), view.numbers.dtype)
 
@@ -287,7 +288,8 @@ class Product:
             for view, lines in zip((a, b), bad, strict=True):
                 panels.mark(view, lines)
         again = np.zeros((self.batch, self.rows, self.columns) if chosen.marks else (1, 1, 1), bool)
-        words, address, totals = self._words(), tile(chosen.kind).address, []
+        words, address = self._words(), tile(chosen.kind).address
+        totals: list[NDArray[np.int64]] = []
         column_panels = -(-self.columns // COLUMNS)
         most = max(1, PACKED // (b.batch.size * (self.depth + 1) * COLUMNS))
         packed: NDArray[Any] = np.empty(
@@ -382,8 +384,8 @@ class Product:
 
 def _scratch(chosen: Fast) -> Scratch:
     levels = panels.LEVELS if chosen.kind & TREE else 1
-    numbers = (np.zeros(size, chosen.dtype) for size in (panels.TILE, levels * panels.TILE))
-    tile_own, stack = numbers
+    tile_own: NDArray[Any] = np.zeros(panels.TILE, chosen.dtype)
+    stack: NDArray[Any] = np.zeros(levels * panels.TILE, chosen.dtype)
     keys, seen = np.zeros(panels.TILE, np.uint32), np.zeros(3 * panels.TILE, np.int32)
     return Scratch(tile_own, np.zeros(ROWS, np.int64), stack, keys, seen)
 

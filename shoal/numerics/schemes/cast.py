@@ -16,8 +16,7 @@ EXAMPLES = "'E5M2', 'E4M3/tensor, rounding=stochastic' and 'E6M9, overflow=satur
 class Cast:
     """Rounding of a tensor to a format; the result is float32.
 
-    NaN stays visible: it becomes infinite where the format has infinities but no NaN, and zero where it has neither
-    (the loss is then not finite either, which is what a training looks at).
+    NaN becomes infinite where the format has infinities but no NaN, and zero where it has neither.
     """
 
     format: Format

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.numerics.emulation.contraction import Read, Reader, times_power
 from shoal.numerics.emulation.coverage import Counts
 from shoal.numerics.emulation.reading import WEIGHTS, Straight
-from shoal.numerics.formats.types import BlockFormat, Scalar
+from shoal.numerics.formats.types import BlockFormat, FloatFormat, Scalar
 from shoal.numerics.mac.matmul import MacStats
 from shoal.numerics.rounding.blocks import shared_exponents
 from shoal.numerics.rounding.plan import FLOAT32
@@ -25,7 +25,7 @@ from shoal.numerics.schemes.scheme import Scheme, holds
 from shoal.numerics.schemes.squeeze import squeeze
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
-FRESH, STALE = "rounded.", "stale."
+FRESH, STALE, KNOWN = "rounded.", "stale.", "known."
 """Names of rounded weights in a saved state."""
 
 
@@ -81,12 +81,13 @@ class SchemeCasts:
         """The rounded weight; of a view, the same view of it."""
         name = self._names.get(x.untyped_storage().data_ptr())
         own = None if name is None else self._parameters[name]()
-        if name is None or own is None or not own.is_contiguous():
-            return self._read(WEIGHTS, cast, layer, x)
+        if name is None or own is None or torch.empty_like(own, device="meta").stride() != own.stride():
+            return self._read(WEIGHTS, cast, layer, x)  # its memory has gaps
         version, kept = self._rounded.get(name, (-1, None))
         if kept is None or version != own._version:
             before = times_power(kept.values, kept.exponent) if kept is not None else None
-            kept = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
+            read = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
+            kept = _laid_out(read, own)
             self._rounded[name] = own._version, kept
         if x.shape == own.shape and x.stride() == own.stride():
             return kept
@@ -109,7 +110,7 @@ class SchemeCasts:
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether a unit's operand format has all values of the role's cast."""
         cast: Cast | None = getattr(self.scheme, kind)
-        return cast is not None and not cast.squeeze and holds(operand, cast.element)
+        return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
 
     def in_blocks(self, kinds: tuple[str, str]) -> bool:
         """Whether an operand of these kinds has blocks."""
@@ -130,6 +131,11 @@ class SchemeCasts:
     def before(self, name: str, x: Tensor) -> Tensor:
         """The input of a normalisation, rounded; gradients pass unchanged."""
         return self._straight("normalisation", name, x)
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the scheme rounds outputs of activation functions."""
+        return self.scheme.activations is not None
 
     def after(self, name: str, x: Tensor) -> Tensor:
         """The output of an activation function, rounded; gradients pass unchanged."""
@@ -202,16 +208,16 @@ class SchemeCasts:
     def state(self) -> dict[str, Tensor]:
         """Rounded weights, where they cannot be computed again: random bits are gone, and hysteresis remembers them.
 
-        Those of weights that have changed since are marked as stale.
+        Those of weights that have changed since are marked as stale; of others, it is enough that they are known.
         """
-        cast = self.scheme.weights
-        if cast is None or cast.rounding not in ("stochastic", "hysteresis"):
-            return {}
-        state = {}
+        cast, state = self.scheme.weights, {}
         for name, (version, read) in self._rounded.items():
             own = self._parameters[name]()
             fresh = own is not None and own._version == version
-            state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+            if cast is not None and cast.rounding in ("stochastic", "hysteresis"):
+                state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+            elif fresh:
+                state[f"{KNOWN}{name}"] = torch.tensor(True)
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -219,19 +225,38 @@ class SchemeCasts:
         self._rounded = {}
         cast = self.scheme.weights
         for key, full in state.items():
-            prefix = next((prefix for prefix in (FRESH, STALE) if key.startswith(prefix)), "")
+            prefix = next((prefix for prefix in (FRESH, STALE, KNOWN) if key.startswith(prefix)), "")
             own = (
                 self._parameters[name]() if prefix and (name := key.removeprefix(prefix)) in self._parameters else None
             )
             if own is None or cast is None:
                 continue
-            values, exponent = full.clone(), 0
-            if isinstance(cast.format, BlockFormat):
-                exponent = _shared_exponent(own.detach(), cast.format)
-                values = times_power(values, -exponent)
-            self._rounded[name] = own._version if prefix == FRESH else -1, Read(values, exponent)
+            if prefix == KNOWN:
+                counts, self.count = self.count, False
+                read = self._read(WEIGHTS, cast, "", own)
+                self.count = counts
+            else:
+                exponent = _shared_exponent(own.detach(), cast.format) if isinstance(cast.format, BlockFormat) else 0
+                read = Read(times_power(full.clone(), -exponent), exponent)
+            self._rounded[name] = -1 if prefix == STALE else own._version, _laid_out(read, own)
 
 
 def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
     """The shared exponent of a whole tensor."""
     return int(shared_exponents(x.abs().amax().reshape(1) if x.isfinite().all() else x, format, FLOAT32).reshape(-1)[0])
+
+
+def _laid_out(read: Read, own: Tensor) -> Read:
+    """The same in the order of the weight's memory, so that views of it can be taken alike."""
+    if read.values.stride() == own.stride():
+        return read
+    return read._replace(values=torch.empty_like(own, requires_grad=False).copy_(read.values))
+
+
+def _as_special(operand: Scalar, cast: Cast) -> bool:
+    """Whether the operand format has infinities and NaN if the cast's has them."""
+    own, other = (
+        (isinstance(f, FloatFormat) and f.infinities, isinstance(f, FloatFormat) and f.nans)
+        for f in (cast.element, operand)
+    )
+    return own[0] <= other[0] and own[1] <= other[1]

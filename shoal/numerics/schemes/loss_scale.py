@@ -1,15 +1,12 @@
 """Loss scaling: gradients of 2^s times the loss underflow less; the factor is undone before the update.
 
 What overflows is seen where it happens: in the MAC units and casts of the backward pass, which saturate as often as
-they become infinite, and not only as infinities in the gradients that come out.
+they become infinite, and not only as infinities in the gradients that come out. This module imports no torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from shoal.errors import Diverged, UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.notation import fields_after_commas
@@ -59,11 +56,11 @@ class LossScale:
     def __repr__(self) -> str:
         """`none`, a number, or a kind with what differs from its defaults."""
         if not self.changes:
-            return "none" if self.kind == "none" else f"{self.start:g}"
+            return "none" if self.kind == "none" else shortest(self.start)
         usual = DEFAULTS[self.kind]
         names = [field.name for field in fields(self)[1:]]
         different = [name for name in names if getattr(self, name) != getattr(usual, name)]
-        return self.kind + "".join(f", {name}={getattr(self, name):g}" for name in different)
+        return self.kind + "".join(f", {name}={shortest(getattr(self, name))}" for name in different)
 
 
 DEFAULTS = {
@@ -88,14 +85,16 @@ def parse_loss_scale(text: "str | float | LossScale") -> LossScale:
             raise UserError(f"'{name}' is not a loss scale; {EXAMPLES}.")
         return LossScale("fixed", start=number)
     usual = DEFAULTS[name]
-    names = [field.name for field in fields(LossScale)[1:]] if usual.changes else []
+    if options and not usual.changes:
+        raise UserError(f"'{text}' has fields, which only dynamic and adaptive loss scales have; {EXAMPLES}.")
+    names = [field.name for field in fields(LossScale)[1:]]
     chosen: dict[str, Any] = {}
     for option, value in options.items():
         check_choice(f"a field of the loss scale '{text}'", option, names)
         number = _number(str(value))
         if number is None:
             raise UserError(f"{option} of the loss scale is '{value}', but must be a number.")
-        chosen[option] = int(number) if option == "interval" and number == int(number) else number
+        chosen[option] = int(number) if option == "interval" and number.is_integer() else number
     return LossScale(**(vars(usual) | chosen))
 
 
@@ -133,20 +132,14 @@ class Scaler:
             return f"The gradients of the last {PATIENCE} steps are not finite"
         return f"The loss scale has fallen to {self.scale:.1g} and the last {PATIENCE} steps overflowed all the same"
 
-    def state(self) -> Tensor:
+    def state(self) -> list[float]:
         """All that decides its future."""
-        numbers = (self.scale, self.taken, self.skipped, self._clean, self._in_a_row)
-        return torch.tensor(numbers, dtype=torch.float64)
+        return [self.scale, self.taken, self.skipped, self._clean, self._in_a_row]
 
-    def load_state(self, state: Tensor) -> None:
+    def load_state(self, state: Sequence[float]) -> None:
         """Continue from what `state` returned."""
-        self.scale, *counts = state.tolist()
+        self.scale, *counts = state
         self.taken, self.skipped, self._clean, self._in_a_row = map(int, counts)
-
-
-def named_states(scalers: Mapping[str, Scaler]) -> dict[str, Tensor]:
-    """The states of several scalers by name."""
-    return {f"scaler.{name}": scaler.state() for name, scaler in scalers.items()}
 
 
 def _number(text: str) -> float | None:
@@ -154,3 +147,8 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def shortest(number: float) -> str:
+    """The shortest decimal text of exactly this number."""
+    return text if float(text := f"{number:g}") == number else repr(number).removesuffix(".0")

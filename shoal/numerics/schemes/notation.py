@@ -9,6 +9,7 @@ from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.plan import FLOAT32 as FLOAT32_NUMBERS
 from shoal.numerics.rounding.plan import fits
 from shoal.numerics.schemes.cast import Cast
+from shoal.numerics.schemes.loss_scale import shortest
 from shoal.numerics.schemes.published import SCHEMES
 from shoal.numerics.schemes.scheme import CASTS, FLOAT32, NEVER, UNITS, Scheme
 
@@ -46,7 +47,7 @@ def _parse(text: str) -> Scheme:
 
 def scheme_text(scheme: Scheme) -> str:
     """The shortest text that `parse_scheme` reads as this scheme."""
-    unit = scheme.forward
+    unit = next((unit for role in UNITS if (unit := getattr(scheme, role)) is not None), None)
     if scheme.name in SCHEMES:
         base, text = SCHEMES[scheme.name], scheme.name
     elif unit is not None:
@@ -92,4 +93,4 @@ def _value(name: str, value: str) -> Any:
 def _text(name: str, value: Any) -> str:
     if value is None:
         return NEVER if name == "average_after" else FLOAT32[0]
-    return f"{value:g}" if name == "average_after" else str(value)
+    return shortest(value) if name == "average_after" else str(value)

@@ -14,13 +14,15 @@ from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.emulate import Emulation
 from shoal.numerics.mac.matmul import MacStats
 from shoal.numerics.schemes.casting import SchemeCasts
-from shoal.numerics.schemes.loss_scale import LossScale, Scaler, named_states
+from shoal.numerics.schemes.loss_scale import LossScale, Scaler
 from shoal.numerics.schemes.scheme import UNITS, Scheme
 from shoal.numerics.schemes.units import lenient
 from shoal.numerics.schemes.update import Update
 
 BACKWARD = ("grad_input", "grad_weight")
 """Products of the backward pass."""
+GRADIENTS = ("activation_gradients", "weight_gradients")
+"""Its casts."""
 
 
 class LayerCounts(NamedTuple):
@@ -48,7 +50,8 @@ class SchemeRun:
         self.emulation.casts = self.casts
         self.update = Update(scheme, self.casts)
         self.scalers: dict[str, Scaler] = {}
-        self._before: dict[str, MacStats] = {}
+        self._before: dict[str, dict[str, MacStats]] = {}
+        """Counts by loss and role before its first backward pass since the last step."""
 
     def begin(self, parameters: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
         """Take over a model's parameters by name; those that are `updated` get the master's format."""
@@ -68,7 +71,7 @@ class SchemeRun:
 
     def scaled(self, name: str, loss: Tensor) -> Tensor:
         """The loss whose gradient is to be taken next."""
-        self._before = self._backward_counts()
+        self._before.setdefault(name, self._backward_counts())
         scale = self.scaler(name).scale
         return loss if scale == 1 else loss * scale
 
@@ -77,13 +80,14 @@ class SchemeRun:
         """Round the gradients of the scaled loss and undo its scale, in place; False: skip this step."""
         scaler = self.scaler(name)
         scale = scaler.scale  # before it changes
+        finite = finite_loss and _all_finite(list(gradients.values()))
         cast = self.scheme.weight_gradients
-        if cast is not None:
+        if cast is not None:  # it may hide what is not finite, or make it so
             for parameter, gradient in gradients.items():
                 layer = parameter.removesuffix(".weight")
                 gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
-        finite = finite_loss and _all_finite(list(gradients.values()))
-        if not scaler.judge(finite, self._overflow_share()):
+            finite = finite and _all_finite(list(gradients.values()))
+        if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
         if scale != 1:
             torch._foreach_mul_(list(gradients.values()), 1 / scale)
@@ -97,19 +101,19 @@ class SchemeRun:
 
     def _backward_counts(self) -> dict[str, MacStats]:
         """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""
-        cast = self.scheme.activation_gradients
-        adjusts = cast is not None and (cast.shares or cast.squeeze)
-        sums = dict.fromkeys(BACKWARD if adjusts else (*BACKWARD, "activation_gradients"), NOTHING)
+        casts = {role: getattr(self.scheme, role) for role in GRADIENTS}
+        limited = [role for role, cast in casts.items() if cast is None or not (cast.shares or cast.squeeze)]
+        sums = dict.fromkeys((*BACKWARD, *limited), NOTHING)
         for (_, role), happened in self.counts.by_layer.items():
             if role in sums:
                 sums[role] += happened
         return sums
 
-    def _overflow_share(self) -> float:
-        """Of the numbers of each kind in the backward pass since `scaled`, the largest share that overflowed."""
-        shares = [0.0]
-        for role, now in self._backward_counts().items():
-            before = self._before.get(role, NOTHING)
+    def _overflow_share(self, since: Mapping[str, MacStats] | None) -> float:
+        """Of the numbers of each kind in the backward passes since then, the largest share that overflowed."""
+        shares, until = [0.0], self._backward_counts()
+        for role, before in (since or {}).items():
+            now = until[role]
             numbers = now.macs - before.macs
             events = now.saturated + now.overflowed - before.saturated - before.overflowed
             shares.append(events / numbers if numbers else 0.0)
@@ -141,17 +145,21 @@ class SchemeRun:
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides weights and optimizer."""
         counts = {f"mac.{name}": torch.tensor(numbers) for name, numbers in self.counts.state().items()}
-        return counts | self.casts.state() | self.update.state() | named_states(self.scalers)
+        scalers = {
+            f"scaler.{name}": torch.tensor(scaler.state(), dtype=torch.float64) for name, scaler in self.scalers.items()
+        }
+        return counts | self.casts.state() | self.update.state() | scalers
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         held = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
         self.counts.load_state(held)
+        self._before = {}
         self.casts.load_state(state)
         self.update.load_state(state)
         for name, value in state.items():
             if name.startswith("scaler."):
-                self.scaler(name.removeprefix("scaler.")).load_state(value)
+                self.scaler(name.removeprefix("scaler.")).load_state(value.tolist())
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:

@@ -6,7 +6,7 @@ them are the master copy of the weights, the optimizer's state and the update. W
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
@@ -43,8 +43,8 @@ MEANINGS = {
 class Scheme:
     """Formats and MAC units of a training; None is float32."""
 
-    name: str = "float32"
-    """Where it comes from: a built-in scheme, or `unit`."""
+    name: str = field(default="float32", compare=False)
+    """Where it comes from: a built-in scheme, or `unit`. Schemes that differ in nothing else are equal."""
     weights: Cast | None = None
     """Rounded once after every update, for all products until the next one."""
     inputs: Cast | None = None
@@ -82,13 +82,20 @@ class Scheme:
         check_choice("update", self.update, UPDATES)
         check_range("average_every", whole_number("average_every", self.average_every), 1)
         if self.average_after is not None:
-            check_range("average_after", self.average_after, 0)
+            if isinstance(self.average_after, bool) or not isinstance(self.average_after, int | float):
+                raise UserError(f"average_after is {self.average_after!r}, but must be a number or None.")
+            check_range("average_after", self.average_after, 0, 2**53)
         if self.update == "compensated" and self.master is None:
             raise UserError("update=compensated needs a master format, such as master=bf16; float32 is not rounded.")
         for role in CASTS:
             cast = getattr(self, role)
             if cast is not None and cast.rounding == "hysteresis" and role != "weights":
                 raise UserError(f"rounding=hysteresis is for weights, which persist from step to step, not for {role}.")
+        if self.weights is not None and self.weights.rounding == "hysteresis" and self.weights.shares == "blocks":
+            raise UserError(
+                f"weights are {self.weights.format}, whose blocks each product rounds for itself; rounding=hysteresis "
+                "remembers one result per weight, so use /tensor."
+            )
         for role in UNITS:
             self._check_operands(role)
 
@@ -126,13 +133,13 @@ class Scheme:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field; formats and units by name."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return plain | {role: None if plain[role] is None else repr(plain[role]) for role in (*CASTS, *UNITS)}
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "Scheme":
         """The inverse of `to_json`."""
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         if not isinstance(held, Mapping) or (unknown := sorted(set(held) - known)):
             what = f"the field '{unknown[0]}'" if isinstance(held, Mapping) else repr(held)
             raise UserError(f"This is not a scheme: {what} is not known; the fields are {', '.join(sorted(known))}.")

@@ -18,11 +18,10 @@ def squeeze(
     x: Tensor, round: Callable[[Tensor], Tensor], format: Scalar, count: Callable[[Tensor, Tensor], None]
 ) -> Tensor:
     """x squeezed, rounded and expanded again; numbers that are not finite stay as they are."""
+    x = x.contiguous()  # the last bits of torch's logarithms depend on the place in memory
     usable = x.isfinite() & (x != 0)
-    if not bool(usable.any()):
-        return x.clone()
     logarithm = torch.log2(x.abs())
-    chosen = logarithm[usable]
+    chosen = logarithm[usable] if bool(usable.any()) else torch.zeros(1)
     mean, largest = chosen.mean(), chosen.max()
     alpha = format.highest_exponent / (largest - mean) if bool(largest > mean) else torch.ones(())
     beta = -alpha * mean

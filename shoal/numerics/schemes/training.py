@@ -158,7 +158,8 @@ class LowPrecision:
         """In it, the model computes in the scheme, without gradients and with its averaged weights if there are any.
 
         It leaves no trace: counts, random bits and rounded weights are afterwards as before, so that a training has the
-        same bits however often it is evaluated.
+        same bits however often it is evaluated. Where there are averaged weights, evaluate after a step, not between a
+        forward pass and its gradients.
         """
         counted = self.run.counts.state()
         try:

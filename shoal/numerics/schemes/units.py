@@ -9,7 +9,7 @@ from shoal.numerics.mac.unit import MacUnit
 def lenient(unit: MacUnit | None) -> MacUnit | None:
     """The unit, with NaN read as infinity instead of refused, so that a step that overflows is skipped, not an error.
 
-    Where an operand has no infinities, NaN reads as zero: the loss is not finite then either.
+    Where an operand has no infinities, NaN reads as zero.
     """
     if unit is None or unit.nan != "error":
         return unit

@@ -1,0 +1,146 @@
+"""`shoal bench emulated-training`: a training step through a MAC unit compared with the same step in float32.
+
+The emulated step's time is split into its products, the rounding of its operands, and everything else. Both sides use
+two threads.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TypedDict
+
+import torch
+import torch.nn.functional as F
+
+from shoal.bench.timing import interleaved, torch_threads
+from shoal.bench.update import filled_training
+from shoal.classifiers.models import make_model
+from shoal.numerics import low_precision
+from shoal.numerics.emulation.emulate import Emulation
+from shoal.numerics.schemes.casting import SchemeCasts
+from shoal.results import Column
+
+THREADS = 2
+UNIT = "E5M2:5+E6M5"
+IMAGES = {"resnet20": (64, 28), "resnet8": (64, 8)}
+"""Mini-batch and side of the images, with one channel."""
+AGENTS = 3
+GOALS = {"resnet20": 7.0, "resnet8": 6.0}
+"""Times the float32 step."""
+MPTORCH = 0.016
+"""GMAC/s of MPTorch's emulated product (E6M5, to nearest) on a two-core AVX2 CPU, measured in 2026; it is not installed
+here, so its row is computed from this rate."""
+
+
+class Row(TypedDict):
+    """One training step."""
+
+    model: str
+    scheme: str
+    step_ms: Annotated[float, Column("step", "ms")]
+    float32_ms: Annotated[float, Column("float32", "ms")]
+    ratio: float
+    goal: float | None
+    products_share: Annotated[float, Column("products", format=".0%")]
+    rounding_share: Annotated[float, Column("rounding", format=".0%")]
+    other_share: Annotated[float, Column("other", format=".0%")]
+    statistics_share: Annotated[float, Column("statistics", format=".0%")]
+    """Of the step, for counting events; it is part of the other three."""
+    gmac_per_second: Annotated[float, Column("GMAC/s")]
+    """Over the whole step."""
+
+
+def run(parts: tuple[str, ...] = ("resnet20", "resnet8", "maddpg"), seconds: float = 12.0) -> list[Row]:
+    """One row per model."""
+    with torch_threads(THREADS):
+        rows = [_row(part, seconds) for part in parts]
+    return [both for row in rows for both in (row, _at_mptorchs_rate(row))]
+
+
+def _at_mptorchs_rate(row: Row) -> Row:
+    """The products of the same step at MPTorch's rate, without anything else."""
+    step = row["step_ms"] * row["gmac_per_second"] / MPTORCH
+    peer: Row = {**row, "scheme": "at MPTorch's rate", "step_ms": step, "ratio": step / row["float32_ms"], "goal": None}
+    peer["products_share"], peer["rounding_share"], peer["other_share"], peer["statistics_share"] = 1.0, 0.0, 0.0, 0.0
+    peer["gmac_per_second"] = MPTORCH
+    return peer
+
+
+def _row(model: str, seconds: float) -> Row:
+    make = _team if model == "maddpg" else _classifier
+    (narrow, macs), (quiet, _), (plain, _) = make(model, UNIT, True), make(model, UNIT, False), make(model, None, True)
+    step, uncounted, float32 = interleaved([narrow, quiet, plain], seconds, least=3)
+    before = macs()
+    with timed(Emulation, "multiply") as products, timed(SchemeCasts, "_quantized", "_count") as rounding:
+        start = time.perf_counter()
+        for _ in range(3):
+            narrow()
+        whole = time.perf_counter() - start
+    shares = products[0] / whole, rounding[0] / whole
+    return {
+        "model": f"maddpg, {AGENTS} agents" if model == "maddpg" else model,
+        "scheme": UNIT,
+        "step_ms": 1e3 * step,
+        "float32_ms": 1e3 * float32,
+        "ratio": step / float32,
+        "goal": GOALS.get(model),
+        "products_share": shares[0],
+        "rounding_share": shares[1],
+        "other_share": 1 - sum(shares),
+        "statistics_share": 1 - uncounted / step,
+        "gmac_per_second": (macs() - before) / 3 / step / 1e9,
+    }
+
+
+def _classifier(name: str, scheme: str | None, stats: bool) -> tuple[Callable[[], object], Callable[[], int]]:
+    """A training step of a classifier, and the MACs so far."""
+    batch, side = IMAGES[name]
+    draw = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(batch, 1, side, side, generator=draw), torch.randint(10, (batch,), generator=draw)
+    model = make_model(name, 1, side, 10, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    training = low_precision(model, optimizer, scheme or "float32", loss_scale=1024, stats=stats)
+
+    def step() -> None:
+        with training:
+            loss = F.cross_entropy(model(images), labels)
+        training.step(loss)
+
+    return step, lambda: training.run.emulation.macs
+
+
+def _team(_: str, scheme: str | None, stats: bool) -> tuple[Callable[[], object], Callable[[], int]]:
+    """An update of a team, and the MACs so far."""
+    settings: dict[str, Any] = {"first_layer": "dense"} if scheme is None else {"scheme": scheme, "loss_scale": "1024"}
+    training = filled_training(
+        AGENTS, transitions=2_000, env="cooperative-navigation", rules="openai", threads=THREADS, **settings
+    )
+    if scheme is None:
+        return training.update, lambda: 0
+    own = training.learner.precision.run  # type: ignore[attr-defined]
+    own.emulation.stats = own.casts.count = stats
+    return training.update, lambda: own.emulation.macs
+
+
+@contextmanager
+def timed(owner: type, *methods: str) -> Iterator[list[float]]:
+    """Seconds spent in these methods, as a list of one number."""
+    spent, plain = [0.0], {name: getattr(owner, name) for name in methods}
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[0] += time.perf_counter() - start
+
+        return call
+
+    for name, function in plain.items():
+        setattr(owner, name, watched(function))
+    try:
+        yield spent
+    finally:
+        for name, function in plain.items():
+            setattr(owner, name, function)

@@ -1,0 +1,173 @@
+"""Several schemes side by side, and float32 of the same seed beside them: which runs there are, and in which folders.
+
+runs/mac1/                one scheme: its run folder
+  float32/                the baseline, a run folder of its own
+runs/mac2/                several schemes
+  schemes.json            the settings, and the schemes in their order
+  1-hfp8/ 2-bm8/ float32/ a run folder each
+"""
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.classifiers.config import FLOAT32, ClassifierConfig
+from shoal.classifiers.data import ImageData, load_data
+from shoal.classifiers.observer import Observer
+from shoal.classifiers.result import ClassifierResult
+from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
+from shoal.errors import UserError, counted
+from shoal.training import disk
+from shoal.training.config import CONFIG, read_settings
+from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
+
+SCHEMES = "schemes.json"
+_OPTION = re.compile(r"\s*[a-z_]+\s*=")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings that all runs share, and the schemes, one or several."""
+
+    config: ClassifierConfig
+    schemes: tuple[str, ...]
+
+    def configs(self, folder: Path) -> list[ClassifierConfig]:
+        """The settings of each run, with its folder; the baseline last."""
+        several, out = len(self.schemes) > 1, str(folder)
+        every = []
+        for number, scheme in enumerate(self.schemes, 1):
+            own = str(folder / run_name(number, scheme)) if several else out
+            every.append(dataclasses.replace(self.config, scheme=scheme, out=own))
+        if self.config.baseline and FLOAT32 not in self.schemes:
+            out = str(folder / FLOAT32)
+            every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=out))
+        return every
+
+    def to_json(self) -> str:
+        """The text of schemes.json."""
+        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
+
+
+def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
+    """The schemes of a command line: several words, or one with commas.
+
+    A comma separates schemes, unless an option such as `order=pairwise` follows it.
+    """
+    schemes: list[str] = []
+    for word in words:
+        before = len(schemes)
+        for piece in word.split(","):
+            if _OPTION.match(piece) and len(schemes) > before:
+                schemes[-1] += f",{piece}"
+            elif piece.strip():
+                schemes.append(piece.strip())
+    if twice := [scheme for scheme in schemes if schemes.count(scheme) > 1]:
+        raise UserError(f"--schemes names {twice[0]} twice.")
+    return tuple(schemes)
+
+
+def run_name(number: int, scheme: str) -> str:
+    """The folder of a scheme among several."""
+    return FLOAT32 if scheme == FLOAT32 else f"{number}-{file_name(scheme)[:80].strip('-')}"
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The settings and schemes of a folder that `compare` has begun."""
+    path = folder / SCHEMES
+    if not path.exists():
+        config = read_settings(folder, ClassifierConfig)
+        return Comparison(config, (config.scheme,))
+    try:
+        held = disk.unsealed(json.loads(disk.read(path)))
+        config = ClassifierConfig(**held["config"]).checked()
+        return Comparison(config, tuple(held["schemes"]))
+    except (disk.Damaged, OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise UserError(f"'{path}' is damaged ({error}); train into another folder.") from None
+
+
+def compare(
+    comparison: Comparison, observer: Observer | None = None, resume: bool = False, data: ImageData | None = None
+) -> tuple[Path, list[ClassifierResult]]:
+    """Train all schemes and the baseline, or what is left of them; returns the folder and the results so far.
+
+    The results end with the first one that a signal stopped. Of several schemes, one that diverges does not keep the
+    others from being trained; a single one raises its `UserError`.
+    """
+    observer = observer or Observer()
+    config = comparison.config.checked()
+    for scheme in comparison.schemes:
+        dataclasses.replace(config, scheme=scheme).checked()
+    if config.out is not None and not resume:
+        _check_free(Path(config.out))
+    if not resume:  # what is wrong is found before anything is written, and before the first of many trainings
+        data = load_data(config.data) if data is None else data
+        for scheme in comparison.schemes:
+            ClassifierTraining(dataclasses.replace(config, scheme=scheme), data)
+    single = len(comparison.schemes) == 1
+    with _folder(comparison, resume) as folder:
+        results: list[ClassifierResult] = []
+        for own in comparison.configs(folder):
+            try:
+                results.append(_train(own, observer, data))
+            except TrainingDiverged as how:
+                if single and own.scheme == comparison.schemes[0]:
+                    raise
+                observer.tell(f"{own.scheme}: {how}")
+                results.append(how.result)
+            if results[-1].signal is not None:
+                break
+        return folder, results
+
+
+@contextlib.contextmanager
+def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
+    """The folder of all runs, locked if it is not a run itself."""
+    config = comparison.config
+    if resume:
+        if config.out is None:
+            raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
+        path = Path(config.out)
+        if not (path / SCHEMES).exists():
+            yield path
+            return
+        with RunFolder(path):
+            yield path
+        return
+    if len(comparison.schemes) > 1:
+        name = f"{config.model}-{config.data}-{counted(len(comparison.schemes), 'scheme')}-seed{config.seed}"
+        with new_folder(config.out, name) as folder:
+            _check_free(folder.path)
+            folder.write(SCHEMES, comparison.to_json())
+            try:
+                yield folder.path
+            except Exception:
+                if not list(folder.path.glob(f"*/{CONFIG}")):  # not even one step was possible
+                    disk.delete(folder.path / SCHEMES)
+                    with contextlib.suppress(OSError):
+                        folder.path.rmdir()
+                raise
+    elif config.out is not None:
+        yield Path(config.out)
+    else:
+        with new_folder(None, f"{config.model}-{config.data}-seed{config.seed}") as folder:
+            path = folder.path
+        yield path
+
+
+def _check_free(folder: Path) -> None:
+    check_free(folder)
+    if (folder / SCHEMES).exists() or (folder / FLOAT32 / CONFIG).exists():
+        raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+
+
+def _train(config: ClassifierConfig, observer: Observer, data: ImageData | None) -> ClassifierResult:
+    """Train, resume, or read what is finished."""
+    folder = Path(config.out or "")
+    finished = (folder / RESULT).exists()
+    begun = finished or (folder / CONFIG).exists()
+    return train_classifier(config, Observer() if finished else observer, resume=begun, data=data)

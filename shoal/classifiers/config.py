@@ -1,0 +1,108 @@
+"""The settings of a classifier's training: the Python API, the command line and config.json at once."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.errors import UserError, check_range
+from shoal.training.config import StoredConfig
+
+Optimizer = Literal["sgd", "adam", "adamw"]
+RATES: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+DECAYS: dict[str, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
+FLOAT32 = "float32"
+"""The scheme that others are compared with."""
+
+
+@dataclass(frozen=True)
+class ClassifierConfig(StoredConfig):
+    """All settings of a classifier's training."""
+
+    model: Literal["resnet20", "resnet8", "wide-resnet", "vgg", "mlp", "transformer"] = "resnet8"
+    """Model: residual networks in their CIFAR form (wide-resnet: 64-128-256 channels), a small VGG, a perceptron, or a
+    two-layer transformer encoder over image rows."""
+    data: str = "digits"
+    """Data set: digits, fashion-mnist, fashion-mnist:FOLDER, idx:FOLDER (IDX files) or cifar10:FOLDER (binary)."""
+    scheme: str = "E5M2:5+E6M5"
+    """Scheme: a MAC unit such as E5M2:5+Q8.13, or float32, bf16, fp16, swalp, s2fp8, hfp8, bm8, fp8-seb, fp134, with
+    switches after semicolons."""
+    loss_scale: str = "dynamic"
+    """Loss scale: none, a number such as 1024, dynamic or adaptive, with options such as 'dynamic, interval=500'."""
+    epochs: int = 5
+    """Passes over the training images."""
+    batch: int = 64
+    """Mini-batch size; images that do not fill a mini-batch wait for another epoch."""
+    optimizer: Optimizer = "sgd"
+    """Optimizer."""
+    learning_rate: float | None = None
+    """Learning rate at the start; None: 0.1 for sgd, 0.001 for adam and adamw."""
+    momentum: float = 0.9
+    """Momentum of sgd."""
+    weight_decay: float | None = None
+    """Weight decay; None: 1e-4 for sgd, 0 for adam, 0.01 for adamw."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """Learning rate over the training: down to 0 along a cosine, or divided by 10 after 50 % and 75 %, or constant."""
+    dropout: float = 0.0
+    """Dropout of mlp, vgg and transformer."""
+    augment: bool = True
+    """Shift training images at random, and mirror those of Fashion-MNIST and CIFAR-10."""
+    train_images: int | None = None
+    """Use only this many training images; None: all."""
+    test_images: int | None = None
+    """Use only this many test images; None: all."""
+    seed: int = 0
+    """Random seed of initial weights, mini-batches, augmentation and stochastic rounding."""
+    baseline: bool = True
+    """Train in float32 with the same seed, too, and compare; in the folder float32/ of the run."""
+    threads: int | None = None
+    """CPU threads; None: by the size of a step, at most what the process may use."""
+    out: str | None = None
+    """Run folder; None: a new one under runs/."""
+    log_every: int = 10
+    """Steps per line of metrics.jsonl."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; 0: only when the run ends or is interrupted."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first invalid setting; data and scheme are checked further when they are used."""
+        from shoal.classifiers.data import check_data_name
+        from shoal.numerics import parse_scheme
+        from shoal.numerics.schemes.loss_scale import parse_loss_scale
+
+        check_data_name(self.data)
+        parse_scheme(self.scheme)
+        parse_loss_scale(self.loss_scale)
+        check_range("--epochs", self.epochs, 1, 10**6)
+        check_range("--batch", self.batch, 2, 2**20)
+        check_range("--momentum", self.momentum, 0, 0.999)
+        check_range("--dropout", self.dropout, 0, 0.9)
+        check_range("--seed", self.seed, 0, 2**62)
+        check_range("--log-every", self.log_every, 1)
+        check_range("--checkpoint-every", self.checkpoint_every, 0)
+        if self.learning_rate is not None:
+            check_range("--learning-rate", self.learning_rate, 1e-12, 1e3)
+        if self.weight_decay is not None:
+            check_range("--weight-decay", self.weight_decay, 0, 1)
+        if self.train_images is not None:
+            check_range("--train-images", self.train_images, 2)
+        if self.test_images is not None:
+            check_range("--test-images", self.test_images, 1)
+        if self.threads is not None:
+            check_range("--threads", self.threads, 1)
+        if self.out is not None and not self.out.strip():
+            raise UserError("--out is empty, but must be the name of a folder.")
+        if self.momentum != type(self).momentum and self.optimizer != "sgd":
+            raise UserError(f"--momentum is for sgd, but --optimizer is {self.optimizer}.")
+        if self.dropout and self.model in ("resnet20", "resnet8", "wide-resnet"):
+            raise UserError(f"--dropout is {self.dropout:g}, but {self.model} has no dropout.")
+
+    @property
+    def first_rate(self) -> float:
+        """The learning rate at the start."""
+        return RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
+
+    @property
+    def decay(self) -> float:
+        """The weight decay."""
+        return DECAYS[self.optimizer] if self.weight_decay is None else self.weight_decay

@@ -1,0 +1,132 @@
+"""Images with labels: checked, and normalised when they are read. Shapes: B images, C channels, H = W = side."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError, counted
+from shoal.seeding import stream
+
+MOST_CLASSES = 1000
+LEAST_SIDE, MOST_SIDE = 8, 256
+"""Smaller images would have nothing left after a VGG's last stage."""
+
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images (n, C, H, W) as they are stored, bytes or floats, and their labels (n,)."""
+
+    images: Pixels
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, indices: NDArray[np.int64]) -> "Split":
+        """Some of them."""
+        return Split(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """A data set. `checked` refuses one that cannot be trained on."""
+
+    train: Split
+    test: Split
+    classes: int
+    shift: int
+    """Augmentation: largest shift in pixels."""
+    flip: bool
+    """Augmentation: whether a mirrored image is of the same class."""
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return int(self.train.images.shape[1])
+
+    @property
+    def side(self) -> int:
+        """H and W."""
+        return int(self.train.images.shape[2])
+
+    def checked(self, where: str) -> "ImageData":
+        """The same, or a `UserError` about `where` the images come from."""
+        _check_split(self.train, where, "training", self.classes)
+        _check_split(self.test, where, "test", self.classes)
+        if self.train.images.shape[1:] != self.test.images.shape[1:]:
+            sizes = (" × ".join(map(str, split.images.shape[1:])) for split in (self.train, self.test))
+            raise UserError(f"{where}: training images are {next(sizes)}, but test images {next(sizes)}.")
+        height, width = self.train.images.shape[2:]
+        if height != width or not LEAST_SIDE <= height <= MOST_SIDE:
+            raise UserError(
+                f"{where}: images are {height} × {width} pixels, but must be square with {LEAST_SIDE} to {MOST_SIDE} "
+                "pixels per side."
+            )
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise UserError(f"{where}: there are {self.classes:,} classes, but 2 to {MOST_CLASSES:,} are possible.")
+        return self
+
+    def first(self, train: int | None, test: int | None) -> "ImageData":
+        """A smaller data set: this many images of each split, chosen at random but always the same ones."""
+        return replace(self, train=_some(self.train, train, "train"), test=_some(self.test, test, "test"))
+
+    @cached_property
+    def statistics(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and standard deviation per channel (C,) of the training images."""
+        channels = self.train.images.transpose(1, 0, 2, 3).reshape(self.channels, -1)
+        mean = np.array([channel.mean(dtype=np.float64) for channel in channels])
+        deviation = np.array([channel.std(dtype=np.float64) for channel in channels])
+        return mean, np.where(deviation > 0, deviation, 1.0)
+
+    def normalised(self, images: Pixels) -> NDArray[np.float32]:
+        """Images with mean 0 and standard deviation 1 per channel over the training images."""
+        mean, deviation = (values[:, None, None].astype(np.float32) for values in self.statistics)
+        return (images.astype(np.float32) - mean) / deviation
+
+    @cached_property
+    def sha256(self) -> str:
+        """Checksum of everything: a run is resumed with the data that it was trained with."""
+        sums = hashlib.sha256()
+        for split in (self.train, self.test):
+            for array in (split.images, split.labels):
+                sums.update(f"{array.dtype} {array.shape}".encode())
+                sums.update(np.ascontiguousarray(array).data)
+        return sums.hexdigest()
+
+
+def _check_split(split: Split, where: str, what: str, classes: int) -> None:
+    images: NDArray[Any] = split.images
+    if len(images) != len(split.labels):
+        raise UserError(
+            f"{where}: there are {counted(len(images), f'{what} image')}, but {len(split.labels):,} labels."
+        )
+    if not len(images):
+        raise UserError(f"{where}: there are no {what} images.")
+    if images.ndim != 4:
+        raise UserError(f"{where}: {what} images have {images.ndim} dimensions, but must have four: (n, C, H, W).")
+    if images.dtype.kind == "f" and not np.isfinite(images).all():
+        raise UserError(f"{where}: {what} image {_first_bad(images)} has a pixel that is NaN or infinite.")
+    wrong = (split.labels < 0) | (split.labels >= classes)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise UserError(
+            f"{where}: {what} image {at} has the label {split.labels[at]}, but labels are from 0 to {classes - 1}."
+        )
+
+
+def _first_bad(images: NDArray[Any]) -> int:
+    return next(number for number, image in enumerate(images) if not np.isfinite(image).all())
+
+
+def _some(split: Split, count: int | None, what: str) -> Split:
+    if count is None or count == len(split):
+        return split
+    if count > len(split):
+        raise UserError(f"--{what}-images is {count:,}, but the data set has only {len(split):,}.")
+    return split.part(np.sort(stream(0, f"{what} images").permutation(len(split))[:count]))

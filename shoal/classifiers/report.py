@@ -1,0 +1,189 @@
+"""Tables, findings and figures of classifiers' trainings."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.classifiers.comparison import Comparison
+from shoal.classifiers.config import FLOAT32
+from shoal.classifiers.result import ClassifierResult
+from shoal.errors import counted
+from shoal.numerics.sweep import share_text
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.results.figure import FAINT_INK, Numbers
+from shoal.training.metrics import read_metrics
+from shoal.training.run_folder import METRICS
+
+EVENTS = ("saturated", "overflowed", "underflowed")
+ROLES = {
+    "weights": "weights", "inputs": "inputs", "normalisation": "norm inputs", "activations": "activations",
+    "activation_gradients": "act. grads", "weight_gradients": "weight grads", "forward": "forward",
+    "grad_input": "grad input", "grad_weight": "grad weight", "master": "master", "state": "state",
+}  # fmt: skip
+"""Roles in the order of the picture, with their headings."""
+PRODUCTS = {"forward", "grad_input", "grad_weight"}
+"""Roles whose numbers are multiply-accumulates; those of the others are rounded numbers."""
+PICTURE = "training"
+"""Name of the picture of a run, without its suffix."""
+WIDE = 20
+"""Ratio of values from which a curve has a logarithmic scale."""
+NOTICED = 0.01
+"""Share of saturated or overflowed numbers that a finding names its layer for."""
+
+
+def comparison_result(comparison: Comparison, folder: Path, results: Sequence[ClassifierResult]) -> Result:
+    """All schemes in one table and one figure; a single one with its layers."""
+    config = comparison.config
+    title = f"{config.model} on {config.data}, {counted(config.epochs, 'epoch')}, seed {config.seed}"
+    baseline = next((result for result in results if result.scheme == FLOAT32), None)
+    table = Table.of(title, [_cells(result, baseline) for result in results])
+    data = {
+        "run": str(folder),
+        "settings": config.settings,
+        "runs": [dataclasses.asdict(result) for result in results],
+    }
+    figure = run_figure(results[0], baseline, title) if len(comparison.schemes) == 1 else _figure(results, title)
+    return Result("mac train", title, [table], _findings(results, baseline), [figure], data)
+
+
+def _cells(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
+    behind = None
+    if baseline is not None and result is not baseline and None not in (result.accuracy, baseline.accuracy):
+        behind = 100 * (result.accuracy - baseline.accuracy)  # type: ignore[operator]
+    cells: dict[Column, Value] = {
+        Column("scheme"): result.scheme,
+        Column("accuracy", format=".2%"): result.accuracy,
+        Column("against float32", "points", "+.2f"): behind,
+        Column("best", format=".2%"): result.best_accuracy,
+        Column("test loss", format=".4f"): result.test_loss,
+        Column("loss scale", format=",g"): result.figures.get("scale"),
+        Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
+    }
+    for event in EVENTS:
+        share = result.share(event)
+        cells[Column(event)] = None if share is None else share_text(share)
+    return cells | {Column("time", "s", ",.1f"): result.seconds}
+
+
+def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | None) -> list[str]:
+    found = []
+    for result in results:
+        if result.diverged:
+            found.append(f"{result.scheme} diverged: {result.diverged}")
+        elif baseline is not None and baseline is not result and result.accuracy is not None and baseline.accuracy:
+            points = 100 * (result.accuracy - baseline.accuracy)
+            found.append(
+                f"{result.scheme}: {result.accuracy:.1%} of the test images are right, {abs(points):.1f} points "
+                f"{'fewer' if points < 0 else 'more'} than in float32 (one seed)."
+            )
+        if (worst := _worst(result)) is not None:
+            layer, event, share = worst
+            role = ROLES.get(layer["role"], layer["role"])
+            found.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
+    if any(result.figures.get("mac/macs") for result in results):
+        found.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
+    return found
+
+
+def _worst(result: ClassifierResult) -> tuple[dict[str, Any], str, float] | None:
+    """The layer and role with the largest share of saturated or overflowed numbers, if that is noticeable."""
+    shares = [
+        (layer, event, layer[event] / layer["numbers"])
+        for layer in result.layers for event in ("saturated", "overflowed") if layer["numbers"]
+    ]  # fmt: skip
+    worst = max(shares, key=lambda entry: entry[2], default=None)
+    return worst if worst is not None and worst[2] >= NOTICED else None
+
+
+def run_figure(result: ClassifierResult, baseline: ClassifierResult | None, title: str) -> Figure:
+    """Accuracy, loss and loss scale over steps, then what saturates, overflows and underflows by layer and role."""
+    others = [] if baseline is None or baseline is result else [baseline]
+    panels = _curves([result, *others])
+    return Figure(PICTURE, f"{result.scheme}: {title}", panels + _layers(result))
+
+
+def _figure(results: Sequence[ClassifierResult], title: str) -> Figure:
+    """The curves of several schemes, and what happened in the products and casts of each."""
+    panels = _curves(results)
+    rows: dict[str, Numbers] = {}
+    for result in results:
+        products, casts = (
+            [layer for layer in result.layers if (layer["role"] in PRODUCTS) == products] for products in (True, False)
+        )
+        rows[result.scheme] = [*_shares(products), *_shares(casts)]
+    rows = {scheme: shares for scheme, shares in rows.items() if any(share is not None for share in shares)}
+    if rows:
+        ticks = [f"{what} {event}" for what in ("MACs", "casts") for event in EVENTS]
+        heading = "share of the MACs and of the rounded numbers"
+        panels.append(Panel(heading, "", [], "", ticks, rows=list(rows), cells=[*rows.values()]))
+    return Figure(PICTURE, title, panels)
+
+
+def _shares(layers: Sequence[dict[str, Any]]) -> Numbers:
+    """Each event as a share of all numbers of these layers."""
+    numbers = sum(layer["numbers"] for layer in layers)
+    return [sum(layer[event] for layer in layers) / numbers if numbers else None for event in EVENTS]
+
+
+def _curves(results: Sequence[ClassifierResult]) -> list[Panel]:
+    """Accuracy and loss over steps, and the loss scale where it is ever used."""
+    every = [(result, read_metrics(Path(result.run) / METRICS)) for result in results]
+    panels = []
+    for key, title, y in (
+        ("accuracy", "accuracy on the test images", "share of images"),
+        ("loss", "training loss", "cross-entropy"),
+        ("scale", "loss scale", "factor"),
+    ):
+        series = [one for result, lines in every if (one := _series(result, lines, key)) is not None]
+        if key == "scale":
+            series = [one for one in series if any(value != 1 for value in one.values)]
+        if series:
+            panels.append(Panel(title, y, series, "step", log=key != "accuracy" and _wide(series)))
+    return panels
+
+
+def _wide(series: Sequence[Series]) -> bool:
+    """Whether positive values differ so much that only a logarithmic scale shows them."""
+    values = [value for one in series for value in one.values if value is not None]
+    return min(values) > 0 and max(values) > WIDE * min(values)
+
+
+def _series(result: ClassifierResult, lines: Sequence[dict[str, Any]], key: str) -> Series | None:
+    own = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and _is_number(line.get("step"))]
+    if not own:
+        return None
+    steps, values = zip(*own, strict=True)
+    return Series(result.scheme, list(values), at=list(steps), colour=FAINT_INK if result.scheme == FLOAT32 else "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _layers(result: ClassifierResult) -> list[Panel]:
+    """Maps of the events by layer and role; layers without products are left out where nothing happened in them."""
+    held: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for counts in result.layers:
+        if counts["numbers"]:
+            held.setdefault(_short(counts["layer"]), {}).setdefault(counts["role"], []).append(counts)
+    shares = {layer: {role: _shares(own) for role, own in roles.items()} for layer, roles in held.items()}
+    shares = {
+        layer: roles for layer, roles in shares.items() if roles.keys() & PRODUCTS or any(map(any, roles.values()))
+    }
+    present = {role for roles in shares.values() for role in roles}
+    roles = [*(role for role in ROLES if role in present), *sorted(present - ROLES.keys())]
+    ticks, nothing = [ROLES.get(role, role) for role in roles], [None] * len(EVENTS)
+    return [
+        Panel(
+            f"{event}, by layer and role", "", [], "", ticks, rows=list(shares),
+            cells=[[own.get(role, nothing)[number] for role in roles] for own in shares.values()],
+        )
+        for number, event in enumerate(EVENTS) if shares
+    ]  # fmt: skip
+
+
+def _short(layer: str) -> str:
+    """The layer of a parameter."""
+    return layer.removesuffix(".weight").removesuffix(".bias")

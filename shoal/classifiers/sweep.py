@@ -1,0 +1,121 @@
+"""MAC units compared by what a training through them reaches, with their cost beside it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.classifiers.comparison import Comparison, compare, read_comparison
+from shoal.classifiers.config import FLOAT32, ClassifierConfig
+from shoal.classifiers.observer import Observer
+from shoal.classifiers.report import EVENTS
+from shoal.classifiers.result import ClassifierResult
+from shoal.errors import UserError, counted
+from shoal.numerics.hardware.area import Area
+from shoal.numerics.hardware.energy import Operation
+from shoal.numerics.hardware.report import MARKS, figure
+from shoal.numerics.mac.unit import parse_mac
+from shoal.numerics.sweep import cost_of, share_text
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+
+
+@dataclass(frozen=True)
+class TrainedUnit:
+    """A training through one unit, and the unit's cost."""
+
+    result: ClassifierResult
+    system: Area | None
+    """LUTs; None if the slides have no figures."""
+    spent: Operation | None
+    """Energy of a multiply-accumulate in pJ."""
+
+    def json(self) -> dict[str, Any]:
+        """Plain values, each cost with its kind."""
+        return {
+            "unit": self.result.scheme,
+            "accuracy": self.result.accuracy,
+            "diverged": self.result.diverged,
+            "steps": self.result.steps,
+            **{event: self.result.share(event) for event in EVENTS},
+            **self.result.figures,
+            "seconds": self.result.seconds,
+            "system_luts": self.system and self.system.luts,
+            "system_luts_kind": self.system and self.system.kind,
+            "pj_per_mac": self.spent and self.spent.total,
+            "pj_per_mac_kind": self.spent and self.spent.kind,
+        }
+
+
+def train_units(units: Sequence[str], config: ClassifierConfig, observer: Observer | None = None) -> list[TrainedUnit]:
+    """Train the same model through each unit, and in float32; in the folder `config.out`, where finished ones are kept.
+
+    A training that was stopped by a signal ends the list.
+    """
+    names = [str(parse_mac(unit)) for unit in units]
+    if not names:
+        raise UserError("A sweep needs at least one MAC unit, such as E5M2:5+Q8.13.")
+    schemes = (*dict.fromkeys(names), FLOAT32)
+    comparison = Comparison(dataclasses.replace(config, baseline=False).checked(), schemes)
+    resume = config.out is not None and (Path(config.out) / "schemes.json").exists()
+    if resume:
+        held = read_comparison(Path(str(config.out)))
+        if held.schemes != schemes or held.config.settings != comparison.config.settings:
+            raise UserError(f"'{config.out}' holds another sweep: choose another --out.")
+    _, results = compare(comparison, observer, resume)
+    costs = {name: cost_of(parse_mac(name)) for name in names}
+    return [TrainedUnit(result, *costs.get(result.scheme, (None, None))) for result in results]
+
+
+def training_result(found: Sequence[TrainedUnit], config: ClassifierConfig) -> Result:
+    """Accuracy beside LUTs and energy: a table, and accuracy over LUTs."""
+    title = f"{config.model} on {config.data} through MAC units, {counted(config.epochs, 'epoch')}, seed {config.seed}"
+    baseline = next((one.result.accuracy for one in found if one.result.scheme == FLOAT32), None)
+    units = [one for one in found if one.result.scheme != FLOAT32]
+    table = Table.of(title, [_cells(one, baseline) for one in found])
+    notes = [
+        f"Loss scale: {config.loss_scale}. One seed: differences of a point or two may be chance.",
+        "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
+        *(f"{one.result.scheme}: {one.result.diverged}" for one in units if one.result.diverged),
+    ]
+    data = {"trainings": [one.json() for one in found], "settings": config.settings}
+    return Result("mac sweep", title, [table], notes, _figures(units, baseline, title), data)
+
+
+def _cells(one: TrainedUnit, baseline: float | None) -> dict[Column, Value]:
+    result = one.result
+    behind = None if baseline is None or result.accuracy is None else 100 * (result.accuracy - baseline)
+    shares = {event: result.share(event) for event in EVENTS}
+    return {
+        Column("unit"): result.scheme,
+        Column("accuracy", format=".2%"): result.accuracy,
+        Column("against float32", "points", "+.2f"): behind if result.scheme != FLOAT32 else None,
+        Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
+        **{Column(event): None if share is None else share_text(share) for event, share in shares.items()},
+        Column("time", "s", ",.1f"): result.seconds,
+        Column("system LUTs"): figure(one.system),
+        Column("pJ/MAC"): None if one.spent is None else f"{one.spent.total:.3g}{MARKS[one.spent.kind]}",
+    }
+
+
+def _figures(units: Sequence[TrainedUnit], baseline: float | None, title: str) -> list[Figure]:
+    """Accuracy over LUTs, the units numbered by their LUTs; nothing where no unit has both."""
+    points = [
+        (one.system.luts, one.result.accuracy, one.result)
+        for one in units if one.system is not None and one.result.accuracy is not None
+    ]  # fmt: skip
+    if not points:
+        return []
+    points.sort(key=lambda point: point[0])
+    places, reached = [luts for luts, _, _ in points], [accuracy for _, accuracy, _ in points]
+    numbers = [str(number) for number in range(1, len(points) + 1)]
+    series = [
+        Series("MAC units", list(reached), at=places, hollow=[bool(result.diverged) for _, _, result in points]),
+        Series("", list(reached), "spans", places, low=list(reached), texts=numbers),
+    ]
+    panel = Panel(
+        "", "accuracy on the test images", series, "LUTs of a system of 64 units", points=True, level=baseline,
+        level_label="float32", rings="diverged" if any(result.diverged for _, _, result in points) else "",
+    )  # fmt: skip
+    key = [f"{number}  {result.scheme}" for number, (_, _, result) in zip(numbers, points, strict=True)]
+    return [Figure("accuracy", f"Accuracy over area: {title}", [panel], key=key)]

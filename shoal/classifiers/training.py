@@ -1,0 +1,409 @@
+"""The training of a classifier in a scheme, in a run folder: resumed anywhere with bit-identical results."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.flop_counter import FlopCounterMode
+
+from shoal.classifiers.config import FLOAT32, ClassifierConfig
+from shoal.classifiers.data import ImageData, load_data
+from shoal.classifiers.data.batches import TrainingBatches, in_order
+from shoal.classifiers.models import make_model
+from shoal.classifiers.observer import Observer
+from shoal.classifiers.result import ClassifierResult, finished_classifier
+from shoal.errors import Diverged, UserError, counted
+from shoal.numerics import LowPrecision, low_precision
+from shoal.numerics.schemes.run import LayerCounts
+from shoal.processors import check_threads, usable_processors
+from shoal.seeding import stream_seed
+from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.training.config import CONFIG, read_settings
+from shoal.training.interrupt import Interrupt
+from shoal.training.result import result_json
+from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_folder
+from shoal.training.setup import PRODUCTS_PER_THREAD, check_kept, set_torch_threads
+from shoal.training.snapshot import as_arrays, as_tensors
+from shoal.training.stored import check_settings
+
+EVALUATED_TOGETHER = 250
+"""Test images per forward pass."""
+EMULATED = 20
+"""An emulated multiplication counts as this many where the number of threads is chosen."""
+
+
+def train_classifier(
+    config: ClassifierConfig, observer: Observer | None = None, resume: bool = False, data: ImageData | None = None
+) -> ClassifierResult:
+    """Train a classifier in a run folder; with `resume`, continue the run in `config.out`.
+
+    A resumed run takes its settings from its folder; settings of `config` that are not defaults must be the same.
+    A finished run is returned unchanged. A training that diverges raises `TrainingDiverged`, a
+    `UserError`; its last checkpoint stays.
+
+    Args:
+        config: the settings.
+        observer: shows the progress.
+        resume: continue from the newest checkpoint.
+        data: the images, if they have already been read or are the caller's own.
+
+    """
+    observer = observer or Observer()
+    config = config.checked()
+    if not resume:
+        if config.out is not None:
+            check_free(Path(config.out))
+        training = ClassifierTraining(config, data)
+        with new_folder(config.out, f"{config.model}-{config.data}-seed{config.seed}") as folder:
+            return _carry_out(training, folder, None, observer)
+    if config.out is None:
+        raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
+    stored = read_settings(Path(config.out), ClassifierConfig)
+    with RunFolder(Path(config.out)) as folder:
+        default = ClassifierConfig()
+        asked = {name: value for name, value in vars(config).items() if value != getattr(default, name)}
+        check_kept(asked, stored, folder.path)
+        config = dataclasses.replace(stored, out=config.out, threads=config.threads or stored.threads)
+        checkpoint = folder.checkpoints.load(observer.tell)
+        check_settings(config, folder.path, checkpoint)
+        if (result := finished_classifier(folder.path, checkpoint)) is not None:
+            observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
+            return result
+        training = ClassifierTraining(config, data)
+        if checkpoint is None:
+            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
+        return _carry_out(training, folder, checkpoint, observer)
+
+
+def _carry_out(
+    training: "ClassifierTraining", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
+) -> ClassifierResult:
+    """Start or resume, and run to the end or to the first signal."""
+    config = training.config
+    with Interrupt() as interrupt, training.random():
+        if checkpoint is not None:
+            training.load(checkpoint, observer)
+            if damage := training.log_mark.damage(folder.path):
+                observer.tell(damage)
+        folder.write(CONFIG, config.to_json())
+        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.step, counter="step")
+        training.log_mark = log.mark
+        observer.begin(config, folder.path, training.step, training.steps)
+        try:
+            training.run(folder, log, observer, interrupt)
+        except Exception:
+            if training.step == 0:  # not even one step is possible
+                folder.discard(log)
+            raise
+        finally:
+            log.close()
+            observer.end()
+    result = training.result(folder.path, interrupt.signal if training.step < training.steps else None)
+    if result.finished:
+        folder.write(RESULT, result_json(result))
+        folder.checkpoints.keep_newest()
+    return result
+
+
+class TrainingDiverged(Diverged):
+    """A training has diverged: how, where and which checkpoint is left, in one sentence; and its results so far."""
+
+    def __init__(self, sentence: str, result: ClassifierResult) -> None:
+        super().__init__(sentence)
+        self.result = result
+
+
+class ClassifierTraining:
+    """A training in memory: model, optimizer, scheme and data, and how far it is."""
+
+    def __init__(self, config: ClassifierConfig, data: ImageData | None = None) -> None:
+        self.config = config
+        data = load_data(config.data) if data is None else data.checked("The given data")
+        self.data = data.first(config.train_images, config.test_images)
+        if config.batch > len(self.data.train):
+            raise UserError(
+                f"--batch is {config.batch:,}, but there are only {counted(len(self.data.train), 'training image')}."
+            )
+        self.batches = TrainingBatches(self.data, config.batch, config.seed, config.augment)
+        self.steps = config.epochs * self.batches.per_epoch
+        shape = (self.data.channels, self.data.side)
+        self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
+        use_threads(config, self.model, self.data)
+        self.optimizer = make_optimizer(config, self.model)
+        self.precision = low_precision(
+            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
+        )
+        self.step = self.saved = 0
+        self.seconds = 0.0  # before this process took over
+        self._since = time.perf_counter()
+        self.epoch_loss = self.line_loss = 0.0  # sums over the steps of this epoch, and since the last line
+        self.line_steps = 0
+        self.recent_loss = math.nan
+        self.measured: dict[str, float] = {}  # of the last finished epoch
+        self.best: float | None = None
+        self.log_mark = LogMark()
+        self._state = torch.Generator().manual_seed(stream_seed(config.seed, "dropout")).get_state()
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs."""
+        return self.step // self.batches.per_epoch
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the test images, after the last finished epoch."""
+        return self.measured.get("accuracy")
+
+    @contextmanager
+    def random(self) -> Iterator[None]:
+        """Torch's global generator, which only dropout uses, belongs to the training in this block."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._state)
+            yield
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
+        """Train until all steps are done or a signal arrives; either way the last state is saved."""
+        every = self.config.checkpoint_every
+        self._since = time.perf_counter()
+        try:
+            while self.step < self.steps and interrupt.signal is None:
+                self.take_step()
+                if self.step % self.batches.per_epoch == 0:
+                    self.finish_epoch()
+                    self.write_log(log, self.measured)
+                elif self.step % self.config.log_every == 0:
+                    self.write_log(log, {})
+                observer.advance(self)
+                if every and self.step % every == 0 and self.step < self.steps:
+                    self.save(folder, log)
+        except Diverged as how:
+            sentence = f"{str(how).rstrip('.')}, at {self._place()}: training has diverged; {self._kept(folder)}."
+            result = dataclasses.replace(self.result(folder.path, None), diverged=sentence)
+            raise TrainingDiverged(sentence, result) from None
+        self.save(folder, log)
+
+    def take_step(self) -> None:
+        """One update on one mini-batch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.first_rate * rate(self.config.schedule, self.step / self.steps)
+        images, labels = self.batches[self.step]
+        self.model.train()
+        with self.precision:
+            loss = F.cross_entropy(self.model(images), labels)
+        self.precision.step(loss)
+        self.step += 1
+        self.recent_loss = loss.item()
+        self.epoch_loss += self.recent_loss
+        self.line_loss += self.recent_loss
+        self.line_steps += 1
+
+    def finish_epoch(self) -> None:
+        """Measure the accuracy on the test images."""
+        self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
+        self.epoch_loss = 0.0
+        self.best = max(self.measured["accuracy"], -1.0 if self.best is None else self.best)
+
+    def evaluate(self) -> dict[str, float]:
+        """Accuracy and mean loss on the test images, in the scheme; it leaves no trace in the training.
+
+        Averaged weights, where the scheme has them, are used with batch-norm statistics of their own.
+        """
+        right, loss = 0, 0.0
+        with self.precision.evaluating(), self._fitting_norms():
+            self.model.eval()
+            for images, labels in in_order(self.data, self.data.test, EVALUATED_TOGETHER):
+                logits: Tensor = self.model(images)
+                right += int((logits.argmax(1) == labels).sum())
+                loss += F.cross_entropy(logits, labels, reduction="sum").item()
+        count = len(self.data.test)
+        return {"accuracy": right / count, "test_loss": loss / count}
+
+    @contextmanager
+    def _fitting_norms(self) -> Iterator[None]:
+        """In it, batch norms have the statistics that the training images have with the averaged weights."""
+        buffers = dict(self.model.named_buffers())
+        if not (self.precision.averages and buffers):
+            yield
+            return
+        before = {name: value.clone() for name, value in buffers.items()}
+        images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
+        update_bn(images, self.model)
+        yield
+        for name, value in buffers.items():
+            value.copy_(before[name])
+
+    def _place(self) -> str:
+        return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"
+
+    def _kept(self, folder: RunFolder) -> str:
+        if not self.saved:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
+
+    # ---- what is written -------------------------------------------------------------------------------------------
+
+    def write_log(self, log: MetricsLog, measured: dict[str, float]) -> None:
+        """One line: the mean loss since the last one, loss scale and counts; accuracy at the end of an epoch."""
+        passed = self.total_seconds()
+        line: dict[str, Any] = {"step": self.step, "epoch": self.step / self.batches.per_epoch}
+        line |= {"loss": self.line_loss / self.line_steps, "learning_rate": self.optimizer.param_groups[0]["lr"]}
+        log.add(line | measured | self.precision.figures() | {"seconds": passed})
+        self.log_mark = log.mark
+        self.line_loss, self.line_steps = 0.0, 0
+
+    def total_seconds(self) -> float:
+        """Seconds of training so far, in all processes that worked on it."""
+        return self.seconds + time.perf_counter() - self._since
+
+    def result(self, path: Path, signal: int | None) -> ClassifierResult:
+        """The results so far."""
+        return ClassifierResult(
+            run=str(path),
+            finished=self.step == self.steps,
+            scheme=self.config.scheme,
+            epochs=self.epoch,
+            steps=self.step,
+            accuracy=self.accuracy,
+            best_accuracy=self.best,
+            test_loss=self.measured.get("test_loss"),
+            train_loss=self.measured.get("train_loss"),
+            seconds=self.total_seconds(),
+            figures=self.precision.figures(),
+            layers=layer_counts(self.model, self.precision),
+            coverage=str(self.precision.coverage()),
+            signal=signal,
+        )
+
+    def save(self, folder: RunFolder, log: MetricsLog) -> None:
+        """Save a checkpoint, named by its step."""
+        log.sync()  # the checkpoint records the log's length
+        optimizer, settings = packed_optimizer(self.optimizer)
+        parts: dict[str, Arrays] = {
+            "weights": as_arrays(self.model.state_dict()),
+            "optimizer": as_arrays(optimizer),
+            "precision": as_arrays(self.precision.state()),
+            "random": as_arrays({"torch": torch.get_rng_state()}),
+        }
+        meta = {
+            "optimizer": settings,
+            "measured": self.measured,
+            "best": self.best,
+            "epoch_loss": self.epoch_loss,
+            "line_loss": self.line_loss,
+            "line_steps": self.line_steps,
+            "recent_loss": self.recent_loss,
+            "log": self.log_mark,
+            "seconds": self.total_seconds(),
+            "threads": torch.get_num_threads(),
+            "data": self.data.sha256,
+            "settings": self.config.settings,
+        }
+        folder.checkpoints.save(self.step, parts, meta)
+        self.saved = self.step
+
+    def load(self, checkpoint: Checkpoint, observer: Observer) -> None:
+        """Continue from a checkpoint; the data must be the same."""
+        meta, parts = checkpoint.meta, checkpoint.parts
+        if meta["data"] != self.data.sha256:
+            raise UserError(
+                f"--data {self.config.data} has changed since the run in '{checkpoint.path.parent.parent}' was started."
+            )
+        if meta["threads"] != torch.get_num_threads():
+            observer.tell(
+                f"The run was trained with --threads {meta['threads']}, now it has {torch.get_num_threads()}: "
+                "results will not be bit-identical."
+            )
+        self.model.load_state_dict(as_tensors(parts["weights"]))
+        load_optimizer(self.optimizer, as_tensors(parts["optimizer"]), meta["optimizer"])
+        self.precision.load_state(as_tensors(parts["precision"]))
+        torch.set_rng_state(as_tensors(parts["random"])["torch"])
+        self.step = self.saved = checkpoint.episode
+        self.measured, self.best = dict(meta["measured"]), meta["best"]
+        for name in ("epoch_loss", "line_loss", "line_steps", "recent_loss", "seconds"):
+            setattr(self, name, meta[name])
+        self.log_mark = LogMark(*meta["log"])
+
+
+def rate(schedule: str, done: float) -> float:
+    """The learning rate after this share of the training, as a multiple of the first one."""
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    if schedule == "step":
+        return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
+    return 1.0
+
+
+def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of this name, as torch has it."""
+    rate, decay = config.first_rate, config.decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), rate, config.momentum, weight_decay=decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(model.parameters(), rate, weight_decay=decay)
+
+
+def packed_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """An optimizer's state: tensors named `parameter.key`, and plain values by parameter and key."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for number, held in optimizer.state_dict()["state"].items():
+        values[str(number)] = {}
+        for key, value in held.items():
+            if isinstance(value, Tensor):
+                tensors[f"{number}.{key}"] = value
+            else:
+                values[str(number)][key] = value
+    return tensors, values
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
+) -> None:
+    """The inverse of `packed_optimizer`."""
+    state: dict[int, dict[str, Any]] = {int(number): dict(held) for number, held in values.items()}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        state[int(number)][key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def layer_counts(model: nn.Module, precision: LowPrecision) -> list[dict[str, Any]]:
+    """Counts by layer and role as plain values, in the order of the model; what is no parameter's comes last."""
+    parameters = [name for name, _ in model.named_parameters()]
+
+    def place(counts: LayerCounts) -> tuple[int, str, str]:
+        layer = counts.layer
+        own = (number for number, name in enumerate(parameters) if layer and f"{name}.".startswith(f"{layer}."))
+        return next(own, len(parameters)), layer, counts.role
+
+    return [counts._asdict() for counts in sorted(precision.by_layer(), key=place)]
+
+
+def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> None:
+    """Set torch's threads, which emulated products use, too: as configured, or by the size of a step."""
+    count = config.threads
+    if count is None:
+        work = step_products(model, data, config.batch) * (1 if config.scheme == FLOAT32 else EMULATED)
+        count = max(1, min(usable_processors(), work // PRODUCTS_PER_THREAD))
+    check_threads(count)
+    set_torch_threads(count)
+
+
+def step_products(model: nn.Module, data: ImageData, batch: int) -> int:
+    """Multiplications of a step: forward, and about twice as many backward."""
+    was_training = model.training
+    model.eval()  # leaves batch-norm statistics alone
+    with FlopCounterMode(display=False) as counter:  # with gradients: attention's fast path would not be counted
+        model(torch.zeros(1, data.channels, data.side, data.side))
+    model.train(was_training)
+    return 3 * batch * int(counter.get_total_flops()) // 2

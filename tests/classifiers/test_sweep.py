@@ -1,0 +1,34 @@
+"""Trainings through MAC units beside their cost."""
+
+import pytest
+
+from shoal.classifiers import training
+from shoal.classifiers.sweep import train_units, training_result
+from shoal.errors import UserError
+from tests.classifiers.helpers import tiny
+
+UNITS = ("E5M2:5+E6M5", "Q4.4+E6M5", "E5M2:5+Q8.13")
+
+
+def test_accuracy_over_area(tmp_path, monkeypatch):
+    config = tiny(tmp_path / "all", epochs=1, train_images=32)
+    found = train_units(UNITS, config)
+    assert [one.result.scheme for one in found] == [*UNITS, "float32"]
+    assert found[0].system.luts == 42_640 and found[1].system is None
+    result = training_result(found, config)
+    rows = result.tables[0].records()
+    assert rows[0]["system LUTs"] == "42,640" and rows[1]["system LUTs"] == "–" and rows[3]["pJ/MAC"] is None
+    assert result.data["trainings"][0]["accuracy"] == rows[0]["accuracy"] == found[0].result.accuracy
+    panel = result.figures[0].panels[0]
+    assert panel.series[0].at == [42_640, 43_471] and panel.level == found[-1].result.accuracy
+    assert result.figures[0].key == ["1  E5M2:5+E6M5", "2  E5M2:5+Q8.13"]
+
+    monkeypatch.setattr(training, "ClassifierTraining", None)  # nothing is trained again
+    assert train_units(UNITS, config) == found
+    with pytest.raises(UserError, match="holds another sweep"):
+        train_units(UNITS[:1], config)
+
+
+def test_no_units():
+    with pytest.raises(UserError, match="at least one MAC unit"):
+        train_units((), tiny())
