@@ -59,9 +59,15 @@ class Operand:
     Lines are the rows of the first operand or the columns of the second; products are summed over steps.
     """
 
-    def __init__(self, numbers: Tensor, batch: Axes, lines: Axes, steps: Axes, first: int = 0) -> None:
-        """`numbers` is flat and contiguous, `first` the place of the first number."""
-        self.numbers, self.axes, self.first = numbers, (batch, lines, steps), first
+    def __init__(
+        self, numbers: Tensor, batch: Axes, lines: Axes, steps: Axes, first: int = 0, copies: str = "lines"
+    ) -> None:
+        """`numbers` is flat and contiguous, `first` the place of the first number.
+
+        `copies`: whether a copy is made line by line or step by step, on which the last bits of torch's own products
+        depend; `windows` and `windows by steps` are always copied.
+        """
+        self.numbers, self.axes, self.first, self.copies = numbers, (batch, lines, steps), first, copies
         self.shape = tuple(math.prod(length for length, _ in axes) for axes in self.axes)
 
     @staticmethod
@@ -72,7 +78,7 @@ class Operand:
 
     def change(self, change: Callable[[Tensor], Tensor]) -> "Operand":
         """The same with other numbers."""
-        return Operand(change(self.numbers), *self.axes, self.first)
+        return Operand(change(self.numbers), *self.axes, self.first, self.copies)
 
     def view(self, dtype: type) -> View:
         """For the compiled loops."""
@@ -83,18 +89,24 @@ class Operand:
     def matrices(self) -> Tensor:
         """As a tensor (batch or 1, lines, steps); copied only if strides cannot express it."""
         merged = [_merged(axes) for axes in self.axes]
-        if all(len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged):
+        if not self.copies.startswith("windows") and all(
+            len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged
+        ):
             pairs = [axes[0] if axes else (1, 0) for axes in merged]
             first = self.numbers.storage_offset() + self.first
             return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], first)
         view = self.view(np.float32 if self.numbers.dtype == torch.float32 else np.float64)
-        taken = np.empty((self.shape[0] * self.shape[1], self.shape[2]), view.numbers.dtype)
+        by_steps = self.copies.endswith("steps")
+        if by_steps:
+            view = View(view.numbers, view.batch, view.steps, view.lines)
+        taken = np.empty((view.batch.size * view.lines.size, view.steps.size), view.numbers.dtype)
 
         def work(begin: int, end: int) -> int:
             return int(panels.take(view, taken, (begin, end)))
 
         share_out(work, len(taken), torch.get_num_threads() if taken.size > ALONE_COPYING else 1)
-        return torch.from_numpy(taken).reshape(self.shape)
+        made = torch.from_numpy(taken).reshape(view.batch.size, view.lines.size, view.steps.size)
+        return made.mT if by_steps else made
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
