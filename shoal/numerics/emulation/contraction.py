@@ -57,8 +57,10 @@ Strided = tuple[Tensor, int, dict[str, int]]
 """Flat memory, the place of the first number in it, and the stride of each letter."""
 
 
-def contract_axes(multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str) -> Tensor:
-    """X·Y with any strides; the sum runs over its letters in this order."""
+def contract_axes(
+    multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str, copies: str = "lines"
+) -> Tensor:
+    """X·Y with any strides; the sum runs over its letters in this order. `copies`: how X is copied if it must be."""
     of_x, of_y = x[2], y[2]
     batch = [axis for axis in zs if axis in of_x and axis in of_y]
     rows = [axis for axis in zs if axis not in of_y]
@@ -70,8 +72,8 @@ def contract_axes(multiply: Multiply, x: Strided, y: Strided, size: dict[str, in
     def axes(letters: list[str], strides: dict[str, int]) -> Axes:
         return tuple((size[axis], strides[axis]) for axis in letters)
 
-    first = Operand(x[0], axes(batch, of_x), axes(rows, of_x), axes(inner, of_x), x[1])
-    second = Operand(y[0], axes(batch, of_y), axes(columns, of_y), axes(inner, of_y), y[1])
+    first = Operand(x[0], axes(batch, of_x), axes(rows, of_x), axes(inner, of_x), x[1], copies)
+    second = Operand(y[0], axes(batch, of_y), axes(columns, of_y), axes(inner, of_y), y[1], "steps")
     return multiply(first, second, (axes(batch, of_z), axes(rows, of_z), axes(columns, of_z))).reshape(shape)
 
 

@@ -167,4 +167,4 @@ def _flipped(kernel: Strided, size: dict[str, int]) -> Strided:
 def _through(multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str) -> Tensor:
     """`contract_axes`, hidden from all modes."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return contract_axes(multiply, x, y, size, order, zs)
+        return contract_axes(multiply, x, y, size, order, zs, "windows by steps" if zs == KERNEL else "windows")

@@ -54,8 +54,9 @@ class Layout(NamedTuple):
     """Products per chunk; 0 if the order is not chunked."""
     strict: int
     """Whether sums that exceed the range must be recomputed."""
-    packed: int
-    """Whether the panels have been packed before."""
+    first_panel: int
+    """The panels that have been packed."""
+    last_panel: int
     chance_before: int
     """Keys of the outputs' random words."""
     chance_between: int
@@ -63,36 +64,36 @@ class Layout(NamedTuple):
     """0 if rounding is not stochastic."""
 
 
+class Scratch(NamedTuple):
+    """A thread's own memory, besides that of the tile's arguments."""
+
+    tile: NDArray[Any]
+    rows: NDArray[np.int64]
+    stack: NDArray[Any]
+    """Of a tree, a tile for each level."""
+    keys: NDArray[np.uint32]
+    counts: NDArray[np.int32]
+
+
+SIZES = (0, 8, 8, 0, 0, 0, 0, 0, 4, 4, 4)
+"""Bytes of the elements of the arrays that a tile takes; 0: those of its numbers."""
+
+
 @intrinsic
-def _call_tile(
-    _typing: Any,
-    address: Any,
-    a: Any,
-    rows: Any,
-    steps: Any,
-    b: Any,
-    c: Any,
-    other: Any,
-    floats: Any,
-    ints: Any,
-    words: Any,
-    keys: Any,
-    counts: Any,
-    starts: Any,
-    count: Any,
-    last: Any,
-) -> Any:
-    """Call the tile at an address with a, rows, steps, b, c, other, words, keys and counts from `starts` on."""
-    arrays = (a, rows, steps, b, c, other, floats, ints, words, keys, counts)
-    signature = types.int64(address, *arrays, starts, count, last)
+def _call_tile(_typing: Any, address: Any, arrays: Any, starts: Any, size: Any, count: Any, last: Any) -> Any:
+    """Call the tile at an address with the arrays at these addresses, from `starts` on; numbers have `size` bytes."""
+    signature = types.int64(address, arrays, starts, size, count, last)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        data = [context.make_array(t)(context, builder, v).data for t, v in zip(arrays, arguments[1:12], strict=True)]
-        offsets = cgutils.unpack_tuple(builder, arguments[12])
-        for place, offset in zip((0, 1, 2, 3, 4, 5, 8, 9, 10), offsets, strict=True):
-            data[place] = builder.gep(data[place], [offset])
-        word, shift = (builder.trunc(v, ir.IntType(32)) for v in cgutils.unpack_tuple(builder, arguments[14]))
-        values = [*data, arguments[13], word, shift]
+        addresses = context.make_array(arrays)(context, builder, arguments[1]).data
+        values = []
+        for n, start in enumerate(cgutils.unpack_tuple(builder, arguments[2])):
+            bytes_each = ir.Constant(ir.IntType(64), SIZES[n]) if SIZES[n] else arguments[3]
+            own = builder.load(builder.gep(addresses, [ir.Constant(ir.IntType(64), n)]))
+            place = builder.add(own, builder.mul(start, bytes_each))
+            values.append(builder.inttoptr(place, ir.IntType(8).as_pointer()))
+        word, shift = (builder.trunc(v, ir.IntType(32)) for v in cgutils.unpack_tuple(builder, arguments[5]))
+        values += [arguments[4], word, shift]
         function = ir.FunctionType(ir.IntType(64), [value.type for value in values])
         return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), values)
 
@@ -174,52 +175,54 @@ def pack_panel(b: View, n: int, panel: int, scale: float, out: NDArray[Any], sta
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack(b: View, scale: float, out: NDArray[Any], share: tuple[int, int]) -> int:
-    """Panels share[0] to share[1] of all matrices."""
-    panels = -(-b.lines.size // COLUMNS)
+def pack(b: View, panels: tuple[int, int], scale: float, out: NDArray[Any], share: tuple[int, int]) -> int:
+    """Of the panels panels[0] to panels[1] of all matrices, those from share[0] to share[1]."""
+    each = panels[1] - panels[0]
     for item in range(share[0], share[1]):
-        pack_panel(b, item // panels, item % panels, scale, out, item * (b.steps.size + 1) * COLUMNS)
+        pack_panel(b, item // each, panels[0] + item % each, scale, out, item * (b.steps.size + 1) * COLUMNS)
     return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _groups(address: int, kind: int, height: int, arrays: Any, starts: Any, count: int, last: Any) -> int:
-    """The tile, group by group."""
-    a, rows, steps, b, c, other, floats, ints, words, keys, counts = arrays
-    group_height, group_width = group_of(kind)
-    for i in range(0, min(ROWS, height), group_height):
-        for j in range(0, COLUMNS, group_width):
+def _groups(call: Any, arrays: Any, starts: Any, count: int, last: Any) -> int:
+    """The tile, group by group; `call` is (address, kind, size of a number, rows)."""
+    height, width = group_of(call[1])
+    for i in range(0, min(ROWS, call[3]), height):
+        for j in range(0, COLUMNS, width):
             at = i * COLUMNS + j
-            call_tile(
-                address, a, rows, steps, b, c, other, floats, ints, words, keys, counts,
-                (starts[0], i, starts[1], starts[2] + j, at, starts[3] + at, starts[4], at, at), count, last,
-            )  # fmt: skip
+            places = (starts[0], i, starts[1], starts[2] + j, at, starts[3] + at, 0, 0, starts[4], at, at)
+            call_tile(call[0], arrays, places, call[2], count, last)
     return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _tree(address: int, kind: int, height: int, arrays: Any, starts: Any, depth: int) -> int:
+def _tree(call: Any, arrays: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDArray[Any]) -> int:
     """Sums in a tree: nodes wait for their sibling, one per level, like the digits of a binary counter."""
-    tile, stack = arrays[4], arrays[5]
-    nothing = (0, 0)
     k = 0
-    while k < depth:
-        size, level, index = (SUBTREE, 3, k // SUBTREE) if k + SUBTREE <= depth else (1, 0, k)
-        _groups(address, kind, height, arrays, (starts[0], k, starts[2] + k * COLUMNS, 0, 0), size, nothing)
-        while index & 1:
-            _groups(address, kind, height, arrays, (starts[0], k, starts[2], level * TILE, 0), 0, nothing)
+    found = False
+    while k < depth or not found:
+        if k < depth:
+            size, level, index = (SUBTREE, 3, k // SUBTREE) if k + SUBTREE <= depth else (1, 0, k)
+            _groups(call, arrays, (a, k, b + k * COLUMNS, 0, 0), size, (0, 0))
+            k += size
+        else:  # the nodes that still wait are added up, the youngest first
+            level, index, found = 0, depth, True
+            while index & 1 == 0:
+                level += 1
+                index >>= 1
+            for at in range(TILE):
+                tile[at] = stack[level * TILE + at]
             level += 1
             index >>= 1
-        stack[level * TILE : (level + 1) * TILE] = tile
-        k += size
-    found = False
-    for level in range(LEVELS):
-        if (depth >> level) & 1:
-            if found:
-                _groups(address, kind, height, arrays, (starts[0], 0, starts[2], level * TILE, 0), 0, nothing)
-            else:
-                tile[:] = stack[level * TILE : (level + 1) * TILE]
-                found = True
+        while index:
+            if index & 1:
+                _groups(call, arrays, (a, 0, b, level * TILE, 0), 0, (0, 0))
+            elif not found:
+                break
+            level += 1
+            index >>= 1
+        for at in range(TILE):
+            stack[level * TILE + at] = tile[at]
     return 0
 
 
@@ -230,12 +233,11 @@ def multiply(
     a: View,
     b: View,
     c: View,
-    packed: NDArray[Any],
     scale: float,
     layout: Layout,
     share: tuple[int, int],
-    floats: NDArray[Any],
-    ints: NDArray[Any],
+    arrays: NDArray[np.int64],
+    scratch: Scratch,
     words: NDArray[np.uint32],
     bad_rows: NDArray[np.bool_],
     bad_columns: NDArray[np.bool_],
@@ -248,30 +250,23 @@ def multiply(
     c's lines are its rows, its steps its columns. Rows and columns that are not finite are marked in `bad_rows` and
     `bad_columns` (empty if there are none). Other outputs that must be recomputed are marked in `again`; `totals`
     counts the rest: how often sums exceeded the range, and how often something vanished. `words` are the random words
-    of the steps, then of the chunks.
+    of the steps, then of the chunks. `arrays` are the addresses of what a tile takes (`make_tile`).
     """
     height, width, depth = a.lines.size, b.lines.size, a.steps.size
-    panels = -(-width // COLUMNS)
+    panels = layout.last_panel - layout.first_panel
     steps = layout.chunk if layout.chunk else depth
-    own = packed if layout.packed else np.empty((depth + 1) * COLUMNS, a.numbers.dtype)
-    tile, rows = np.zeros(TILE, a.numbers.dtype), np.empty(ROWS, np.int64)
-    other = np.empty(LEVELS * TILE if kind & TREE else TILE, a.numbers.dtype)
-    keys, counts = np.zeros(TILE, np.uint32), np.zeros(3 * TILE, np.int32)
-    arrays = (a.numbers, rows, a.steps, own, tile, other, floats, ints, words, keys, counts)
+    tile, rows, stack, keys, counts = scratch
     counted, native = kind & (COUNT | ROUND) != 0, kind // MODE == NATIVE and kind & FREE == 0
     before, between = np.uint32(layout.chance_before), np.uint32(layout.chance_between)
     row_blocks, column_blocks = -(-height // layout.row_block), -(-panels // layout.column_block)
     for item in range(share[0], share[1]):
         n, rest = item // (row_blocks * column_blocks), item % (row_blocks * column_blocks)
-        first_row, first_panel = rest // column_blocks * layout.row_block, rest % column_blocks * layout.column_block
+        first_row, first = rest // column_blocks * layout.row_block, rest % column_blocks * layout.column_block
         source, second = n if a.batch.size > 1 else 0, n if b.batch.size > 1 else 0
-        for panel in range(first_panel, min(panels, first_panel + layout.column_block)):
-            left = panel * COLUMNS
+        for panel in range(first, min(panels, first + layout.column_block)):
+            left = (layout.first_panel + panel) * COLUMNS
             across = min(COLUMNS, width - left)
             start_b = (second * panels + panel) * (depth + 1) * COLUMNS
-            if not layout.packed:
-                pack_panel(b, second, panel, scale, own, 0)
-                start_b = 0
             together = across == COLUMNS
             for j in range(1, across):
                 together &= c.steps[left + j] == c.steps[left] + j
@@ -284,18 +279,20 @@ def multiply(
                         for j in range(across):
                             index = (n * height + top + i) * width + left + j
                             keys[i * COLUMNS + j] = random_word(np.uint32(index), before, between)
+                call = (address, kind, tile.itemsize, down)
                 if kind & TREE:
-                    _tree(address, kind, down, arrays, (a.batch[source], 0, start_b, 0, 0), depth)
+                    _tree(call, arrays, a.batch[source], start_b, depth, tile, stack)
                 else:
                     if layout.chunk:
-                        tile[:] = 0
+                        for at in range(TILE):
+                            tile[at] = 0
                     for k in range(0, depth, steps):
                         final, shift = np.int64(0), 0
                         if layout.chunk and layout.random_bits > 0:
                             final = np.int64(words[-(-depth // 2) + k // steps])
                             shift = (16 if (depth + k // steps) & 1 else 32) - layout.random_bits
                         starts = (a.batch[source], k, start_b + k * COLUMNS, 0, k // 2)
-                        _groups(address, kind, down, arrays, starts, min(depth, k + steps) - k, (final, shift))
+                        _groups(call, arrays, starts, min(depth, k + steps) - k, (final, shift))
                 for i in range(down):
                     to = c.batch[n] + c.lines[top + i]
                     if together:
@@ -329,7 +326,8 @@ def multiply(
                             if not wrong:
                                 totals[0] += beyond
                                 totals[1] += vanished
-                    counts[:] = 0
+                    for at in range(3 * TILE):
+                        counts[at] = 0
     return 0
 
 

@@ -7,7 +7,7 @@ infinity) are recomputed by the loops in float64.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from shoal.numerics.mac import kernels, panels
 from shoal.numerics.mac.lanes import COLUMNS
-from shoal.numerics.mac.panels import Layout, View
+from shoal.numerics.mac.panels import Layout, Scratch, View
 from shoal.numerics.mac.plan import mac_plan
-from shoal.numerics.mac.tile_kernels import ROWS
+from shoal.numerics.mac.tile_kernels import ROWS, TREE
 from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known, tile
 from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
@@ -35,9 +35,9 @@ ALONE_COPYING = 2**16
 ALONE_READING = 2**20
 """Up to this many numbers one thread reads faster than two."""
 ROW_BLOCK = 128
-"""Rows per work item, where all columns are packed beforehand."""
+"""Rows per work item, at most."""
 PACKED = 2**22
-"""Up to this many numbers, columns are packed beforehand."""
+"""Numbers that are packed at a time, if one panel of columns is not more."""
 PIECES = 8
 """Work items per thread, at least, if there are enough rows and columns."""
 REMEMBERED = 2**17
@@ -59,9 +59,15 @@ class Operand:
     Lines are the rows of the first operand or the columns of the second; products are summed over steps.
     """
 
-    def __init__(self, numbers: Tensor, batch: Axes, lines: Axes, steps: Axes, first: int = 0) -> None:
-        """`numbers` is flat and contiguous, `first` the place of the first number."""
-        self.numbers, self.axes, self.first = numbers, (batch, lines, steps), first
+    def __init__(
+        self, numbers: Tensor, batch: Axes, lines: Axes, steps: Axes, first: int = 0, copies: str = "lines"
+    ) -> None:
+        """`numbers` is flat and contiguous, `first` the place of the first number.
+
+        `copies`: whether a copy is made line by line or step by step, on which the last bits of torch's own products
+        depend; `windows` and `windows by steps` are always copied.
+        """
+        self.numbers, self.axes, self.first, self.copies = numbers, (batch, lines, steps), first, copies
         self.shape = tuple(math.prod(length for length, _ in axes) for axes in self.axes)
 
     @staticmethod
@@ -72,7 +78,7 @@ class Operand:
 
     def change(self, change: Callable[[Tensor], Tensor]) -> "Operand":
         """The same with other numbers."""
-        return Operand(change(self.numbers), *self.axes, self.first)
+        return Operand(change(self.numbers), *self.axes, self.first, self.copies)
 
     def view(self, dtype: type) -> View:
         """For the compiled loops."""
@@ -83,18 +89,24 @@ class Operand:
     def matrices(self) -> Tensor:
         """As a tensor (batch or 1, lines, steps); copied only if strides cannot express it."""
         merged = [_merged(axes) for axes in self.axes]
-        if all(len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged):
+        if not self.copies.startswith("windows") and all(
+            len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged
+        ):
             pairs = [axes[0] if axes else (1, 0) for axes in merged]
             first = self.numbers.storage_offset() + self.first
             return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], first)
         view = self.view(np.float32 if self.numbers.dtype == torch.float32 else np.float64)
-        taken = np.empty((self.shape[0] * self.shape[1], self.shape[2]), view.numbers.dtype)
+        by_steps = self.copies.endswith("steps")
+        if by_steps:
+            view = View(view.numbers, view.batch, view.steps, view.lines)
+        taken = np.empty((view.batch.size * view.lines.size, view.steps.size), view.numbers.dtype)
 
         def work(begin: int, end: int) -> int:
             return int(panels.take(view, taken, (begin, end)))
 
         share_out(work, len(taken), torch.get_num_threads() if taken.size > ALONE_COPYING else 1)
-        return torch.from_numpy(taken).reshape(self.shape)
+        made = torch.from_numpy(taken).reshape(view.batch.size, view.lines.size, view.steps.size)
+        return made.mT if by_steps else made
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
@@ -283,58 +295,73 @@ class Product:
         batch, rows, columns = (offsets(axes) for axes in self.place)
         c = View(result, batch, rows, columns)
         scale = chosen.dtype(chosen.scale)
-        column_panels = -(-self.columns // COLUMNS)
-        all_panels = b.batch.size * column_panels
-        before = all_panels * COLUMNS * self.depth <= PACKED or self.batch * column_panels < 2 * self.threads
-        packed: NDArray[Any] = np.empty(all_panels * (self.depth + 1) * COLUMNS if before else 0, chosen.dtype)
-        layout = self._layout(column_panels, before)
         bad = [np.zeros((view.batch.size, view.lines.size) if not finite else (0, 0), bool) for view in (a, b)]
         if not finite:
             for view, lines in zip((a, b), bad, strict=True):
                 panels.mark(view, lines)
         again = np.zeros((self.batch, self.rows, self.columns) if chosen.marks else (1, 1, 1), bool)
-        words, address, totals = self._words(), tile(chosen.kind).address, []
+        words, address = self._words(), tile(chosen.kind).address
+        totals: list[NDArray[np.int64]] = []
+        column_panels = -(-self.columns // COLUMNS)
+        most = max(1, PACKED // (b.batch.size * (self.depth + 1) * COLUMNS))
+        packed: NDArray[Any] = np.empty(
+            b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS, chosen.dtype
+        )
 
         def pack(begin: int, end: int) -> int:
-            return int(panels.pack(b, scale, packed, (begin, end)))
+            return int(panels.pack(b, block, scale, packed, (begin, end)))
 
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
-            own = np.zeros(2, np.int64)
+            own, scratch = np.zeros(2, np.int64), _scratch(chosen)
+            tile_own, rows_own, stack, keys, seen = scratch
+            taken = (
+                a.numbers,
+                rows_own,
+                a.steps,
+                packed,
+                tile_own,
+                stack,
+                chosen.floats,
+                chosen.ints,
+                words,
+                keys,
+                seen,
+            )
             panels.multiply(
-                address, chosen.kind, a, b, c, packed, scale, layout, (begin, end), chosen.floats, chosen.ints, words,
+                address, chosen.kind, a, b, c, scale, layout, (begin, end), _addresses(taken), scratch, words,
                 bad[0], bad[1], again, own,
             )  # fmt: skip
             totals.append(own)
             return 0
 
-        if before:
-            share_out(pack, all_panels, min(self.threads, all_panels) if packed.size > ALONE_COPYING else 1)
-        pieces = self.batch * -(-self.rows // layout.row_block) * -(-column_panels // layout.column_block)
-        if any(share_out(work, pieces, min(self.threads, pieces))):
-            return None
+        for first in range(0, column_panels, most):
+            block = first, min(column_panels, first + most)
+            layout = self._layout(*block)
+            items = b.batch.size * (block[1] - first)
+            share_out(pack, items, min(self.threads, items) if packed.size > ALONE_COPYING else 1)
+            pieces = self.batch * -(-self.rows // layout.row_block) * -(-(block[1] - first) // layout.column_block)
+            if any(share_out(work, pieces, min(self.threads, pieces))):
+                return None
         counts[[kernels.SATURATED, kernels.UNDERFLOWED]] += np.sum(totals, axis=0)
         if not finite or (chosen.marks and again.any()):
             self._again(c, again if chosen.marks else None, bad, counts)
         return torch.from_numpy(result)
 
-    def _layout(self, column_panels: int, packed: bool) -> Layout:
-        """Work items: all rows of a panel of columns, or, where columns are packed beforehand, a block of rows."""
-        row_block, column_block = self.rows, 1
-        if packed:
-            row_block, column_block = min(ROW_BLOCK, self.rows), column_panels
-            most = self.batch * column_panels * self.rows / (PIECES * self.threads)  # rows of panels per work item
-            while column_block > 1 and row_block * column_block > most:
-                column_block = -(-column_block // 2)
-            if row_block > most:
-                row_block = max(1, int(most))
+    def _layout(self, first_panel: int, last_panel: int) -> Layout:
+        """The work on these panels of columns, in items of similar size."""
+        row_block, column_block = min(ROW_BLOCK, self.rows), last_panel - first_panel
+        most = self.batch * column_block * self.rows / (PIECES * self.threads)  # rows of panels per work item
+        while column_block > 1 and row_block * column_block > most:
+            column_block = -(-column_block // 2)
         return Layout(
-            row_block=-(-row_block // ROWS) * ROWS,
+            row_block=-(-max(1, min(row_block, int(most))) // ROWS) * ROWS,
             column_block=column_block,
             chunk=self.unit.chunk,
             strict=int(self.unit.overflow != "saturate"),
-            packed=int(packed),
+            first_panel=first_panel,
+            last_panel=last_panel,
             chance_before=self.keys.upper_before,
             chance_between=self.keys.upper_between,
             random_bits=self.unit.random_bits if self.unit.rounding == "stochastic" else 0,
@@ -365,6 +392,18 @@ class Product:
             self._outputs(n, outputs, values, counts)
             places = c.batch[n] + c.lines[outputs // self.columns] + c.steps[outputs % self.columns]
             c.numbers[places] = values[outputs]
+
+
+def _scratch(chosen: Fast) -> Scratch:
+    levels = panels.LEVELS if chosen.kind & TREE else 1
+    tile_own: NDArray[Any] = np.zeros(panels.TILE, chosen.dtype)
+    stack: NDArray[Any] = np.zeros(levels * panels.TILE, chosen.dtype)
+    keys, seen = np.zeros(panels.TILE, np.uint32), np.zeros(3 * panels.TILE, np.int32)
+    return Scratch(tile_own, np.zeros(ROWS, np.int64), stack, keys, seen)
+
+
+def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
 
 
 @lru_cache(maxsize=256)

@@ -102,6 +102,16 @@ def test_operands_are_read_where_they_are(name: str) -> None:
     assert torch.equal(placed(expected.reshape(1, 24, 50), place), wanted)
 
 
+@pytest.mark.parametrize("name", ["E5M2:5+E6M5", "E3M2:6+E8M20", "E5M2:5+E6M5, order=exact"])
+def test_parts_of_a_tensor(name: str) -> None:
+    """Slices, which begin somewhere in their memory."""
+    x = rounded((60, 50), 1).clamp(-28, 28)
+    a, b = x[10:40, 5:30], x[20:45, 7:]
+    expected = matmul(a.clone(), b.clone(), name, cast="done")
+    assert torch.equal(matmul(a, b, name, cast="done"), expected)
+    assert torch.equal(Operand.of(a[None]).matrices()[0], a)
+
+
 def test_columns_packed_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large operands are not packed beforehand; nor do batches and blocks of rows and columns change anything."""
     unit = parse_mac("E5M2:5+E6M5")
