@@ -83,6 +83,8 @@ class Emulation:
 
     casts: Casts | None = None
     """Rules for operands, normalisations and activations other than the units' own."""
+    layer_units: Mapping[tuple[str, str], MacUnit] = {}
+    """Units of single layers, by layer and role, in place of the role's; operands have the same formats."""
 
     def __init__(self, units: dict[str, MacUnit | None], strict: bool, seed: int, stats: bool) -> None:
         self.units, self.strict, self.seed, self.stats = units, strict, seed, stats
@@ -158,9 +160,9 @@ class Emulation:
         """The multiplication that functions in `emulation/ops.py` use."""
         return _Times(self, op)
 
-    def unit(self, role: str, kinds: tuple[str, str]) -> MacUnit | None:
-        """The role's unit. Operands that have casts by kind find their own format: both orders of them occur."""
-        unit = self.units[role]
+    def unit(self, role: str, kinds: tuple[str, str], layer: str) -> MacUnit | None:
+        """The layer's unit, or the role's. Operands with casts by kind find their own format: both orders occur."""
+        unit = self.layer_units.get((layer, role), self.units[role])
         turned = self.casts is not None and kinds[0] != kinds[1] == FIRST[role]
         return exchanged(unit) if turned and unit is not None else unit
 
@@ -253,7 +255,7 @@ class _Times(NamedTuple):
         elif role == "grad_input":
             kind_x, kind_y = (kind_x, GRADIENTS) if x_is_weight else (GRADIENTS, kind_y)
         of_z, of_x_bar, of_y_bar = (role, (kind_x, kind_y)), (of_x, (GRADIENTS, kind_y)), (of_y, (kind_x, GRADIENTS))
-        unit, unit_x, unit_y = (own.unit(*product) for product in (of_z, of_x_bar, of_y_bar))
+        unit, unit_x, unit_y = (own.unit(*product, layer) for product in (of_z, of_x_bar, of_y_bar))
         again = torch.is_grad_enabled()  # whether the gradients' products take the operands, too
         read_x = own.reader(kind_x, layer, [Taker(unit, 0), *[Taker(unit_y, 0)] * again])
         read_y = own.reader(kind_y, layer, [Taker(unit, 1), *[Taker(unit_x, 1)] * again])
@@ -268,7 +270,7 @@ class _Times(NamedTuple):
     def _in(
         self, role: str, kinds: tuple[str, str], layer: str, readers: tuple[Reader | None, Reader | None]
     ) -> Multiply:
-        own, unit = self.emulation, self.emulation.unit(role, kinds)
+        own, unit = self.emulation, self.emulation.unit(role, kinds, layer)
         done = all(own.is_done(kinds[n], readers[n], Taker(unit, n)) for n in (0, 1))
         casts = own.casts
 
