@@ -102,11 +102,14 @@ class Scheme:
     def _check_operands(self, role: str) -> None:
         """Refuse casts whose values a unit cannot take."""
         unit: MacUnit | None = getattr(self, role)
+        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
+        shared = [cast for cast in casts if cast is not None and cast.shares]
+        if len({cast.run for cast in shared if cast.run is not None}) > 1:
+            raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
         if unit is None:
             return
         formats: tuple[Scalar, ...] = unit.multiplier.formats
-        for kind, operand in zip(operand_kinds(role), formats, strict=True):
-            cast: Cast | None = getattr(self, kind)
+        for kind, cast, operand in zip(operand_kinds(role), casts, formats, strict=True):
             if cast is None:
                 continue
             if cast.squeeze:
@@ -117,9 +120,6 @@ class Scheme:
                     f"{role} unit {unit} cannot represent."
                 )
         sums, product = unit.accumulator, unit.multiplier.product
-        shared = [cast for kind in operand_kinds(role) if (cast := getattr(self, kind)) is not None and cast.shares]
-        if len({cast.run for cast in shared if cast.run is not None}) > 1:
-            raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
         if shared and isinstance(sums, FixedFormat) and not holds(sums, product):
             raise UserError(
                 f"The accumulator {sums} of the {role} unit is narrower than its products, {product}: blocks with a "
