@@ -26,10 +26,23 @@ STUDIES = {
     "actorq-speed": "QuaRL, Tables 3 and 4, Figures 5 and 6: time to 95 % of the best score with quantized actors",
     "actorq-staleness": "QuaRL, Figure 7: returns with seldom pulls of the policy",
     "actorq-teams": "Teams of 3 and 12 agents with quantized actors",
+    "schemes": "MAC units: six published training schemes, their accuracies beside ours",
+    "mac-formats": "MAC units, claims (a) and (b): multiplier formats with and without loss scaling",
+    "mac-configs": "MAC units, claim (c): the multiplier's configurations CFG-1 to CFG-6",
+    "mac-accumulators": "MAC units, claims (d) and (e): float accumulators by exponent and mantissa, fixed ones Q8.f",
+    "mac-full": "MAC units, claims (f) and (g): whole units on a small and on a wide model",
+    "mac-updates": "MAC units: master weights and optimizer state in few bits",
+    "mac-orders": "MAC units: orders of accumulation for narrow accumulators",
+    "mac-layers": "MAC units: normalisation and activation functions in few bits",
+    "mac-error": "MAC units: a unit for each layer, chosen by error analysis, against one for all",
+    "mac-other-formats": "MAC units: block formats and eight exponent bits",
+    "mac-teams": "MAC units: a team trained through them, and what breaks first",
+    "frameworks": "MAC units: the slides' table of frameworks with a row for Shoal",
 }
 OF_CELLS = (
     "ptq-table", "weight-bits", "qat", "edge", "actorq-breakdown", "actorq-communication", "actorq-model",
-    "actorq-speed", "actorq-staleness", "actorq-teams",
+    "actorq-speed", "actorq-staleness", "actorq-teams", "schemes", "mac-formats", "mac-configs", "mac-accumulators",
+    "mac-full", "mac-updates", "mac-orders", "mac-layers", "mac-error", "mac-other-formats", "mac-teams",
 )  # fmt: skip
 """Studies that consist of cells, keep finished ones and have a budget."""
 

@@ -47,9 +47,10 @@ class StudyCell:
 class Cells:
     """The cells of one study: finished ones are read, others are run while the budget lasts."""
 
-    def __init__(self, study: str, quick: bool, options: Options, advance: Advance) -> None:
+    def __init__(self, study: str, quick: bool, options: Options, advance: Advance, folder: str = "") -> None:
+        """`folder`: that of several studies, which then share cells of the same name; otherwise the study's own."""
         self.study, self.shared = study, options.folder
-        self.folder = (options.cells or options.folder / "cells") / f"{study}{'-quick' if quick else ''}"
+        self.folder = (options.cells or options.folder / "cells") / f"{folder or study}{'-quick' if quick else ''}"
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
         self._made: list[Mapping[str, Any]] = []

@@ -66,6 +66,9 @@ LIKELY: dict[str, tuple[str, ...]] = {
     "algorithm": ("maddpg", "masac", "maddpg,masac", "ppo"),
     "sampler": ("uniform", "neighbor", "neighbor-v1", "lottery"),
     "implementation": ("engine", "reference"),
+    "scheme": ("bf16", "float32", "hfp8", "E5M2:5+E6M5", "swalp; average_after=2", "hfp8; master=", "fp8", ";"),
+    "schemes": ("bf16", "bf16,fp16", "bf16,bf16", "E5M2:5+E6M5,order=pairwise", ","),
+    "loss_scale": ("none", "1024", "dynamic", "adaptive, interval=2", "-1", "big"),
     "episode_length": ("1", "5", "25"),
     "hidden": ("4", "8 8", "0"),
 }  # fmt: skip
@@ -140,11 +143,13 @@ SMALL: dict[tuple[str, ...], list[str]] = {
     ("profile",): "--agents 2 --seconds 0.05 --ring 1024 --implementation engine --threads 1 --out new".split(),
     ("study",): "--data profile/profile.json --out new".split(),
     ("mac", "sweep"): ["--inner", "4"],
+    ("mac", "train"): "--model mlp --epochs 1 --train-images 128 --scheme bf16 --out new".split(),
 }
 """What keeps a command short, unless the line says otherwise."""
 WEIGHTS = {
     ("train",): 35, ("evaluate",): 8, FILE: 8, ("export",): 14, ("quantize",): 8, ("watch",): 4,
     ("profile",): 4, ("study",): 4, ("bench",): 2, ("mac", "describe"): 5, ("mac", "area"): 4, ("mac", "sweep"): 4,
+    ("mac", "train"): 6,
 }  # fmt: skip
 
 
@@ -159,7 +164,7 @@ def make_line(rng: Random, commands: dict[tuple[str, ...], list[Option]]) -> Lin
     for option in chosen:
         words, work = option_words(rng, option)
         given += words
-        long |= work or (option.name == "data" and "profile/profile.json" not in words)
+        long |= work or (option.name == "data" and "profile/profile.json" not in words) or option.name == "train"
     places = [word for option in options if option.positional for word in place_words(rng, option)]
     if command == FILE:
         places = [rng.choice(("policy.onnx", "policy.onnx", "nowhere.onnx", "model.zip", "notes.txt"))]

@@ -80,7 +80,7 @@ def _base(name: str) -> Scheme:
 
 
 def _value(name: str, value: str) -> Any:
-    if name in (*CASTS, *UNITS, "update"):
+    if name in (*CASTS, *UNITS, "update", "accumulators"):
         return value
     if name == "average_after" and value == NEVER:
         return None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.errors import UserError
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.emulate import Emulation
 from shoal.numerics.mac.matmul import MacStats
@@ -45,6 +46,8 @@ class SchemeRun:
         self.scheme, self.rule = scheme, rule
         units = {role: lenient(getattr(scheme, role)) for role in UNITS}
         self.emulation = Emulation(units, strict, seed, stats)
+        own = scheme.layer_units()
+        self.emulation.layer_units = {key: one for key, unit in own.items() if (one := lenient(unit)) is not None}
         self.counts: Counts = self.emulation.counts
         self.casts = SchemeCasts(scheme, self.counts, seed, stats)
         self.emulation.casts = self.casts
@@ -55,6 +58,9 @@ class SchemeRun:
 
     def begin(self, parameters: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
         """Take over a model's parameters by name; those that are `updated` get the master's format."""
+        layers = {name.removesuffix(".weight") for name in parameters}
+        if unknown := [layer for layer, _ in self.emulation.layer_units if layer not in layers]:
+            raise UserError(f"The scheme has an accumulator for '{unknown[0]}', but the model has no such layer.")
         self.casts.know(parameters.items())
         self.update.begin(updated)
 

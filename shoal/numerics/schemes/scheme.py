@@ -6,13 +6,14 @@ them are the master copy of the weights, the optimizer's state and the update. W
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, Row, Scalar
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.schemes.cast import Cast, parse_cast
+from shoal.numerics.schemes.layers import accumulators_text, parse_accumulators
 
 CASTS = (
     "weights", "inputs", "normalisation", "activations", "weight_gradients", "activation_gradients", "master", "state",
@@ -73,6 +74,8 @@ class Scheme:
     never."""
     average_every: int = 1
     """Steps between two weights of the average."""
+    accumulators: str = ""
+    """Accumulators of single layers in place of the units': `stem.forward=E6M7, classify=E5M5`."""
 
     def __post_init__(self) -> None:
         for role in CASTS:
@@ -96,18 +99,34 @@ class Scheme:
                 f"weights are {self.weights.format}, whose blocks each product rounds for itself; rounding=hysteresis "
                 "remembers one result per weight, so use /tensor."
             )
+        object.__setattr__(self, "accumulators", accumulators_text(parse_accumulators(self.accumulators)))
         for role in UNITS:
-            self._check_operands(role)
+            self._check_widths(role)
+            if getattr(self, role) is not None:
+                self._check_operands(role, getattr(self, role))
+        for (_, role), unit in self.layer_units().items():
+            self._check_operands(role, unit)
 
-    def _check_operands(self, role: str) -> None:
-        """Refuse casts whose values a unit cannot take."""
-        unit: MacUnit | None = getattr(self, role)
+    def layer_units(self) -> dict[tuple[str, str], MacUnit]:
+        """Units of layers with an accumulator of their own, by layer and product."""
+        found = {}
+        for (layer, role), accumulator in parse_accumulators(self.accumulators).items():
+            unit: MacUnit | None = getattr(self, role)
+            if unit is None:
+                raise UserError(f"'{layer}' has an accumulator of its own, but {role} is float32 and has no unit.")
+            fused = unit.fused if isinstance(accumulator, type(unit.accumulator)) else None
+            found[layer, role] = replace(unit, accumulator=accumulator, fused=fused)
+        return found
+
+    def _check_widths(self, role: str) -> None:
+        """Refuse blocks that do not cut the sum at the same places."""
         casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
-        shared = [cast for cast in casts if cast is not None and cast.shares]
-        if len({cast.run for cast in shared if cast.run is not None}) > 1:
+        if len({cast.run for cast in casts if cast is not None and cast.run is not None}) > 1:
             raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
-        if unit is None:
-            return
+
+    def _check_operands(self, role: str, unit: MacUnit) -> None:
+        """Refuse casts whose values a unit cannot take."""
+        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
         formats: tuple[Scalar, ...] = unit.multiplier.formats
         for kind, cast, operand in zip(operand_kinds(role), casts, formats, strict=True):
             if cast is None:
@@ -120,6 +139,7 @@ class Scheme:
                     f"{role} unit {unit} cannot represent."
                 )
         sums, product = unit.accumulator, unit.multiplier.product
+        shared = any(cast is not None and cast.shares for cast in casts)
         if shared and isinstance(sums, FixedFormat) and not holds(sums, product):
             raise UserError(
                 f"The accumulator {sums} of the {role} unit is narrower than its products, {product}: blocks with a "
@@ -155,6 +175,8 @@ class Scheme:
         for role, meaning in MEANINGS.items():
             value = getattr(self, role)
             rows.append((meaning, "float32" if value is None else str(value)))
+        if self.accumulators:
+            rows.append(("accumulators of single layers", self.accumulators))
         if self.average_after is not None:
             share = self.average_after < 1
             since = f"{self.average_after:.0%} of the training" if share else f"{self.average_after:,.0f} steps"

@@ -105,6 +105,7 @@ FIELDS: dict[str, tuple[str, str]] = {
     "update": ("bf16; master=E5M4", "bf16; master=E5M4; update=compensated"),
     "average_after": ("bf16; average_after=2", "bf16; average_after=1"),
     "average_every": ("bf16; average_after=1", "bf16; average_after=1; average_every=2"),
+    "accumulators": (UNIT, f"{UNIT}; accumulators=0=E6M3, 2.forward=Q8.13"),
 }  # fmt: skip
 CASTS: dict[str, list[tuple[str, str]]] = {
     "format": [
