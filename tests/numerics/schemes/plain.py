@@ -191,7 +191,7 @@ class Plain:
 
     def through(self, role: str, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor) -> Tensor:
         """(B, M, K) × (B, K, N) through the role's unit, or in float32."""
-        unit = unit_of(self.scheme, role)
+        unit = unit_of(self.scheme, role, layer)
         counts = self.counts.setdefault((layer, role), [0, 0, 0, 0])
         counts[0] += a.numel() * b.shape[2]
         if unit is None:
@@ -489,9 +489,12 @@ def no_bits(step: int) -> int:
     return 0
 
 
-def unit_of(scheme: Scheme, role: str) -> MacUnit | None:
-    """The role's unit; where it cannot represent NaN, NaN is infinite if its operands can be, else zero."""
+def unit_of(scheme: Scheme, role: str, layer: str) -> MacUnit | None:
+    """The role's unit, with the layer's accumulator; NaN it cannot represent is infinite if its operands can be, else zero."""
     unit: MacUnit | None = getattr(scheme, role)
+    own = dict(entry.split("=", 1) for entry in scheme.accumulators.split(", ") if entry)  # of formats without commas
+    if unit is not None and f"{layer}.{role}" in own:
+        unit = replace(unit, accumulator=own[f"{layer}.{role}"], fused=None)
     if unit is None or unit.nan != "error":
         return unit
     without = [format for format in unit.multiplier.formats if not getattr(format, "nans", False)]
