@@ -16,13 +16,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from shoal.bench.timing import interleaved, torch_threads
-from shoal.numerics import emulate, matmul, parse_mac
+from shoal.numerics import emulate, matmul, parse_mac, quantize
 
 THREADS = 2
 FLOAT, FIXED = "E5M2:5+E6M5", "E5M2:5+Q8.13"
 GOALS = {FLOAT: 5.0, FIXED: 5.0, f"{FLOAT}, rounding=stochastic": 1.5}
 """GMAC/s of one large product."""
-CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.7
+ORDERS = (
+    f"{FLOAT}, order=chunked(7)",
+    f"{FLOAT}, order=pairwise",
+    f"{FLOAT}, order=kahan",
+    f"{FLOAT}, order=exact",
+    f"{FLOAT}, fused=False",
+    "E5M3+fp32, output=E6M8, order=pairwise",
+    "E4M3(bias=4)*E5M2+E6M9, output=E7M9, order=chunked(64)",
+    "Q3.6*Q9.10+Q15.16, rounded=False",
+    "Q8.8+Q8.8",
+    "E5M2:5+Q16.16",
+)
+"""Other orders and wide fixed-point sums."""
+ORDER_GOAL, TRAINING_GOAL = 0.5, 4.0
+"""GMAC/s of these, and of the products of a training step."""
+TRAINING = ((50176, 144, 16), (3136, 576, 64), (144, 50176, 16), (576, 3136, 64), (4096, 144, 16), (256, 576, 64))
+"""Rows, products per sum and columns: ResNet-20 forward and its weights' gradients, then ResNet-8 on 8×8 images."""
+CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.8
 """Fractions of the large product's rate."""
 FIRST_CALL_GOAL = 10.0
 """Seconds, with an empty compilation cache."""
@@ -42,12 +59,18 @@ class Row(TypedDict):
     threads: int
 
 
-def run(parts: tuple[str, ...] = ("products", "first call"), seconds: float = 20.0, size: int = 1024) -> list[Row]:
-    """One row per product (size × size × size, a convolution, a batch of small ones), and one for the first call."""
+def run(
+    parts: tuple[str, ...] = ("products", "shapes", "first call"), seconds: float = 20.0, size: int = 1024
+) -> list[Row]:
+    """One row per product (size × size × size, a convolution, a batch of small ones), shape of a training step and
+    order of summation, and one for the first call."""
     rows: list[Row] = []
     if "products" in parts:
         with torch_threads(THREADS):
             rows += _products(seconds, size)
+    if "shapes" in parts:
+        with torch_threads(THREADS):
+            rows += _shapes(seconds, size)
     if "first call" in parts:
         rows.append(_first_call())
     return rows
@@ -87,6 +110,32 @@ def _products(seconds: float, size: int) -> list[Row]:
         _row(product, name, "GMAC/s", rate, goal, rate / goal, macs / float32[product] / 1e9)
         for (product, name, _, macs), rate, goal in zip(work, rates, goals, strict=True)
     ]
+
+
+def _shapes(seconds: float, size: int) -> list[Row]:
+    """Products of a training step, whose operands have been rounded before, with statistics; and other orders."""
+    draw = torch.Generator().manual_seed(0)
+    side = max(1, size // 4)
+    asked = [(FLOAT, TRAINING_GOAL, tuple(max(1, n * size // 1024) for n in shape)) for shape in TRAINING]
+    asked += [(name, ORDER_GOAL, (side, size // 2 or 1, side)) for name in ORDERS]
+    operands = []
+    for name, _, (rows, depth, columns) in asked:
+        formats = parse_mac(name).multiplier.formats
+        pair = torch.randn(rows, depth, generator=draw), torch.randn(depth, columns, generator=draw)
+        operands.append((quantize(pair[0], formats[0]), quantize(pair[1], formats[1])))
+    work: list[Callable[[], object]] = [
+        partial(matmul, a, b, parse_mac(name), stats=True, threads=THREADS, cast="done")
+        for (name, _, _), (a, b) in zip(asked, operands, strict=True)
+    ]
+    native: list[Callable[[], object]] = [partial(torch.mm, a.float(), b.float()) for a, b in operands]
+    with torch.no_grad():
+        times = interleaved([*work, *native], seconds, least=3)
+    rows_made = []
+    for (name, goal, (rows, depth, columns)), ours, theirs in zip(asked, times, times[len(work) :], strict=False):
+        macs = rows * depth * columns / 1e9
+        shape = f"{rows} × {depth} × {columns}"
+        rows_made.append(_row(shape, name, "GMAC/s", macs / ours, goal, macs / ours / goal, macs / theirs))
+    return rows_made
 
 
 def _first_call() -> Row:

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shoal.numerics import MacStats, MacUnit, matmul, quantize
 from shoal.numerics.mac.exact import dot_exact
+from shoal.numerics.mac.product import Operand, Product
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, SPAN, keys, word
 from tests.numerics.numbers import same
 
@@ -63,6 +65,18 @@ def assert_as_defined(a: NDArray, b: NDArray, unit: MacUnit, seed: int = 1, call
     assert wrong.size == 0, f"{unit}: {[(tuple(at), got[tuple(at)], expected[tuple(at)]) for at in wrong[:3]]}"
     assert counted == happened, f"{unit}: counted {counted}, but {happened}"
     return counted
+
+
+def one_by_one(a: NDArray, b: NDArray, unit: MacUnit, seed: int) -> tuple[NDArray, MacStats]:
+    """The product of two matrices by the loops in float64."""
+    x, y = (
+        torch.from_numpy(quantize(t.astype(np.float64), f, nan="error" if getattr(f, "nans", False) else unit.nan))
+        for t, f in zip((a, b), unit.multiplier.formats, strict=True)
+    )
+    counts = np.zeros(4, np.int64)
+    product = Product(unit, Operand.of(x[None]), Operand.of(y.T[None]), torch.float64, True, keys(seed, 0, 0), 1)
+    result = product.one_by_one(counts)[0].numpy()
+    return result, MacStats(result.size * a.shape[1], *map(int, counts[:3]))
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0, spread: int = 9, dtype: type = np.float32) -> NDArray:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from shoal.errors import UserError
+from shoal.numerics.mac.product import Axes, Operand, Place, flat
 
-Multiply = Callable[[Tensor, Tensor], Tensor]
-"""(…, M, K) × (…, K, N)."""
+Multiply = Callable[[Operand, Operand, Place], Tensor]
+"""The product of matrices, each number in its place, as flat memory."""
 
 
 class Read(NamedTuple):
@@ -43,20 +44,48 @@ class Roles(NamedTuple):
 
 
 def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int = 0) -> Tensor:
-    """X·Y·2^exponent as a product of matrices."""
+    """X·Y·2^exponent as a product of matrices, which are read where they are."""
     size = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
-    batch = [axis for axis in zs if axis in xs and axis in ys]
-    rows = [axis for axis in zs if axis not in ys]
-    columns = [axis for axis in zs if axis not in xs]
-    inner = [axis for axis in xs if axis in ys and axis not in zs]
-    b, m, k, n = (prod(size[axis] for axis in axes) for axes in (batch, rows, inner, columns))
-    matrices, made = [b] if b != 1 else [], batch + rows + columns
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # hidden from all modes
-        first = x.permute([xs.index(axis) for axis in batch + rows + inner]).reshape(*matrices, m, k)
-        second = y.permute([ys.index(axis) for axis in batch + inner + columns]).reshape(*matrices, k, n)
-        z = multiply(first, second).reshape([size[axis] for axis in made])
-        z = z.permute([made.index(axis) for axis in zs]).contiguous()
+        x, y = dense(x), dense(y)
+        of_x, of_y = dict(zip(xs, x.stride(), strict=True)), dict(zip(ys, y.stride(), strict=True))
+        z = contract_axes(multiply, (flat(x), 0, of_x), (flat(y), 0, of_y), size, "".join(xs), zs)
         return times_power(z, exponent)
+
+
+Strided = tuple[Tensor, int, dict[str, int]]
+"""Flat memory, the place of the first number in it, and the stride of each letter."""
+
+
+def contract_axes(
+    multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str, copies: str = "lines"
+) -> Tensor:
+    """X·Y with any strides; the sum runs over its letters in this order. `copies`: how X is copied if it must be."""
+    of_x, of_y = x[2], y[2]
+    batch = [axis for axis in zs if axis in of_x and axis in of_y]
+    rows = [axis for axis in zs if axis not in of_y]
+    columns = [axis for axis in zs if axis not in of_x]
+    inner = [axis for axis in order if axis in of_x and axis in of_y and axis not in zs]
+    shape = [size[axis] for axis in zs]
+    of_z = dict(zip(zs, _strides(shape), strict=True))
+
+    def axes(letters: list[str], strides: dict[str, int]) -> Axes:
+        return tuple((size[axis], strides[axis]) for axis in letters)
+
+    first = Operand(x[0], axes(batch, of_x), axes(rows, of_x), axes(inner, of_x), x[1], copies)
+    second = Operand(y[0], axes(batch, of_y), axes(columns, of_y), axes(inner, of_y), y[1], "steps")
+    return multiply(first, second, (axes(batch, of_z), axes(rows, of_z), axes(columns, of_z))).reshape(shape)
+
+
+def _strides(shape: list[int]) -> list[int]:
+    """Of contiguous memory."""
+    return [prod(shape[n + 1 :]) for n in range(len(shape))]
+
+
+def dense(x: Tensor) -> Tensor:
+    """x, copied if its memory has gaps, or numbers that are not its own."""
+    x = x.detach().resolve_neg()
+    return x if flat(x).numel() == x.numel() else x.contiguous()
 
 
 def times_power(x: Tensor, exponent: int) -> Tensor:

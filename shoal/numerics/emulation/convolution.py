@@ -1,4 +1,4 @@
-"""Convolutions as emulated products: windows of the input times the kernel.
+"""Convolutions as emulated products: windows of the input, which are read where they are, times the kernel.
 
 Axes: n batch, g groups, c input channels and o output channels of a group, i j the kernel's rows and columns, p q the
 output's, h w the input's. Every sum goes through a unit: the output's over (c, i, j), the kernel's gradient's over
@@ -6,7 +6,6 @@ output's, h w the input's. Every sum goes through a unit: the output's over (c, 
 stride. Zeros from padding and dilation are multiplied like other numbers.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,19 @@ from torch import Tensor
 from torch.autograd import Function
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.contraction import Roles, check_once, contract, read, read_both
-from shoal.numerics.emulation.window_kernels import take_windows
+from shoal.numerics.emulation.contraction import (
+    Multiply,
+    Roles,
+    Strided,
+    check_once,
+    contract_axes,
+    dense,
+    read,
+    read_both,
+    times_power,
+)
+from shoal.numerics.emulation.window_kernels import surround
+from shoal.numerics.mac.product import flat
 from shoal.threads import share_out
 
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
@@ -45,31 +55,38 @@ class Convolution(Function):
         """(n, O, P, Q)."""
         (x, of_x), (kernel, of_kernel) = read_both(roles, x, kernel)
         ctx.how, ctx.roles, ctx.exponents = (stride, edges, dilation, groups), roles, (of_x, of_kernel)
-        ctx.save_for_backward(x, kernel)
-        seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
-        z = contract(roles.forward, seen, WINDOWS, _split(kernel, groups), KERNEL, OUTPUT, of_x + of_kernel)
-        return z.flatten(1, 2)
+        split, lengths = _split(kernel, groups), [sum(around) for around in edges]
+        whole = _surrounded(_grouped(x, groups), (1, 1), edges, [x.shape[2] + lengths[0], x.shape[3] + lengths[1]])
+        ctx.shape = x.shape
+        ctx.save_for_backward(whole, kernel)
+        seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
+        z = _through(roles.forward, seen, _strided(split, KERNEL), size | {"o": split.shape[1]}, KERNEL, OUTPUT)
+        return times_power(z, of_x + of_kernel).flatten(1, 2)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the input and of the kernel."""
         check_once()
-        (x, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
+        (whole, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
         values, exponent = read(roles.read_gradient, gradient)
         powers = [exponent + other for other in ctx.exponents]
         split, behind = _split(kernel, groups), _grouped(values, groups)
         of_x = of_kernel = None
         if ctx.needs_input_grad[0]:
-            spread = _spread(behind, stride)
-            around = [
-                _around(length, spread.shape[axis], dilation[axis - 3] * (taps - 1), edges[axis - 3][0])
-                for axis, length, taps in zip((3, 4), x.shape[2:], kernel.shape[2:], strict=True)
-            ]
-            seen = _windows(spread, (around[0], around[1]), kernel.shape[2:], (1, 1), dilation)
-            of_x = contract(roles.x, seen, "gnhwoij", split.flip(3, 4), KERNEL, "ngchw", powers[1]).reshape(x.shape)
+            # Zeros around the dilated gradient, so that the flipped kernel covers at h all outputs that input h
+            # affected; `reach` is the distance between the kernel's first and last tap. Negative numbers crop.
+            reach = [apart * (taps - 1) for apart, taps in zip(dilation, kernel.shape[2:], strict=True)]
+            before = [(far - around[0], 0) for far, around in zip(reach, edges, strict=True)]
+            lengths = [length + far for length, far in zip(ctx.shape[2:], reach, strict=True)]
+            spread = _surrounded(behind, stride, before, lengths)
+            seen, size = _windows(spread, kernel.shape[2:], (1, 1), dilation)
+            flipped = _flipped(_strided(split, "gcoij"), size)  # c and o are swapped: the sum runs over the outputs
+            z = _through(roles.x, seen, flipped, size | {"o": split.shape[2]}, "gcoij", OUTPUT)
+            of_x = times_power(z, powers[1]).reshape(ctx.shape)
         if ctx.needs_input_grad[1]:
-            seen = _windows(_grouped(x, groups), edges, kernel.shape[2:], stride, dilation)
-            of_kernel = contract(roles.y, seen, WINDOWS, behind, OUTPUT, KERNEL, powers[0]).reshape(kernel.shape)
+            seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
+            z = _through(roles.y, seen, _strided(behind, OUTPUT), size | {"o": split.shape[1]}, WINDOWS, KERNEL)
+            of_kernel = times_power(z, powers[0]).reshape(kernel.shape)
         return of_x, of_kernel, None, None, None, None, None
 
 
@@ -98,9 +115,22 @@ def _split(kernel: Tensor, groups: int) -> Tensor:
     return kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
 
 
-def _windows(x: Tensor, edges: tuple[Pair, Pair], kernel: Sequence[int], stride: Pair, dilation: Pair) -> Tensor:
-    """(g, n, p, q, c, i, j): the window of the kernel at (p, q); negative edges crop."""
-    lengths = [sum(around) + length for around, length in zip(edges, x.shape[3:], strict=True)]
+def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequence[int]) -> Tensor:
+    """(n, g, c, *lengths): x, its numbers `stride` apart, amid zeros; `edges` begin with those before it."""
+    source = x.detach().contiguous().numpy().reshape(-1, *x.shape[3:])
+    whole = np.empty((len(source), *(max(0, length) for length in lengths)), np.float32)
+    before = (edges[0][0], edges[1][0])
+
+    def work(first: int, last: int) -> int:
+        return int(surround(source, whole, before, stride, first, last))
+
+    share_out(work, len(source), torch.get_num_threads() if whole.size > ALONE else 1)
+    return torch.from_numpy(whole.reshape(*x.shape[:3], *whole.shape[1:]))
+
+
+def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Strided, dict[str, int]]:
+    """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image, and the axes' lengths."""
+    lengths = whole.shape[3:]
     spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
     if spans[0] > lengths[0] or spans[1] > lengths[1]:
         raise UserError(
@@ -108,31 +138,33 @@ def _windows(x: Tensor, edges: tuple[Pair, Pair], kernel: Sequence[int], stride:
             f"{lengths[0]} x {lengths[1]}."
         )
     made = [(length - span) // step + 1 for length, span, step in zip(lengths, spans, stride, strict=True)]
-    seen = np.empty((x.shape[1], x.shape[0], *made, x.shape[2], *kernel), np.float32)
-    source, before = x.detach().contiguous().numpy(), (edges[0][0], edges[1][0])
-
-    def work(first: int, last: int) -> int:
-        return int(take_windows(source, seen, stride, before, dilation, first, last))
-
-    windows = math.prod(seen.shape[:4])
-    share_out(work, windows, torch.get_num_threads() if seen.size > ALONE else 1)
-    return torch.from_numpy(seen)
-
-
-def _spread(gradient: Tensor, stride: Pair) -> Tensor:
-    """The gradient with stride - 1 zeros between its numbers."""
-    if stride == (1, 1):
-        return gradient
-    lengths = [step * (length - 1) + 1 for step, length in zip(stride, gradient.shape[3:], strict=True)]
-    spread = gradient.new_zeros(*gradient.shape[:3], *lengths)
-    spread[..., :: stride[0], :: stride[1]] = gradient
-    return spread
+    n, g, c, h, w = whole.stride()
+    strides = {
+        "n": n,
+        "g": g,
+        "c": c,
+        "i": h * dilation[0],
+        "j": w * dilation[1],
+        "p": h * stride[0],
+        "q": w * stride[1],
+    }
+    sizes = (*whole.shape[:3], *kernel, *made)
+    return (whole.reshape(-1), 0, strides), dict(zip("ngcijpq", sizes, strict=True))
 
 
-def _around(length: int, spread: int, reach: int, before: int) -> Pair:
-    """Zeros around the dilated gradient, so that the flipped kernel covers at h all outputs that input h affected.
+def _strided(x: Tensor, axes: str) -> Strided:
+    x = dense(x)
+    return flat(x), 0, dict(zip(axes, x.stride(), strict=True))
 
-    `reach` is the distance between the kernel's first and last tap. Negative numbers crop.
-    """
-    first = reach - before
-    return first, length + reach - spread - first
+
+def _flipped(kernel: Strided, size: dict[str, int]) -> Strided:
+    """The kernel with its rows and columns from last to first."""
+    numbers, first, strides = kernel
+    last = first + (size["i"] - 1) * strides["i"] + (size["j"] - 1) * strides["j"]
+    return numbers, last, strides | {"i": -strides["i"], "j": -strides["j"]}
+
+
+def _through(multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str) -> Tensor:
+    """`contract_axes`, hidden from all modes."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return contract_axes(multiply, x, y, size, order, zs, "windows by steps" if zs == KERNEL else "windows")

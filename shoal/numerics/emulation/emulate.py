@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import wraps
-from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, whole_number
-from shoal.numerics.emulation.contraction import Read, Reader, Roles
+from shoal.numerics.emulation.contraction import Multiply, Read, Reader, Roles
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.interception import Functions, Net, in_backward
 from shoal.numerics.emulation.reading import (
@@ -30,8 +29,10 @@ from shoal.numerics.emulation.reading import (
     read_as,
 )
 from shoal.numerics.emulation.roles import ROLES, here
-from shoal.numerics.mac.matmul import MacStats, matmul
+from shoal.numerics.mac.matmul import MacStats, Through
+from shoal.numerics.mac.product import Operand, Place, broadcast, placed
 from shoal.numerics.mac.unit import MacUnit, parse_mac
+from shoal.numerics.rounding.randomness import keys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 EmulatedUnit = MacUnit | str | None
@@ -166,21 +167,20 @@ class Emulation:
         return exchanged(unit) if turned and unit is not None else unit
 
     def multiply(
-        self, op: str, role: str, unit: MacUnit | None, layer: str, done: bool, a: Tensor, b: Tensor
-    ) -> Tensor:
-        """(…, M, K) × (…, K, N) through the role's unit, as float32; `done`: the operands have been cast."""
-        macs = prod(a.shape) * b.shape[-1]
+        self, op: str, role: str, unit: MacUnit | None, layer: str, done: bool, a: Operand, b: Operand,
+        place: Place | None = None,
+    ) -> Tensor:  # fmt: skip
+        """a times b through the role's unit, as float32, in its place; `done`: the operands have been cast."""
+        macs = broadcast(a, b) * a.shape[1] * a.shape[2] * b.shape[1]
         if unit is None:
             happened = None if self.casts is None else MacStats(macs, 0, 0, 0)
             self.counts.add(op, role, macs, happened, layer)
-            return torch.matmul(a, b)
-        call = self.counts.next_call()
-        cast: bool | str = "done" if done else True
-        if self.stats:
-            product, happened = matmul(a, b, unit, stats=True, seed=self.seed, call=call, cast=cast)
-        else:
-            product = matmul(a, b, unit, seed=self.seed, call=call, cast=cast)
-            happened = MacStats(macs, 0, 0, 0)
+            product = plain_product(a.matrices(), b.matrices().mT)
+            return product.reshape(-1) if place is None else placed(product, place)
+        by = Through(unit, self.stats, keys(self.seed, self.counts.next_call(), 0), torch.get_num_threads())
+        if not done:
+            a, b = by.cast(a, b)
+        product, happened = by.multiply(a, b, place)
         self.counts.add(op, role, macs, happened, layer)
         return product.float()
 
@@ -269,17 +269,26 @@ class _Times(NamedTuple):
 
     def _in(
         self, role: str, kinds: tuple[str, str], layer: str, readers: tuple[Reader | None, Reader | None]
-    ) -> Callable[[Tensor, Tensor], Tensor]:
+    ) -> Multiply:
         own, unit = self.emulation, self.emulation.unit(role, kinds, layer)
         done = all(own.is_done(kinds[n], readers[n], Taker(unit, n)) for n in (0, 1))
-
-        def through(a: Tensor, b: Tensor) -> Tensor:
-            return own.multiply(self.op, role, unit, layer, done, a, b)
-
-        if own.casts is None:
-            return through
         casts = own.casts
-        return lambda a, b: casts.product(kinds, layer, a, b, through)
+
+        def through(a: Operand, b: Operand, place: Place | None = None) -> Tensor:
+            return own.multiply(self.op, role, unit, layer, done, a, b, place)
+
+        def matrices(a: Tensor, b: Tensor) -> Tensor:
+            """(…, M, K) × (…, K, N)."""
+            shape = (*a.shape[:-1], b.shape[-1])
+            first, second = a.reshape(-1, *a.shape[-2:]), b.mT.reshape(-1, b.shape[-1], b.shape[-2])
+            return through(Operand.of(first), Operand.of(second)).reshape(shape)
+
+        def in_blocks(a: Operand, b: Operand, place: Place) -> Tensor:
+            assert casts is not None
+            product = casts.product(kinds, layer, a.matrices(), b.matrices().mT, matrices)
+            return placed(product, place)
+
+        return through if casts is None or not casts.in_blocks(kinds) else in_blocks
 
 
 class Emulated(nn.Module):
@@ -301,3 +310,10 @@ def _unit(unit: EmulatedUnit) -> MacUnit | None:
     if unit is not None and not isinstance(unit, MacUnit):
         raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
     return unit
+
+
+def plain_product(a: Tensor, b: Tensor) -> Tensor:
+    """Torch's float32 product of (n, M, K) and (n, K, N), in one layout: others may differ in the last bit."""
+    if len(a) == len(b) == 1:
+        return torch.mm(a[0].contiguous(), b[0].contiguous())[None]
+    return torch.matmul(a.contiguous(), b.contiguous())

@@ -51,10 +51,13 @@ class Casts(Protocol):
     def reader(self, kind: str, layer: str) -> Reader | None:
         """How operands of this kind are read; None leaves it to the units."""
 
+    def in_blocks(self, kinds: tuple[str, str]) -> bool:
+        """Whether an operand of these kinds has powers of two of its own for blocks of the matrix; if so, `product`."""
+
     def product(
         self, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor, through: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """`through(a, b)`, or what it takes to multiply matrices whose blocks have powers of two of their own."""
+        """What it takes to multiply matrices whose blocks have powers of two of their own."""
 
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether what has been read of this kind consists of values of a unit's operand format."""

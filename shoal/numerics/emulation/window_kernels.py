@@ -1,4 +1,4 @@
-"""Windows of a convolution, copied from the input; compiled, as torch is slow at short strides."""
+"""Images with zeros around and between their numbers, so that windows of a convolution can be read in place."""
 
 import numpy as np
 from numba import njit
@@ -6,40 +6,32 @@ from numpy.typing import NDArray
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take_windows(
+def surround(
     x: NDArray[np.float32],
-    seen: NDArray[np.float32],
-    stride: tuple[int, int],
+    whole: NDArray[np.float32],
     before: tuple[int, int],
-    dilation: tuple[int, int],
+    stride: tuple[int, int],
     first: int,
     last: int,
 ) -> int:
-    """Rows first to last of (g, n, p, q) of `seen` (g, n, p, q, c, i, j), of x (n, g, c, h, w).
+    """Images first to last of x (images, h, w) amid zeros in `whole`, `stride` apart; what is outside is left out.
 
-    x is padded with `before` zeros before its rows and columns, and with as many as needed after them. Returns 0.
+    `before` is the number of zeros before the rows and before the columns; negative numbers crop. Returns 0.
     """
-    images, rows, columns, channels, taps, across = seen.shape[1:]
-    height, width = x.shape[3:]
-    by_window = seen.reshape(-1, channels * taps * across)
-    for window in range(first, last):
-        q, left = window % columns, window // columns
-        p, left = left % rows, left // rows
-        n, g = left % images, left // images
-        top, start = p * stride[0] - before[0], q * stride[1] - before[1]
-        whole = start >= 0 and start + (across - 1) * dilation[1] < width
-        target, k = by_window[window], 0
-        for c in range(channels):
-            for i in range(taps):
-                h = top + i * dilation[0]
-                if whole and 0 <= h < height:
-                    line = x[n, g, c, h]
-                    for j in range(across):
-                        target[k] = line[start + j * dilation[1]]
-                        k += 1
-                    continue
-                for j in range(across):
-                    w = start + j * dilation[1]
-                    target[k] = x[n, g, c, h, w] if 0 <= h < height and 0 <= w < width else np.float32(0)
-                    k += 1
+    height, width = x.shape[1:]
+    rows, columns = whole.shape[1:]
+    # The first and last column of x that is inside.
+    start = max(0, -(before[1] // stride[1]))
+    end = min(width, (columns - 1 - before[1]) // stride[1] + 1)
+    for n in range(first, last):
+        whole[n] = np.float32(0)
+        for h in range(height):
+            row = before[0] + h * stride[0]
+            if 0 <= row < rows:
+                if stride[1] == 1:
+                    for w in range(start, end):
+                        whole[n, row, before[1] + w] = x[n, h, w]
+                else:
+                    for w in range(start, end):
+                        whole[n, row, before[1] + w * stride[1]] = x[n, h, w]
     return 0

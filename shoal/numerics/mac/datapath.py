@@ -73,7 +73,19 @@ class Datapath:
         a, b = self.operands
         if isinstance(a, FloatFormat) and isinstance(b, FloatFormat) and min(a.mantissa, b.mantissa) == 0:
             return min(self.product.significant_bits, a.mantissa + b.mantissa + 1)
-        return self.product.significant_bits
+        return min(self.product.significant_bits, self.exact_bits)
+
+    @cached_property
+    def holds_products(self) -> bool:
+        """Whether the output of a rounding float multiplier (CFG-1) has every exact product, so that nothing rounds."""
+        product = self.product
+        return (
+            isinstance(product, FloatFormat)
+            and self.cfg == 1
+            and self.exact_bits <= product.significant_bits
+            and self.largest_product <= Fraction(product.max)
+            and sum(operand.lsb_exponent for operand in self.operands) >= product.lsb_exponent
+        )
 
     @cached_property
     def largest_product(self) -> Fraction:

@@ -19,7 +19,7 @@ from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 from shoal.numerics.rounding.shifts import right
 
-HELPERS = "96578d486a38edbc"
+HELPERS = "fadb440fab49423b"
 """Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
 this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
@@ -182,6 +182,37 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
         beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
         return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
     return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_exactly(high: NDArray[np.float64], low: NDArray[np.float64], more: NDArray[np.float64]) -> int:
+    """high + low += more, element by element; low has what high lost. Returns 0."""
+    for o in range(high.size):
+        x, y = high[o], more[o]
+        s = x + y
+        other = s - x
+        low[o] += (x - (s - other)) + (y - other)
+        high[o] = s
+    return 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def round_sums(
+    high: NDArray[np.float64],
+    low: NDArray[np.float64],
+    rules: Any,
+    first: int,
+    keys: Keys,
+    share: tuple[int, int],
+    counts: NDArray[np.int64],
+) -> int:
+    """high = the exact sum high + low rounded to the accumulator, for outputs share[0] to share[1]. Returns 0."""
+    plan, _, sums = rules
+    for o in range(share[0], share[1]):
+        s = high[o] + low[o]
+        value = s if s == 0 else _odd_sum(high[o], low[o], s)
+        high[o] = _round(value + 0.0, plan, sums, _chance(first, o, keys), 0, counts)
+    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -117,6 +117,10 @@ def _product_rules(unit: MacUnit) -> tuple[RoundingPlan, dict[str, float]]:
         rules |= {"product_rounded": 0, "product_flush_before": product.min_positive, "product_max": product.max}
         return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
     assert isinstance(product, FloatFormat)
+    if unit.datapath.holds_products:
+        return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules | {
+            "product_rounded": 0
+        }
     grid = product
     if not multiplier.encoding.subnormal_outputs:
         when = "product_flush_before" if multiplier.flush == "before-rounding" else "product_flush_after"

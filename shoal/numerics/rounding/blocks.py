@@ -19,11 +19,11 @@ def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64)
 
     Infinities and NaN are ignored.
     """
-    magnitude = torch.where(x.isfinite(), x.abs(), 0).double()
-    largest = _spread_largest(magnitude, format)
+    magnitude = torch.where(x.isfinite(), x.abs(), 0)
+    largest = _largest(magnitude, format).double()
     exponent = torch.frexp(largest).exponent.to(torch.int64) - 1
     shared = torch.where(largest > 0, exponent - format.element.highest_exponent, 0)
-    return shared.clamp(*shared_range(format, carrier))
+    return _spread(shared.clamp(*shared_range(format, carrier)), format, x)
 
 
 def shared_range(format: BlockFormat, carrier: Carrier) -> tuple[int, int]:
@@ -77,21 +77,33 @@ def _power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent + 1023) << FLOAT64.mantissa).view(torch.float64)
 
 
-def _spread_largest(magnitude: Tensor, format: BlockFormat) -> Tensor:
-    """For every element the largest magnitude of its block."""
-    if format.over == "tensor":
-        return magnitude.amax().expand_as(magnitude)
+def _largest(magnitude: Tensor, format: BlockFormat) -> Tensor:
+    """The largest magnitude of each block, in the order of the blocks."""
+    if format.over == "tensor" or not magnitude.ndim:
+        return magnitude.amax()
     if format.over == "row":
-        return magnitude.amax(-1, keepdim=True).expand_as(magnitude) if magnitude.ndim else magnitude
-    height, width = format.over if isinstance(format.over, tuple) else (1, int(format.over))
+        return magnitude.amax(-1, keepdim=True)
+    height, width = _sides(format)
     if height > 1:
-        magnitude = _spread_runs(magnitude.transpose(-1, -2), height).transpose(-1, -2)
-    return _spread_runs(magnitude, width) if magnitude.ndim else magnitude
+        magnitude = _largest_of_runs(magnitude.transpose(-1, -2), height).transpose(-1, -2)
+    return _largest_of_runs(magnitude, width)
 
 
-def _spread_runs(magnitude: Tensor, length: int) -> Tensor:
-    """For every element the largest of its run of `length` along the last axis; the last run may be shorter."""
-    size = magnitude.shape[-1]
-    padded = torch.nn.functional.pad(magnitude, (0, -size % length))
-    runs = padded.unflatten(-1, (-1, length)).amax(-1)
-    return runs.repeat_interleave(length, -1)[..., :size]
+def _spread(of_blocks: Tensor, format: BlockFormat, x: Tensor) -> Tensor:
+    """For every element of x the value of its block."""
+    if isinstance(format.over, str) or not x.ndim:
+        return of_blocks.expand_as(x)
+    height, width = _sides(format)
+    if height > 1:
+        of_blocks = of_blocks.repeat_interleave(height, -2)[..., : x.shape[-2], :]
+    return of_blocks.repeat_interleave(width, -1)[..., : x.shape[-1]]
+
+
+def _sides(format: BlockFormat) -> tuple[int, int]:
+    return format.over if isinstance(format.over, tuple) else (1, int(format.over))
+
+
+def _largest_of_runs(magnitude: Tensor, length: int) -> Tensor:
+    """The largest of each run of `length` along the last axis; the last run may be shorter."""
+    padded = torch.nn.functional.pad(magnitude, (0, -magnitude.shape[-1] % length))
+    return padded.unflatten(-1, (-1, length)).amax(-1)

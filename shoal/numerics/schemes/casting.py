@@ -112,6 +112,10 @@ class SchemeCasts:
         cast: Cast | None = getattr(self.scheme, kind)
         return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
 
+    def in_blocks(self, kinds: tuple[str, str]) -> bool:
+        """Whether an operand of these kinds has blocks."""
+        return any(self._blocks(kind) is not None for kind in kinds)
+
     def product(self, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor, through: Multiply) -> Tensor:
         """`through(a, b)`; if an operand has blocks, as products of blocks."""
         first, second = (self._blocks(kind) for kind in kinds)

@@ -16,6 +16,8 @@ from shoal.numerics.rounding.blocks import scale_by_powers
 Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A matrix (…, R, K) as element values and the exponent of each."""
 Multiply = Callable[[Tensor, Tensor], Tensor]
+NORMAL = 126
+"""Powers of two up to this exponent, and down to its negative, are normal float32 numbers."""
 
 
 def multiply_blocks(
@@ -35,6 +37,10 @@ def multiply_blocks(
 
 def scaled(x: Tensor, exponents: Tensor) -> Tensor:
     """x·2^exponents, rounded once to float32."""
+    if exponents.dim() and exponents.stride(-1) == 0:
+        exponents = exponents[..., :1]  # the same for a whole row
+    if exponents.numel() and int(exponents.abs().max()) <= NORMAL:
+        return x * ((exponents.to(torch.int32) + 127) << 23).view(torch.float32)
     return scale_by_powers(x.double(), exponents.to(torch.int64)).float()
 
 

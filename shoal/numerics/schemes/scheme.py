@@ -101,6 +101,7 @@ class Scheme:
             )
         object.__setattr__(self, "accumulators", accumulators_text(parse_accumulators(self.accumulators)))
         for role in UNITS:
+            self._check_widths(role)
             if getattr(self, role) is not None:
                 self._check_operands(role, getattr(self, role))
         for (_, role), unit in self.layer_units().items():
@@ -117,11 +118,17 @@ class Scheme:
             found[layer, role] = replace(unit, accumulator=accumulator, fused=fused)
         return found
 
+    def _check_widths(self, role: str) -> None:
+        """Refuse blocks that do not cut the sum at the same places."""
+        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
+        if len({cast.run for cast in casts if cast is not None and cast.run is not None}) > 1:
+            raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
+
     def _check_operands(self, role: str, unit: MacUnit) -> None:
         """Refuse casts whose values a unit cannot take."""
+        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
         formats: tuple[Scalar, ...] = unit.multiplier.formats
-        for kind, operand in zip(operand_kinds(role), formats, strict=True):
-            cast: Cast | None = getattr(self, kind)
+        for kind, cast, operand in zip(operand_kinds(role), casts, formats, strict=True):
             if cast is None:
                 continue
             if cast.squeeze:
@@ -132,9 +139,7 @@ class Scheme:
                     f"{role} unit {unit} cannot represent."
                 )
         sums, product = unit.accumulator, unit.multiplier.product
-        shared = [cast for kind in operand_kinds(role) if (cast := getattr(self, kind)) is not None and cast.shares]
-        if len({cast.run for cast in shared if cast.run is not None}) > 1:
-            raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
+        shared = any(cast is not None and cast.shares for cast in casts)
         if shared and isinstance(sums, FixedFormat) and not holds(sums, product):
             raise UserError(
                 f"The accumulator {sums} of the {role} unit is narrower than its products, {product}: blocks with a "

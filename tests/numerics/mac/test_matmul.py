@@ -6,9 +6,9 @@ import torch
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.numerics import FloatFormat, FloatMultiplier, MacStats, MacUnit, matmul, parse_mac, quantize
+from shoal.numerics import FloatFormat, FloatMultiplier, MacUnit, matmul, parse_mac, quantize
 from shoal.numerics.mac.tiles import fast
-from tests.numerics.macs import SLIDES_UNITS, assert_as_defined, numbers
+from tests.numerics.macs import SLIDES_UNITS, assert_as_defined, numbers, one_by_one
 from tests.numerics.numbers import ROUNDINGS, same
 
 ORDERS = ("sequential", "chunked(4)", "chunked(5)", "pairwise", "kahan", "exact")
@@ -132,23 +132,7 @@ def test_kinds_of_the_loops_agree() -> None:
             assert same(matmul(a, b, unit, seed=5), counted).all()
             bits = MacUnit(unit.multiplier, unit.accumulator, unit.order, unit.rounding)
             slow = one_by_one(a, b, bits, 5)
-            assert same(counted, slow[0]).all() and stats == slow[1]
-
-
-def one_by_one(a: NDArray, b: NDArray, unit: MacUnit, seed: int) -> tuple[NDArray, MacStats]:
-    """The loops in float64, by way of operands in float64."""
-    from shoal.numerics.mac.matmul import _Work
-    from shoal.numerics.rounding.randomness import keys
-
-    x, y = (
-        torch.from_numpy(quantize(t.astype(np.float64), f))
-        for t, f in zip((a, b), unit.multiplier.formats, strict=True)
-    )
-    counts = np.zeros(4, np.int64)
-    result = _Work(unit, x[None], y[None], torch.float32, True, keys(seed, 0, 0), 1).run(counts)
-    return result.reshape(a.shape[0], b.shape[1]).numpy(), MacStats(
-        a.shape[0] * a.shape[1] * b.shape[1], *map(int, counts[:3])
-    )
+            assert same(counted.astype(np.float64), slow[0]).all() and stats == slow[1]
 
 
 @pytest.mark.parametrize(

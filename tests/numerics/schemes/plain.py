@@ -195,7 +195,8 @@ class Plain:
         counts = self.counts.setdefault((layer, role), [0, 0, 0, 0])
         counts[0] += a.numel() * b.shape[2]
         if unit is None:
-            return torch.matmul(a[0], b[0])[None] if len(a) == 1 else torch.matmul(a, b)
+            a, b = a.contiguous(), b.contiguous()
+            return torch.mm(a[0], b[0])[None] if len(a) == 1 else torch.matmul(a, b)
         call = self.next_call()
         first = {"forward": "inputs", "grad_input": "activation_gradients", "grad_weight": "inputs"}[role]
         turned = kinds[0] != first and kinds[1] == first
@@ -489,14 +490,11 @@ def no_bits(step: int) -> int:
 
 
 def unit_of(scheme: Scheme, role: str, layer: str) -> MacUnit | None:
-    """The role's unit, with the layer's own accumulator if it has one.
-
-    Where it cannot represent NaN, NaN is infinite if its operands can be, else zero.
-    """
+    """The role's unit, with the layer's accumulator; NaN it cannot represent is infinite if its operands can be, else zero."""
     unit: MacUnit | None = getattr(scheme, role)
-    own = dict(entry.split("=", 1) for entry in scheme.accumulators.split(", ") if entry)
+    own = dict(entry.split("=", 1) for entry in scheme.accumulators.split(", ") if entry)  # of formats without commas
     if unit is not None and f"{layer}.{role}" in own:
-        unit = replace(unit, accumulator=own[f"{layer}.{role}"])
+        unit = replace(unit, accumulator=own[f"{layer}.{role}"], fused=None)
     if unit is None or unit.nan != "error":
         return unit
     without = [format for format in unit.multiplier.formats if not getattr(format, "nans", False)]

@@ -92,10 +92,23 @@ def test_casts_of_gradients_that_overflow(scheme: str) -> None:
     assert training.skipped == 2 and training.scale == 2.5e6
 
 
-@pytest.mark.parametrize("scheme", ["fp8-seb", "s2fp8", "bm8; weight_gradients=E6M9/tensor"])
+def test_gradients_that_rounding_makes_infinite() -> None:
+    """A constant scale looks at them only."""
+    training = side_by_side(MLP, "bf16; weight_gradients=fp16", 1, scale=1e7)
+    assert training.skipped == 1
+
+
+COARSE = "E2M1F/tensor, rounding=toward-zero"
+
+
+@pytest.mark.parametrize(
+    "scheme", ["fp8-seb", "s2fp8", f"bf16; activation_gradients={COARSE}; weight_gradients={COARSE}"]
+)
 def test_casts_that_adjust_do_not_overflow(scheme: str) -> None:
     training = side_by_side(MLP, scheme, 1, scale="dynamic, start=1e7, tolerance=0")
     assert training.skipped == 0
+    saturated = {row.role for row in training.by_layer() if row.saturated}
+    assert COARSE not in scheme or {"activation_gradients", "weight_gradients"} <= saturated
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])

@@ -28,6 +28,28 @@ def test_tables_and_json(name: str) -> None:
     assert all(value is None or isinstance(value, str | int | float) for value in held.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "role", "text"),
+    [
+        ("bf16", "activation_gradients", "E8M7"),
+        ("fp16", "weight_gradients", "E5M10"),
+        ("swalp", "state", "Q1.7/row, rounding=stochastic"),
+        ("swalp", "grad_weight", "Q1.7+Q18.14, rounded=False"),
+        ("s2fp8", "weights", "E5M2, squeeze=True"),
+        ("hfp8", "inputs", "E4M3(bias=4), overflow=saturate"),
+        ("hfp8", "activation_gradients", "E5M2"),
+        ("hfp8", "forward", "E4M3:1(bias=4)+E6M9, output=E7M9, order=chunked(64)"),
+        ("hfp8", "grad_input", "E5M2*E4M3:1(bias=4)+E6M9, output=E7M9, order=chunked(64)"),
+        ("hfp8", "normalisation", "E6M9"),
+        ("bm8", "grad_input", "Q9.10*Q3.6+Q15.16, rounded=False"),
+        ("fp8-seb", "forward", "E5M3:1+E8M23, output=E7M7, order=pairwise"),
+        ("fp134", "weights", "E3M4(infinities=False, nans=False)/tensor, rounding=hysteresis"),
+    ],
+)
+def test_built_in_schemes_are_those_of_the_documentation(name: str, role: str, text: str) -> None:
+    assert SCHEMES[name].to_json()[role] == text
+
+
 def test_describe_says_what_is_averaged() -> None:
     rows = dict(parse_scheme("swalp").describe())
     assert rows["average of the weights"] == "after 50% of the training, every 1 steps"
@@ -61,6 +83,10 @@ def test_formats_and_units_can_be_given_as_such() -> None:
             "The accumulator Q18.13 of the forward unit is narrower than its",
         ),
         ("bm8; grad_weight=Q3.6*Q9.10+Q11.16, rounded=False", "of the grad_weight unit is narrower than its products"),
+        (
+            "bf16; inputs=E4M3F/3; weights=E4M3F/4",
+            "The operands of the forward product have blocks of different widths",
+        ),
         ("bm8; inputs=E2M5B2F/24", "The operands of the forward product have blocks of different widths"),
     ],
 )
@@ -97,7 +123,7 @@ def test_wrong_json(fields: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     "container", ["E5M2", "E5M2:5", "E4M3", "E6M5", "Q3.6", "Q1.7", "E4M3F", "E4M3FN", "bf16", "E5M3"]
 )
-@pytest.mark.parametrize("element", ["E5M2", "E5M2:5", "E4M3F", "E2M5B2F", "Q1.7", "E2M1F", "E4M3FN"])
+@pytest.mark.parametrize("element", ["E5M2", "E5M2:5", "E4M3F", "E2M5B2F", "Q1.7", "E2M1F", "E4M3FN", "E5M2(bias=20)"])
 def test_holds_by_enumeration(container: str, element: str) -> None:
     """It may say no where it is so (a format without gradual underflow), but never yes where it is not."""
     outer, inner = scalar(container), scalar(element)
