@@ -13,6 +13,7 @@ one unit for all: the same area does the same work.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -175,6 +176,7 @@ def exponent_bits(one: Range) -> int:
     return EXPONENTS[-1]
 
 
+@cache
 def luts(accumulator: str) -> float:
     """Of a unit with this accumulator."""
     return mac_cost(f"{MULTIPLIER}+{accumulator}").unit.luts

@@ -45,9 +45,9 @@ KINDS: dict[str, dict[str, Any]] = {
 """Settings by name."""
 PARTS = tuple(KINDS)[len(SCHEMES) :]
 QUICK = (FULL, UNIT)
-SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 400.0, PARTS[0]: 140.0, PARTS[1]: 60.0} | dict.fromkeys(PARTS[2:], 35.0)
+SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 170.0, PARTS[0]: 120.0, PARTS[1]: 60.0} | dict.fromkeys(PARTS[2:], 35.0)
 """About, for all episodes on one core; of all others as the unit."""
-UNIT_SECONDS = 190.0
+UNIT_SECONDS = 145.0
 CLOSE = 0.1
 """A return counts as kept if the interval of its loss ends within this share of float32's gain over random."""
 
