@@ -53,11 +53,11 @@ CLOSE = 0.1
 
 
 def cells(quick: bool) -> list[StudyCell]:
-    """One run per kind and seed; seed 0 of everything first, but the slowest scheme last."""
+    """One run per kind and seed: the schemes first, the slowest of them last, then the parts."""
     episodes = QUICK_EPISODES if quick else EPISODES
     found = []
     runs = [(name, seed) for seed in range(1 if quick else SEEDS) for name in (QUICK if quick else KINDS)]
-    for name, seed in sorted(runs, key=lambda run: run[0] == SLOWEST):
+    for name, seed in sorted(runs, key=lambda run: (run[0] in PARTS, run[0] == SLOWEST)):
         train = {**WORLD, **KINDS[name], "seed": seed, "episodes": episodes, "evaluate_episodes": EVALUATED}
         seconds = SECONDS.get(name, UNIT_SECONDS) * episodes / EPISODES
         found.append(StudyCell(f"{file_stem(name)} seed {seed}", {"kind": name, "train": train}, seconds))

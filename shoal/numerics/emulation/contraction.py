@@ -89,11 +89,13 @@ def dense(x: Tensor) -> Tensor:
 
 
 def times_power(x: Tensor, exponent: int) -> Tensor:
-    """x·2^exponent in float32, in two steps so that each factor is a normal number."""
+    """x·2^exponent, rounded once to float32."""
     if exponent == 0:
         return x
+    if abs(exponent) <= 126:  # a normal number
+        return x * 2.0**exponent
     half = exponent // 2
-    return x * 2.0**half * 2.0 ** (exponent - half)
+    return (x.double() * 2.0**half * 2.0 ** (exponent - half)).float()
 
 
 class Product(Function):

@@ -490,7 +490,7 @@ def no_bits(step: int) -> int:
 
 
 def unit_of(scheme: Scheme, role: str, layer: str) -> MacUnit | None:
-    """The role's unit, with the layer's accumulator; NaN it lacks is infinite if its operands can be, else zero."""
+    """The role's unit, with the layer's accumulator; NaN that it lacks is infinite or, without infinities, zero."""
     unit: MacUnit | None = getattr(scheme, role)
     own = dict(entry.split("=", 1) for entry in scheme.accumulators.split(", ") if entry)  # of formats without commas
     if unit is not None and f"{layer}.{role}" in own:

@@ -58,10 +58,10 @@ def assert_same(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("done", [1, 3])
+@pytest.mark.parametrize("done", [2])
 def test_it_resumes_with_the_same_bits(case: str, done: int) -> None:
     network, scheme, optimizer, scale = CASES[case]
-    data = batches(network, done + 3)
+    data = batches(network, done + 2)
     training = start(network, scheme, optimizer, scale)
     train(training, data[:done])
     new = continued(training, case)
