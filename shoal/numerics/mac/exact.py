@@ -116,8 +116,15 @@ def dot_exact(xs: Sequence[float], ys: Sequence[float], unit: MacUnit, draw: Dra
 
     For stochastic rounding the roundings of an output are numbered. Product k is step k in sequential, chunked and
     pairwise order; chunk c is step K + c; node i of level L of the tree is step L·K + i; the four Kahan sums of product
-    k are steps 4k to 4k + 3; the single rounding of the exact order is step 0.
+    k are steps 4k to 4k + 3; the single rounding of the exact order is step 0. A sum with an operand that is not finite
+    counts no events.
     """
+    value, events = _dot(xs, ys, unit, draw)
+    finite = all(math.isfinite(operand) for operand in (*xs, *ys))
+    return value, events if finite else Events()
+
+
+def _dot(xs: Sequence[float], ys: Sequence[float], unit: MacUnit, draw: Draw) -> tuple:
     events = Events()
     products = [_known(multiply_exact(x, y, unit.multiplier, events), unit) for x, y in zip(xs, ys, strict=True)]
     if unit.order == "exact":

@@ -27,7 +27,7 @@ Array = TypeVar("Array", bound=Any)
 
 @dataclass(frozen=True)
 class MacStats:
-    """Events in a product; those of casting the operands are not counted."""
+    """Events in a product; not those of casting the operands, nor those of sums with an infinite or NaN operand."""
 
     macs: int
     """Multiplications, each with its addition."""

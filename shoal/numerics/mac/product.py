@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.numerics.formats.types import FloatFormat
 from shoal.numerics.mac import kernels, panels
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.panels import Layout, Scratch, View
@@ -269,23 +270,47 @@ class Product:
     def _outputs(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
     ) -> None:
-        """Outputs of matrix n, by the loops in float64."""
+        """Outputs of matrix n, by the loops in float64; those with operands that are not finite count no events."""
         plan, product, sums = mac_plan(self.unit)
-        a, b = (
-            operand.matrices()[n if operand.shape[0] > 1 else 0].double().contiguous().numpy()
-            for operand in (self.a, self.b)
-        )
+        a, b = (self._matrix(operand, n).double().contiguous().numpy() for operand in (self.a, self.b))
         first = n * self.rows * self.columns
+        rows, columns = (~np.isfinite(matrix).all(1) for matrix in (a, b))
+        unknown = rows[outputs // self.columns] | columns[outputs % self.columns]
 
-        def work(begin: int, end: int) -> int:
+        def work(begin: int, end: int) -> NDArray[np.int64]:
             own = np.zeros(4, np.int64)
-            kernels.multiply_outputs(a, b, result, outputs[begin:end], plan, product, sums, first, self.keys, own)
-            shares.append(own)
-            return 0
+            kernels.multiply_outputs(a, b, result, chosen[begin:end], plan, product, sums, first, self.keys, own)
+            return own
 
-        shares: list[NDArray[np.int64]] = []
-        share_out(work, outputs.size, min(self.threads, max(1, outputs.size)))
-        counts += np.sum(shares, axis=0)
+        for chosen, counted in ((outputs[~unknown], slice(None)), (outputs[unknown], slice(kernels.NANS, None))):
+            for own in share_out(work, chosen.size, min(self.threads, max(1, chosen.size))):
+                counts[counted] += own[counted]
+
+    @staticmethod
+    def _matrix(operand: Operand, n: int) -> Tensor:
+        return operand.matrices()[n if operand.shape[0] > 1 else 0]
+
+    def _infinite(self, n: int) -> NDArray[np.float32]:
+        """The sums of matrix n that have an infinite or NaN operand: infinities of one sign, or NaN; others are 0.
+
+        Only where finite products and sums stay finite: then nothing but infinite products decides, in any order.
+        """
+        a, b = (self._matrix(operand, n).float() for operand in (self.a, self.b))
+        (a_plus, a_minus), (b_plus, b_minus) = (((x == math.inf), (x == -math.inf)) for x in (a, b))
+        (a_up, a_down), (b_up, b_down) = ((~x.signbit() & ~x.isnan(), x.signbit() & ~x.isnan()) for x in (a, b))
+
+        def met(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> NDArray[np.bool_]:
+            """Whether for any k one of ours and the one of theirs at the same place are both true."""
+            first, second = (torch.cat(list(masks), 1).float().numpy() for masks in (ours, theirs))
+            return np.asarray(first @ second.T > 0)
+
+        plus = met((a_plus, a_minus, a_up, a_down), (b_up, b_down, b_plus, b_minus))
+        minus = met((a_plus, a_minus, a_down, a_up), (b_down, b_up, b_plus, b_minus))
+        nan = (plus & minus) | a.isnan().any(1).numpy()[:, None] | b.isnan().any(1).numpy()
+        if mac_plan(self.unit)[0].nan_code:
+            nan |= met((a_plus | a_minus, a == 0), (b == 0, b_plus | b_minus))
+        signs = np.where(plus, np.inf, np.where(minus, -np.inf, 0.0))
+        return np.where(nan, np.nan, signs).astype(np.float32)
 
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64], finite: bool) -> Tensor | None:
         """The result by the fast loops; None if the processor flushes subnormals that are needed."""
@@ -379,12 +404,18 @@ class Product:
     def _again(
         self, c: View, again: NDArray[np.bool_] | None, bad: list[NDArray[np.bool_]], counts: NDArray[np.int64]
     ) -> None:
-        """Recompute, one by one, the outputs that the tiles could not."""
+        """Recompute, one by one, the outputs that the tiles could not; those of infinite operands are known."""
+        at_once = only_infinities_decide(self.unit)
         for n in range(self.batch):
             wrong = np.zeros((self.rows, self.columns), bool) if again is None else again[n]
             if bad[0].size:
                 rows, columns = (lines[n if len(lines) > 1 else 0] for lines in bad)
-                wrong = wrong | rows[:, None] | columns
+                unknown = rows[:, None] | columns
+                if at_once and unknown.any():
+                    outputs = np.flatnonzero(unknown)
+                    places = c.batch[n] + c.lines[outputs // self.columns] + c.steps[outputs % self.columns]
+                    c.numbers[places] = self._infinite(n).reshape(-1)[outputs]
+                wrong = wrong & ~unknown if at_once else wrong | unknown
             if not wrong.any():
                 continue
             outputs = np.flatnonzero(wrong)
@@ -404,6 +435,15 @@ def _scratch(chosen: Fast) -> Scratch:
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
+
+
+@lru_cache(maxsize=256)
+def only_infinities_decide(unit: MacUnit) -> bool:
+    """Whether a sum with an infinite product is infinite or NaN whatever its finite products are."""
+    sums, path, (plan, _, _) = unit.accumulator, unit.datapath, mac_plan(unit)
+    finite = not plan.product_rounded and path.largest_product <= Fraction(min(plan.product_max, 2.0**1000))
+    special = isinstance(sums, FloatFormat) and sums.infinities and sums.nans
+    return special and finite and unit.overflow == "saturate" and unit.order != "kahan" and not plan.zero_infinity
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from shoal.numerics import MacUnit, matmul, parse_mac, quantize
 from shoal.numerics.mac import product as products
+from shoal.numerics.mac.exact import dot_exact
 from shoal.numerics.mac.product import Operand, Product, exact_sums, placed
 from shoal.numerics.mac.tiles import FREE_SUMS, TAME_PRODUCTS, UNKNOWN, fast, known, limits
 from shoal.numerics.rounding.randomness import keys
@@ -54,6 +55,22 @@ def test_every_method_gives_the_bits_of_the_loops_in_float64(name: str) -> None:
 def test_units_of_the_schemes_as_defined(name: str) -> None:
     for spread in (1, 8):
         assert_as_defined(numbers((3, 21), 1, spread), numbers((21, 4), 2, spread), parse_mac(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["E5M2:5+E6M5", "E5M2:3+E6M5", "E4M3(bias=4)*E5M2+E6M9, output=E7M9, order=chunked(4)"]
+)
+def test_sums_with_infinite_operands_are_infinite_or_nan(name: str) -> None:
+    """Zeros, both signs and NaN beside infinities, in rows and columns: as the definition, and no events."""
+    rng, unit = np.random.default_rng(0), parse_mac(name)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, 1.0, -2.0, *([] if ":5" in name else [np.nan])])
+    a, b = rng.choice(special, (24, 5)), rng.choice(special[:6], (5, 24))
+    a[:4], b[:, :4] = 1.0, 2.0**-3  # some are finite
+    got, stats = matmul(a.astype(np.float32), b.astype(np.float32), unit, stats=True)
+    for i, j in np.ndindex(24, 24):
+        wanted, _ = dot_exact(a[i].tolist(), b[:, j].tolist(), unit)
+        assert np.array_equal(got[i, j], np.float32(wanted), equal_nan=True), (a[i], b[:, j])
+    assert (stats.saturated, stats.overflowed, stats.underflowed) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["E5M2:5+E5M5", "E5M2:5+E5M5, order=pairwise", "E5M2:5+E5M5, order=kahan"])
