@@ -148,7 +148,7 @@ def test_help_has_an_example(shoal, capsys, words):
     [
         ("mac", "the commands are describe, area, sweep"),
         ("mac fly", "There is no command 'mac fly'"),
-        ("mac describe", "FORMAT-OR-UNIT is missing"),
+        ("mac describe", "FORMAT-UNIT-OR-SCHEME is missing"),
         ("mac describe E5", "'E5' is not a format"),
         ("mac describe E0M3", "E0M3 has no exponent bits"),
         ("mac describe E5M60", "E5M60 is not possible"),
