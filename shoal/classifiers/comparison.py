@@ -21,6 +21,7 @@ from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
 from shoal.errors import UserError, counted
+from shoal.numerics import parse_scheme
 from shoal.training import disk
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
@@ -66,7 +67,8 @@ def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
                 schemes[-1] += f",{piece}"
             elif piece.strip():
                 schemes.append(piece.strip())
-    if twice := [scheme for scheme in schemes if schemes.count(scheme) > 1]:
+    meant = [parse_scheme(scheme) for scheme in schemes]
+    if twice := [scheme for scheme, own in zip(schemes, meant, strict=True) if meant.count(own) > 1]:
         raise UserError(f"--schemes names {twice[0]} twice.")
     return tuple(schemes)
 

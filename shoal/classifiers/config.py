@@ -18,19 +18,19 @@ class ClassifierConfig(StoredConfig):
     """All settings of a classifier's training."""
 
     model: Literal["resnet20", "resnet8", "wide-resnet", "vgg", "mlp", "transformer"] = "resnet8"
-    """Model: residual networks in their CIFAR form (wide-resnet: 64-128-256 channels), a small VGG, a perceptron, or a
+    """Model: residual networks in their CIFAR form (wide-resnet: 64-128-256 channels), a small VGG, an MLP, or a
     two-layer transformer encoder over image rows."""
     data: str = "digits"
     """Data set: digits, fashion-mnist, fashion-mnist:FOLDER, idx:FOLDER (IDX files) or cifar10:FOLDER (binary)."""
     scheme: str = "E5M2:5+E6M5"
     """Scheme: a MAC unit such as E5M2:5+Q8.13, or float32, bf16, fp16, swalp, s2fp8, hfp8, bm8, fp8-seb, fp134, with
-    switches after semicolons."""
+    fields after semicolons (docs/schemes.md)."""
     loss_scale: str = "dynamic"
     """Loss scale: none, a number such as 1024, dynamic or adaptive, with options such as 'dynamic, interval=500'."""
     epochs: int = 5
     """Passes over the training images."""
     batch: int = 64
-    """Mini-batch size; images that do not fill a mini-batch wait for another epoch."""
+    """Mini-batch size; the last, incomplete mini-batch of an epoch is dropped."""
     optimizer: Optimizer = "sgd"
     """Optimizer."""
     learning_rate: float | None = None
@@ -40,11 +40,11 @@ class ClassifierConfig(StoredConfig):
     weight_decay: float | None = None
     """Weight decay; None: 1e-4 for sgd, 0 for adam, 0.01 for adamw."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """Learning rate over the training: down to 0 along a cosine, or divided by 10 after 50 % and 75 %, or constant."""
+    """Learning-rate schedule: cosine decay to 0, step (divided by 10 after 50 % and 75 %), or constant."""
     dropout: float = 0.0
     """Dropout of mlp, vgg and transformer."""
     augment: bool = True
-    """Shift training images at random, and mirror those of Fashion-MNIST and CIFAR-10."""
+    """Random shifts of the training images, and random horizontal flips for Fashion-MNIST and CIFAR-10."""
     train_images: int | None = None
     """Use only this many training images; None: all."""
     test_images: int | None = None
@@ -52,7 +52,7 @@ class ClassifierConfig(StoredConfig):
     seed: int = 0
     """Random seed of initial weights, mini-batches, augmentation and stochastic rounding."""
     baseline: bool = True
-    """Train in float32 with the same seed, too, and compare; in the folder float32/ of the run."""
+    """Also train in float32 with the same seed, in the folder float32/ of the run, and compare."""
     threads: int | None = None
     """CPU threads; None: by the size of a step, at most what the process may use."""
     out: str | None = None

@@ -10,8 +10,7 @@ from shoal.classifiers.comparison import Comparison
 from shoal.classifiers.config import FLOAT32
 from shoal.classifiers.result import ClassifierResult
 from shoal.errors import counted
-from shoal.numerics.sweep import share_text
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 from shoal.results.figure import FAINT_INK, Numbers
 from shoal.training.metrics import read_metrics
 from shoal.training.run_folder import METRICS
@@ -41,7 +40,8 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     table = Table.of(title, [_cells(result, baseline) for result in results])
     data = {
         "run": str(folder),
-        "settings": config.settings,
+        "settings": {name: value for name, value in config.settings.items() if name != "scheme"},
+        "schemes": list(comparison.schemes),
         "runs": [dataclasses.asdict(result) for result in results],
     }
     figure = run_figure(results[0], baseline, title) if len(comparison.schemes) == 1 else _figure(results, title)

@@ -16,8 +16,8 @@ from shoal.numerics.hardware.area import Area
 from shoal.numerics.hardware.energy import Operation
 from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.unit import parse_mac
-from shoal.numerics.sweep import cost_of, share_text
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.numerics.sweep import cost_of
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 
 
 @dataclass(frozen=True)

@@ -237,10 +237,12 @@ class ClassifierTraining:
             return
         before = {name: value.clone() for name, value in buffers.items()}
         images = (images for images, _ in in_order(self.data, self.data.train, EVALUATED_TOGETHER))
-        update_bn(images, self.model)
-        yield
-        for name, value in buffers.items():
-            value.copy_(before[name])
+        try:
+            update_bn(images, self.model)
+            yield
+        finally:
+            for name, value in buffers.items():
+                value.copy_(before[name])
 
     def _place(self) -> str:
         return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"

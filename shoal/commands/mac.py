@@ -46,7 +46,7 @@ def mac_describe(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class DescribeCommand:
-        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-OR-UNIT")]
+        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FORMAT-UNIT-OR-SCHEME")]
         """E5M2, Q8.13, bf16, E4M3FN, Q1.7/row, …; or a unit: E5M2:5+E6M5; or a scheme: hfp8, swalp, …"""
         cfg: int | None = None
         """Configuration (1 to 6) of the multiplier that decodes the format; None: the plain format."""

@@ -37,6 +37,8 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
     """Describe a format (`E5M2`, decoded by configuration `cfg` if given), a unit or a scheme by name."""
     if ";" in name or name.strip().lower() in SCHEME_NAMES:
         scheme = parse_scheme(name)
+        if cfg is not None:
+            raise UserError(f"{scheme} is a scheme; --cfg is for formats.")
         table = Table.of_texts(str(scheme), [("role", "format"), *scheme.describe()])
         return Result("mac describe", str(scheme), [table], data={"scheme": str(scheme), **scheme.to_json()})
     if "+" not in name:

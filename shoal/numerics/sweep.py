@@ -18,7 +18,7 @@ from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.matmul import matmul
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.quantize import quantize
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 
 SLIDES_UNITS = (
     "fp32+fp32", "fp16+fp16", "E6M3:5+E7M7", "E6M2:5+E7M5", "E6M1:5+E7M3", "E5M3:5+E6M7", "E5M2:5+E6M5", "E5M1:5+E6M3",
@@ -127,11 +127,6 @@ def _cells(line: Line) -> dict[Column, Value]:
         Column("system LUTs"): figure(line.system),
         Column("pJ/MAC"): None if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}",
     }
-
-
-def share_text(rate: float) -> str:
-    """A share as a percentage, or as a power of ten if it is tiny."""
-    return "0" if rate == 0 else f"{rate:.2%}" if rate >= 1e-4 else f"{rate:.0e}"
 
 
 def _figures(found: Sequence[Line]) -> list[Figure]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
 from shoal.results.result import Result
+from shoal.results.table import share_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -125,7 +126,8 @@ def _draw_map(axes: "Axes", panel: Panel) -> None:
     for y, row in enumerate(panel.cells):
         for x, share in enumerate(row):
             colour = "white" if share and share > 0.03 else INK if share else FAINT_INK
-            axes.text(x, y, _share(share), ha="center", va="center", fontsize=6.5, color=colour)
+            text = "" if share is None else share_text(share)
+            axes.text(x, y, text, ha="center", va="center", fontsize=6.5, color=colour)
     slanted = sum(map(len, panel.ticks)) > WIDEST_TICKS
     axes.set_xticks(
         range(len(panel.ticks)), panel.ticks, rotation=25 * slanted, ha="right" if slanted else "center",
@@ -139,12 +141,6 @@ def _draw_map(axes: "Axes", panel: Panel) -> None:
     axes.set_yticks([y - 0.5 for y in range(1, len(panel.rows))], minor=True)
     axes.grid(which="minor", color="#E8EBF0", linewidth=0.8)
     axes.tick_params(which="minor", length=0)
-
-
-def _share(share: float | None) -> str:
-    if share is None:
-        return ""
-    return "0" if share == 0 else f"{100 * share:.2g}%" if share >= 1e-4 else f"{share:.0e}".replace("e-0", "e-")
 
 
 def _draw_bars(axes: "Axes", series: Series, colour: str, number: int, count: int) -> None:

@@ -34,6 +34,11 @@ class Column:
         return f"{value:,}"
 
 
+def share_text(share: float) -> str:
+    """A share as a percentage with three significant digits; what is smaller than 0.001% is said to be so."""
+    return "0" if share == 0 else "<0.001%" if share < 1e-5 else f"{100 * share:.3g}%"
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of values under named columns."""

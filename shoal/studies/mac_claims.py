@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.results import Column, Panel, Result, Series, Table, Value
+from shoal.results import Column, Panel, Result, Series, Table, Value, share_text
 from shoal.studies.mac_runs import (
     CASTS,
     PLANS,
@@ -189,12 +189,8 @@ def training_columns(found: Trainings, kind: Kind, base: Kind | None = None) -> 
 
 
 def in_words(value: float | None) -> str | None:
-    """A share, with a unit that suits its size."""
-    if value is None:
-        return None
-    if value == 0:
-        return "0"
-    return f"{100 * value:.2g} %" if value >= 1e-4 else f"{1e6 * value:.2g} ppm"
+    """A share as a percentage; None stays None."""
+    return None if value is None else share_text(value)
 
 
 def scales(outcomes: Sequence[Outcome]) -> str | None:

@@ -290,6 +290,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError(
                 f"--scheme {self.scheme} averages weights, which teams do not; add '; average_after=never' to it."
             )
+        if self.scheme_networks == "critics" and self.algorithm == "dqn":
+            raise UserError("--scheme-networks is critics, but dqn has only its Q networks; use actors or all.")
         if self.implementation == "reference":
             raise UserError("--scheme needs --implementation engine; the reference has full precision only.")
         if self.qat_bits is not None:

@@ -51,6 +51,8 @@ def test_schemes_of_a_command_line(words, schemes):
 def test_the_same_scheme_twice():
     with pytest.raises(UserError, match="names hfp8 twice"):
         split_schemes(["hfp8,bm8", "hfp8"])
+    with pytest.raises(UserError, match="names fp32 twice"):
+        split_schemes(["fp32,float32"])
 
 
 def test_one_scheme_and_its_baseline(tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_help_has_an_example(shoal, capsys, words):
     [
         ("mac", "the commands are describe, area, sweep"),
         ("mac fly", "There is no command 'mac fly'"),
-        ("mac describe", "FORMAT-OR-UNIT is missing"),
+        ("mac describe", "FORMAT-UNIT-OR-SCHEME is missing"),
         ("mac describe E5", "'E5' is not a format"),
         ("mac describe E0M3", "E0M3 has no exponent bits"),
         ("mac describe E5M60", "E5M60 is not possible"),
@@ -157,6 +157,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac describe Q8.8 --cfg 5", "encodings of floating-point operands"),
         ("mac describe E5M2:4 --cfg 5", "give the plain E5M2"),
         ("mac describe E5M2:5+E6M5 --cfg 5", "omit --cfg"),
+        ("mac describe hfp8 --cfg 5", "--cfg is for formats"),
         ("mac describe E5M2:55+E6M5", "The cfg of 'E5M2:55+E6M5' is '55'"),
         ("mac describe E5M2:5+", "'' is not a format"),
         ("mac area E5M2:55+E6M5", "The cfg of 'E5M2:55+E6M5' is '55'"),

@@ -4,7 +4,7 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-from shoal.results import Column, Table
+from shoal.results import Column, Table, share_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,10 @@ def test_columns_of_typed_rows_and_of_names():
 def test_texts():
     table = Table.of_texts("T", [("a", "b"), ("1", "2")])
     assert table.records() == [{"a": "1", "b": "2"}]
+
+
+def test_shares_have_one_notation():
+    shares = (0, 1, 0.9996, 0.12345, 0.0004, 1.23e-4, 4.3e-5, 1e-5, 9e-6)
+    assert [share_text(share) for share in shares] == [
+        "0", "100%", "100%", "12.3%", "0.04%", "0.0123%", "0.0043%", "0.001%", "<0.001%",
+    ]  # fmt: skip

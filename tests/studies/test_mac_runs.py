@@ -134,7 +134,7 @@ def test_a_claim_holds_if_all_of_it_does():
 
 
 def test_shares_and_scales_in_words():
-    texts = [mac_claims.in_words(value) for value in (None, 0.0, 0.123, 2.5e-6)]
-    assert texts == [None, "0", "12 %", "2.5 ppm"]
+    texts = [mac_claims.in_words(value) for value in (None, 0.0, 0.123, 1.0)]
+    assert texts == [None, "0", "12.3%", "100%"]
     assert mac_claims.scales([outcome(), outcome() | {"scale": 1024.0}]) == "2^10 to 2^16"
     assert mac_claims.scales([outcome()]) == "2^16" and mac_claims.scales([]) is None

@@ -207,7 +207,7 @@ class Emulation:
     def check(self, op: str, why: str) -> None:
         """Refuse what cannot be emulated, if strict."""
         if self.strict:
-            here.refusal = f"emulate cannot run {op}: it {why}; strict=False runs it in plain float32."
+            here.refusal = f"{op} cannot be emulated: it {why}; strict=False runs it in plain float32."
             raise UserError(here.refusal)
 
     def escaped(self, op: str, macs: int | None, why: str = "has no emulation") -> None:
@@ -219,7 +219,7 @@ class Emulation:
         """The role of a product in a custom backward, which does not say which gradient it computes."""
         if self.strict and self.units["grad_input"] != self.units["grad_weight"]:
             raise UserError(
-                f"emulate cannot run {op} in a custom backward: it may be grad_input or grad_weight, which have "
+                f"{op} cannot be emulated in a custom backward: it may be grad_input or grad_weight, which have "
                 'different units; specify it with shoal.numerics.role("grad_weight").'
             )
         return "grad_input"
@@ -280,7 +280,7 @@ class _Times(NamedTuple):
         def matrices(a: Tensor, b: Tensor) -> Tensor:
             """(…, M, K) × (…, K, N)."""
             shape = (*a.shape[:-1], b.shape[-1])
-            first, second = a.reshape(-1, *a.shape[-2:]), b.mT.reshape(-1, b.shape[-1], b.shape[-2])
+            first, second = (t.flatten(0, -3) if t.dim() > 2 else t[None] for t in (a, b.mT))
             return through(Operand.of(first), Operand.of(second)).reshape(shape)
 
         def in_blocks(a: Operand, b: Operand, place: Place) -> Tensor:

@@ -89,6 +89,6 @@ def parse_cast(text: str) -> Cast:
     name, options = fields_after_commas(text, EXAMPLES)
     known = [field.name for field in fields(Cast)[1:]]
     for option in options:
-        check_choice(f"a field of the cast '{text}'", option, known)
+        check_choice("The field of a cast", option, known)
     chosen: dict[str, Any] = dict(options)
     return Cast(parse(name), **chosen)

@@ -42,11 +42,11 @@ class LossScale:
 
     def __post_init__(self) -> None:
         check_choice("loss scale", self.kind, KINDS)
-        check_range("start of the loss scale", self.start, SMALLEST, LARGEST)
-        check_range("growth of the loss scale", self.growth, 1.0, 2.0**20)
-        check_range("backoff of the loss scale", self.backoff, 2.0**-20, 1.0)
-        check_range("interval of the loss scale", whole_number("interval", self.interval), 1)
-        check_range("tolerance of the loss scale", self.tolerance, 0.0, 1.0)
+        check_range("The start of the loss scale" if self.changes else "The loss scale", self.start, 1e-30, 1e30)
+        check_range("The growth of the loss scale", self.growth, 1.0, 2.0**20)
+        check_range("The backoff of the loss scale", self.backoff, 2.0**-20, 1.0)
+        check_range("The interval of the loss scale", whole_number("The interval of the loss scale", self.interval), 1)
+        check_range("The tolerance of the loss scale", self.tolerance, 0.0, 1.0)
 
     @property
     def changes(self) -> bool:
@@ -90,10 +90,10 @@ def parse_loss_scale(text: "str | float | LossScale") -> LossScale:
     names = [field.name for field in fields(LossScale)[1:]]
     chosen: dict[str, Any] = {}
     for option, value in options.items():
-        check_choice(f"a field of the loss scale '{text}'", option, names)
+        check_choice("The field of a loss scale", option, names)
         number = _number(str(value))
         if number is None:
-            raise UserError(f"{option} of the loss scale is '{value}', but must be a number.")
+            raise UserError(f"The {option} of the loss scale is '{value}', but must be a number.")
         chosen[option] = int(number) if option == "interval" and number.is_integer() else number
     return LossScale(**(vars(usual) | chosen))
 

@@ -24,6 +24,8 @@ def multiply_blocks(
     a: Tensor, b: Tensor, round_a: Rounder | None, round_b: Rounder | None, through: Multiply, run: int | None = None
 ) -> Tensor:
     """(…, M, K) × (…, K, N); an operand without a rounder has no powers of two. `run`: width of a block, None: all."""
+    if not (a.numel() and b.numel()):
+        return through(a, b)  # zeros, or nothing
     first, powers_a = _rounded(a, round_a)
     second, powers_b = _rounded(b.mT, round_b)  # (…, N, K)
     depth = a.shape[-1]

@@ -40,7 +40,7 @@ def _parse(text: str) -> Scheme:
             raise UserError(
                 f"'{printable(part)}' in '{printable(text)}' is not field=value, or is repeated; {EXAMPLES}."
             )
-        check_choice(f"a field of the scheme '{printable(text)}'", name, FIELDS)
+        check_choice("The field of a scheme", name, FIELDS)
         changes[name] = _value(name, value)
     return replace(_base(base), **changes)
 
@@ -87,7 +87,8 @@ def _value(name: str, value: str) -> Any:
     try:
         return float(value) if name == "average_after" else int(value)
     except ValueError:
-        raise UserError(f"{name} is '{printable(value)}', but must be a number.") from None
+        kind = "number" if name == "average_after" else "whole number"
+        raise UserError(f"{name} is '{printable(value)}', but must be a {kind}.") from None
 
 
 def _text(name: str, value: Any) -> str:

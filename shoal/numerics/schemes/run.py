@@ -95,7 +95,7 @@ class SchemeRun:
             finite = finite and _all_finite(list(gradients.values()))
         if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
-        if scale != 1:
+        if scale != 1 and gradients:
             torch._foreach_mul_(list(gradients.values()), 1 / scale)
         return True
 

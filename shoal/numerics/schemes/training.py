@@ -49,6 +49,8 @@ def low_precision(
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise UserError("low_precision takes a torch.nn.Module and its torch.optim.Optimizer.")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UserError("LBFGS computes the loss several times per step; use an optimizer that does not, such as Adam.")
     rule = parse_loss_scale(loss_scale)
     if rule.changes and not stats:
         raise UserError(f"The loss scale {rule} looks at overflows, which stats=False does not count.")
@@ -76,6 +78,7 @@ class LowPrecision:
         self._mean: dict[str, Tensor] = {}
         self._averaged = 0
         self._contexts: list[AbstractContextManager[object]] = []
+        self._entered = run.scheme.is_plain
         run.begin(self._parameters, self._updated)
 
     @property
@@ -102,6 +105,7 @@ class LowPrecision:
         context = self.run.context()
         context.__enter__()
         self._contexts.append(context)
+        self._entered = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -115,16 +119,30 @@ class LowPrecision:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the scaled loss to the parameters' gradients."""
+        if not isinstance(loss, Tensor):
+            raise UserError(f"The loss is {loss!r}, but must be a tensor.")
+        if not self._entered:
+            raise UserError("The loss was computed outside of the scheme: put the forward pass into `with training:`.")
         self.run.scaled("", loss).backward()
 
     def update(self, finite_loss: bool = True) -> bool:
         """One step of the optimizer with the gradients that `backward` left."""
+        self._check_parameters()
         gradients = {name: own.grad for name, own in self._updated.items() if own.grad is not None}
         if not self.run.accept("", gradients, finite_loss):
             return False
         self.run.apply(self._updated, self._optimizer_state, self.optimizer.step)
         self._average()
         return True
+
+    def _check_parameters(self) -> None:
+        """Refuse what would be updated with gradients that are still scaled, or cannot be rounded."""
+        mine = {id(own) for own in self._updated.values()}
+        if any(id(own) not in mine for group in self.optimizer.param_groups for own in group["params"]):
+            raise UserError("The optimizer has got new parameters since low_precision; call it again.")
+        for name, own in self._updated.items():
+            if own.grad is not None and own.grad.layout != torch.strided:
+                raise UserError(f"The gradient of '{name}' is sparse; use sparse=False in its embedding.")
 
     def _optimizer_state(self) -> list[Tensor]:
         """Moments and momentum: state tensors in the shape of their parameters."""
@@ -206,6 +224,8 @@ class LowPrecision:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned, after the model and the optimizer have been loaded."""
+        if not {"averaged", "mac.calls"} <= state.keys():
+            raise UserError("This is not the state of a training in a scheme.")
         self.run.load_state(state)
         self._averaged = int(state["averaged"])
         self._mean = {
@@ -223,4 +243,4 @@ def _first_averaged(scheme: Scheme, steps: int | None) -> int | None:
             f"{scheme} averages weights after {after:.0%} of the training; give steps=, or average_after in steps, or "
             "average_after=never."
         )
-    return max(1, int(after * whole_number("steps", steps)))
+    return max(1, int(after * whole_number("steps", steps, 1)))

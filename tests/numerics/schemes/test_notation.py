@@ -107,7 +107,7 @@ def test_a_unit_is_the_format_of_its_operands() -> None:
         ("swalp; average_after=late", "average_after is 'late', but must be a number"),
         ("swalp; average_after=-1", "average_after is -1.0, but must be"),
         ("swalp; average_after=nan", "average_after is nan, but must be"),
-        ("swalp; average_every=2.5", "average_every is '2.5', but must be a number"),
+        ("swalp; average_every=2.5", "average_every is '2.5', but must be a whole number"),
         ("swalp; average_every=0", "average_every is 0, but must be at least 1"),
         (8, "A scheme is written as a string such as 'hfp8' or 'E5M2:5+E6M5', not 8"),
     ],

@@ -179,7 +179,7 @@ def test_wrong_arguments() -> None:
 )
 def test_what_cannot_be_emulated_is_refused_or_listed(make: Any, shape: tuple[int, ...], op: str) -> None:
     model, x = make(), torch.randn(shape)
-    with pytest.raises(UserError, match=f"cannot run {op}.*strict=False"), trained(model):
+    with pytest.raises(UserError, match=f"{op} cannot be emulated.*strict=False"), trained(model):
         model(x)
     lenient = trained(model, strict=False)
     with lenient:
@@ -220,3 +220,45 @@ def test_a_seed_decides_the_random_bits() -> None:
         train(trained(model, "bf16; inputs=E4M1, rounding=stochastic", seed=seed), batches(MLP, 1))
         found.append(model.weight)
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("scheme", ["E5M2:5+E6M5", "swalp; average_after=never", "bm8", "s2fp8"])
+def test_an_empty_mini_batch(scheme: str) -> None:
+    training = trained(nn.Linear(5, 3), scheme)
+    with training:
+        loss = training.model(torch.zeros(0, 5)).sum()
+    assert training.step(loss) and all(not own.grad.any() for own in training.model.parameters())
+
+
+def test_steps_that_would_be_wrong_are_refused() -> None:
+    x, model = torch.randn(2, 5), nn.Linear(5, 3)
+    with pytest.raises(UserError, match="computed outside of the scheme"):
+        trained(model).step(model(x).sum())
+    assert trained(model, "float32").step(model(x).sum())
+    with pytest.raises(UserError, match="must be a tensor"):
+        trained(model).step(0.5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="LBFGS computes the loss several times"):
+        low_precision(model, torch.optim.LBFGS(model.parameters()), "hfp8")
+    with pytest.raises(UserError, match="not the state of a training"):
+        trained(model).load_state({})
+    assert trained(model, "hfp8", loss_scale=8).update()  # without gradients, as torch's optimizers
+
+
+def test_parameters_added_later_would_have_scaled_gradients() -> None:
+    model = nn.Sequential(nn.Linear(5, 3))
+    training = trained(model, loss_scale=1024)
+    model.append(nn.Linear(3, 2))
+    training.optimizer.add_param_group({"params": model[1].parameters()})
+    with training:
+        loss = model(torch.randn(2, 5)).sum()
+    with pytest.raises(UserError, match="new parameters since low_precision"):
+        training.step(loss)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Embedding(4, 3, sparse=True)
+    training = trained(model)
+    with training:
+        loss = model(torch.tensor([1])).sum()
+    with pytest.raises(UserError, match="gradient of 'weight' is sparse"):
+        training.step(loss)
