@@ -22,18 +22,29 @@ def share_out(work: Callable[..., Result], items: int, threads: int, *arguments:
 
     `work` must be compiled with `nogil=True` to gain anything. The calling thread takes a share, too.
     """
-    global _pool
     if threads <= 1:
         return [work(0, items, *arguments)]
-    if _pool is None:
-        _pool = ThreadPoolExecutor(usable_processors(), "shoal")
     own, *others = pairwise(items * t // threads for t in range(threads + 1))
-    waiting = [_pool.submit(work, *share, *arguments) for share in others]
+    pool = _threads()
+    waiting = [pool.submit(work, *share, *arguments) for share in others]
     try:
         first = work(*own, *arguments)
     finally:  # also when interrupted: nobody may write into the arrays any more
         results = [share.result() for share in waiting]
     return [first, *results]
+
+
+def lend(work: Callable[..., object], *arguments: object) -> None:
+    """Call work(*arguments) in another thread, soon, and do not wait for it."""
+    _threads().submit(work, *arguments)
+
+
+def _threads() -> ThreadPoolExecutor:
+    """The threads, started if there are none."""
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(usable_processors(), "shoal")
+    return _pool
 
 
 def _forget_pool() -> None:

@@ -54,6 +54,7 @@ class ActorLearner(Learner):
     def publish(self) -> None:
         """Hand the present policy to the quantizer."""
         self.system.board.exploration = self._team.exploration
+        self._team.synchronise_policies()
         numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
         if not torch.isfinite(numbers.sum()):
             raise Diverged("The policy's weights are not numbers")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,8 +18,11 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics, NoiseSource
 from shoal.networks.actors import Kind
-from shoal.replay import Ring, Sampler
+from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.seeding import stream_seed
+
+if TYPE_CHECKING:
+    from shoal.algorithms.native import NativeUpdate
 
 ONE_THREAD = 30_000_000  # products that one thread does in about a millisecond
 
@@ -42,6 +46,7 @@ class Team:
         self.targets: dict[str, str] = {}  # names of target networks, each with that of its online one
         self.descents: dict[str, Descent] = {}
         self.precision = FULL
+        self.native: NativeUpdate | None = None  # learns and acts in place of torch
         self.updates = 0  # so far
         self.samples = 0  # that the run has collected so far; see `progress`
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
@@ -77,10 +82,12 @@ class Team:
 
     def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
         """The transitions that this update learns from."""
+        return as_tensors(self._draw(ring, sampler, rng), self.spec, self.config.discount, self.device)
+
+    def _draw(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Batch | Returns:
         minibatches = 1 if self.config.minibatch == "shared" else self.spec.agents
         config = self.config
-        batch = ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
-        return as_tensors(batch, self.spec, config.discount, self.device)
+        return ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
@@ -89,6 +96,8 @@ class Team:
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
         """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
         phase("mini-batch sampling")
+        if self.native is not None:
+            return self.native.learn(self._draw(ring, sampler, rng), phase)
         batch = self.sample_minibatch(ring, sampler, rng)
         with self.precision.learning():
             return self.learn(batch, phase)
@@ -128,6 +137,8 @@ class Team:
     @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        if self.native is not None:
+            return self.native.act(observation, explore)
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
             head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
@@ -144,8 +155,25 @@ class Team:
         middle, half = self._box
         return np.asarray(middle + half * actions, np.float32)
 
+    def learn_natively(self, seed: int, threads: int) -> None:
+        """Learn and act in native code from now on, in full precision; see `algorithms/native.py`."""
+        from shoal.algorithms.native import NativeUpdate
+
+        self.native = NativeUpdate(self, seed, threads)
+
+    def synchronise(self) -> None:
+        """Bring the torch networks up to date where native code learns."""
+        if self.native is not None:
+            self.native.give()
+
+    def synchronise_policies(self) -> None:
+        """The same for the policies that play alone."""
+        if self.native is not None:
+            self.native.give_policies()
+
     def weights(self) -> dict[str, Tensor]:
         """All networks' parameters by name, targets included, and the state of the precision."""
+        self.synchronise()
         return self._named_parameters() | self.precision.state()
 
     def _named_parameters(self) -> dict[str, Tensor]:
@@ -168,9 +196,12 @@ class Team:
                 )
             parameter.copy_(weights[name])
         self.precision.load_state(weights)
+        if self.native is not None:
+            self.native.take()
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
+        self.synchronise()
         state = {
             f"{name}.{key}": value for name, descent in self.descents.items() for key, value in descent.state().items()
         }
@@ -183,13 +214,20 @@ class Team:
             descent.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
         if "updates" in state:
             self.updates = int(state["updates"])
+        if self.native is not None:
+            self.native.take()
 
     def random_state(self) -> dict[str, Tensor]:
         """The states of the noise generators."""
+        if self.native is not None:
+            return self.native.random_state()
         return {"update": _noise(self.noise).get_state(), "exploration": _noise(self.rollout_noise).get_state()}
 
     def load_random_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `random_state` returned."""
+        if self.native is not None:
+            self.native.load_random_state(state)
+            return
         _noise(self.noise).set_state(state["update"])
         _noise(self.rollout_noise).set_state(state["exploration"])
 

@@ -44,6 +44,16 @@ class PhaseClock:
         self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = phase, now
 
+    def divide(self, shares: Mapping[str, float]) -> None:
+        """Divide the time of the present phase, so far, among several that ran side by side; `shares` add up to 1."""
+        began = self._phase
+        before = self.seconds.get(began, 0.0)
+        self(began)
+        passed = self.seconds[began] - before
+        self.seconds[began] = before
+        for phase, share in shares.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + share * passed
+
     @property
     def phase(self) -> str:
         """The current phase."""

@@ -85,10 +85,14 @@ class RunConfig:
     """Random seed."""
     implementation: Literal["engine", "reference"] = "engine"
     """Shoal's engine, or the papers' baseline, which is slow."""
+    update: Literal["auto", "native", "torch"] = "auto"
+    """What learns and acts: native code (maddpg and masac in full precision on a CPU) or torch; auto: native where it
+    can. config.json records which it was."""
     device: str = "cpu"
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
-    """CPU threads; None: by the size of an update, at most what the process may use."""
+    """CPU threads; None: all that the process may use, with torch only as many as an update keeps busy. The native
+    update gives the same bits with any number."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
@@ -193,6 +197,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
                 raise UserError("--qat-bits needs --implementation engine; the reference has full precision only.")
         self._check_scheme()
         self._check_actors()
+        if self.update == "native" and (reason := self.why_torch()) is not None:
+            raise UserError(f"--update is native, but {reason}; leave it out, or use --update torch.")
         check_range("--quant-delay", self.quant_delay, 0, 1)
         if self.qat_agent is not None:
             check_range("--qat-agent", self.qat_agent, 0)
@@ -203,6 +209,18 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
+
+    def why_torch(self) -> str | None:
+        """Why only torch can learn in this run, as far as its settings tell; None if native code can."""
+        reasons = {
+            "the papers' baseline learns in torch": self.implementation == "reference",
+            "quantization-aware training is in torch": self.qat_bits is not None,
+            "schemes emulate torch's products": self.scheme is not None,
+            f"--device is {self.device}, and native code runs on the CPU": self.device != "cpu",
+            f"there is no native update for {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
+            "it has no --layer-norm": self.layer_norm,
+        }
+        return next((reason for reason, so in reasons.items() if so), None)
 
     def _check_actors(self) -> None:
         """Refuse settings of actors that cannot be."""

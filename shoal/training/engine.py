@@ -1,16 +1,19 @@
 """The engine's builder: a vectorised world, stacked agents, one ring for all."""
 
+import dataclasses
+
 import torch
 
 from shoal.algorithms import make_team
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
+from shoal.native.tile import host_plan
 from shoal.replay import Ring, make_sampler
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 from shoal.training.parts import Parts
 from shoal.training.precision import make_precision
-from shoal.training.setup import check_update_memory, compile_loops, most_samples
+from shoal.training.setup import check_update_memory, compile_loops, most_samples, native_threads
 
 __all__ = ["build_parts", "compile_loops"]
 
@@ -29,4 +32,23 @@ def build_parts(config: TrainConfig, device: torch.device, env: VectorEnv | None
             f"{counted(config.copies, 'copy', 'copies')}."
         )
     team = make_team(spec, config, config.seed, device)
-    return Parts(config, env, team, ring, sampler, make_precision(team, config))
+    precision = make_precision(team, config)
+    config, note = chosen_update(config)
+    if config.update == "native":
+        team.learn_natively(config.seed, native_threads(config))
+    return Parts(config, env, team, ring, sampler, precision, note=note)
+
+
+def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:
+    """The settings with the update that the run learns with, and why it is that one."""
+    reason = config.why_torch()
+    if reason is None and host_plan() is None:
+        reason = "this processor has no vector instructions that native code knows"
+        if config.update == "native":
+            raise UserError(f"--update is native, but {reason}; use --update torch.")
+    if config.update == "torch":
+        return config, "Learning in torch, as --update says."
+    if reason is not None:
+        return dataclasses.replace(config, update="torch"), f"Learning in torch: {reason}."
+    threads = counted(native_threads(config), "thread")
+    return dataclasses.replace(config, update="native"), f"Learning in native code on {threads}."

@@ -1,7 +1,7 @@
 """The training loop: a collector steps the world, a learner updates all agents as often as is due.
 
 `train` runs a configuration to its end or until it is interrupted; the state between any two updates can be saved
-and resumed with bit-identical results (same machine, same number of threads).
+and resumed with bit-identical results (same machine; with torch also the same number of threads).
 """
 
 import dataclasses
@@ -110,7 +110,7 @@ def carry_out(
     with Interrupt() as interrupt:
         if checkpoint is not None:
             training.load(checkpoint)
-            if (before := checkpoint.meta["threads"]) != torch.get_num_threads():
+            if config.update != "native" and (before := checkpoint.meta["threads"]) != torch.get_num_threads():
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
                     "results will not be bit-identical."
@@ -120,6 +120,8 @@ def carry_out(
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
         training.log_mark = log.mark
         observer.begin(config, folder.path, training.episodes)
+        if training.note:
+            observer.note(training.note)
         most = most_samples(config, training.env.spec)
         if most is not None and most < config.warmup:
             observer.tell(
@@ -158,7 +160,7 @@ class Training:
     def __init__(self, config: TrainConfig) -> None:
         keep_freed_memory()
         parts = implementation(config).build_parts(config, make_device(config.device))
-        self.config = parts.config
+        self.config, self.note = parts.config, parts.note
         use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)

@@ -132,6 +132,8 @@ class Parts:
     """None: one that plays in this process."""
     learner: "Learner | None" = None
     """None: one that owes an update for every so many samples."""
+    note: str = ""
+    """A sentence on how the run learns."""
 
 
 class Implementation(Protocol):

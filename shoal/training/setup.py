@@ -64,7 +64,13 @@ def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
     if config.threads is not None:
         check_threads(config.threads)
     numba.set_num_threads(min(config.threads or usable_processors(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    set_torch_threads(config.threads or default_threads(config, spec))
+    # beside native code torch has little to do, and its threads would spin for a while after every operation
+    set_torch_threads(1 if config.update == "native" else config.threads or default_threads(config, spec))
+
+
+def native_threads(config: TrainConfig) -> int:
+    """Threads of the native update: as configured, or all; none of them is ever waited for."""
+    return config.threads or usable_processors()
 
 
 def set_torch_threads(count: int) -> None:

@@ -1,0 +1,220 @@
+"""A team that learns and acts in native code: memory for its program, threads that run it, its state as plain arrays.
+
+Shape letters: E copies, N agents, M mini-batches, B batch rows, O observation, A action.
+"""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.native import work
+from shoal.native.maddpg import CHUNK, MADDPG
+from shoal.native.networks import Arrays, Networks
+from shoal.native.program import Program, Rows, Span, aligned
+from shoal.native.work import OFFSET_BITS, Own, Tables
+from shoal.replay import Batch, Returns
+from shoal.threads import lend
+
+
+class ThreadMemory:
+    """What one thread has for itself: its buffers, the addresses of all buffers, and a clock."""
+
+    def __init__(self, program: Program) -> None:
+        self.arrays = {number: aligned(size, program.dtype) for number, size in program.private.items()}
+        bases = np.zeros(len(program.strides), np.int64)
+        for number, array in (program.arrays | self.arrays).items():
+            bases[number] = array.ctypes.data
+        self.own = Own(bases, np.zeros(work.CLOCKS + len(program.phases), np.int64))
+        self.lock = threading.Lock()  # held while the thread works
+        self.called = False  # and has not come yet
+
+
+class Rounds:
+    """Some pieces of a program that are done again and again."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables, self.number = tables, 0
+
+
+class Engine:
+    """Learns as an algorithm's program says, and acts with its policies."""
+
+    def __init__(self, algorithm: MADDPG, seed: int, rollout_seed: int, threads: int = 1) -> None:
+        """`seed` decides the noise of updates, `rollout_seed` that of exploration."""
+        self.algorithm, self.threads = algorithm, threads
+        self.program = program = algorithm.program
+        first = program.piece_count
+        self._record_transposes()
+        self._acting = {explore: self._record_acting(explore) for explore in (True, False)}
+        self._ops, self._strides = program.ops(), np.array(program.strides, np.int64)
+        self._slot_arrays = [aligned(program.private[buffer >> OFFSET_BITS], program.dtype) for buffer in program.slots]
+        self._slots = np.array([array.ctypes.data for array in self._slot_arrays], np.int64)
+        self._memory = [ThreadMemory(program) for _ in range(threads)]
+        self.counters = np.array([seed, 0], np.int64)
+        self.rollout_counters = np.array([rollout_seed, 0], np.int64)
+        self._update = self._rounds(program.pieces(0, first), self.counters)
+        self._prepare = self._rounds(program.pieces(first), self.counters)
+        self._act_rounds: dict[tuple[int, bool], Rounds] = {}
+        self._bound: tuple[int, ...] = ()
+        self._held: tuple[NDArray, ...] = ()
+
+    def _rounds(self, pieces: NDArray[np.int64], counters: NDArray[np.int64]) -> Rounds:
+        """Rounds of these pieces."""
+        state, claims = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
+        counts = np.zeros(self.program.counter_count, np.int64)
+        zero = np.zeros(1, self.program.dtype)
+        return Rounds(Tables(zero, self._ops, pieces, self._strides, self._slots, state, claims, counts, counters))
+
+    # ---- learning ----------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch | Returns) -> dict[str, NDArray]:
+        """Update all agents once; returns each agent's losses (N,)."""
+        self._bind(batch)
+        self._take_outcomes(batch)
+        self.counters[work.MOMENT] += 1
+        self._run(self._update)
+        losses = self.program.values(self.algorithm.loss)
+        n = self.algorithm.spec.agents
+        return {name: losses[k * n : (k + 1) * n].copy() for k, name in enumerate(self.algorithm.losses)}
+
+    def shares(self) -> dict[str, float]:
+        """How the time of all threads since the last call divides among the phases."""
+        spent = np.sum([memory.own.clocks[work.CLOCKS + 1 :] for memory in self._memory], axis=0)
+        for memory in self._memory:
+            memory.own.clocks[work.CLOCKS :] = 0
+        total = max(1, int(spent.sum()))
+        return {name: int(own) / total for name, own in zip(self.program.phases[1:], spent, strict=True) if own}
+
+    def _bind(self, batch: Batch | Returns) -> None:
+        """Point the program to the mini-batch's arrays."""
+        arrays = (batch.joint, batch.next_joint, batch.reward)
+        addresses = tuple(array.ctypes.data for array in arrays)
+        if addresses == self._bound:
+            return
+        if any(array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays):
+            raise TypeError(f"the mini-batch must be contiguous {self.program.dtype}")
+        if batch.joint.shape != (self.algorithm.minibatches, self.algorithm.batch, self.algorithm.joint_size):
+            raise ValueError(f"the mini-batch is {batch.joint.shape}")
+        self._bound, self._held = (
+            addresses,
+            (*self._held[-6:], *arrays),
+        )  # a thread that is late may still read old ones
+        for memory in self._memory:
+            for operand, address in zip(self._batch_operands, addresses, strict=True):
+                memory.own.bases[operand >> OFFSET_BITS] = address
+
+    @property
+    def _batch_operands(self) -> tuple[int, int, int]:
+        return self.algorithm.joint, self.algorithm.next_joint, self.algorithm.reward
+
+    def _take_outcomes(self, batch: Batch | Returns) -> None:
+        """Discounts and weights of the rows, where they are not the same in every mini-batch."""
+        algorithm, values = self.algorithm, self.program.values
+        n, rows, fixed = algorithm.spec.agents, algorithm.batch, algorithm.spec.fixed_length
+        several = isinstance(batch, Returns)
+        if fixed and not several:
+            return
+        bootstrap = np.full((n, rows), algorithm.settings.discount)
+        if isinstance(batch, Returns):
+            bootstrap = np.broadcast_to(algorithm.settings.discount**batch.steps, (n, rows))  # steps (M, B)
+        if not fixed:
+            bootstrap = bootstrap * ~own_columns(batch.terminated)
+            there = own_columns(batch.alive).astype(self.program.dtype)
+            weight = there / np.maximum(there.sum(-1, keepdims=True), 1)
+            values(algorithm.weight)[: n * rows] = weight.reshape(-1)
+            stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
+            for operand, flags in ((algorithm.alive, batch.alive), (algorithm.next_alive, stays)):
+                values(operand)[:] = flags.reshape(-1, n).T.reshape(-1)
+        values(algorithm.bootstrap)[: n * rows] = bootstrap.reshape(-1)
+
+    def _run(self, rounds: Rounds, alone: bool = False) -> None:
+        """Do all pieces once; other threads help, and are not waited for."""
+        rounds.number += 1
+        if not alone:
+            for memory in self._memory[1:]:
+                if not memory.called:
+                    memory.called = True
+                    lend(self._help, rounds, memory)
+        work.work(rounds.tables, self._memory[0].own, rounds.number, CHUNK)
+
+    def _help(self, rounds: Rounds, memory: ThreadMemory) -> None:
+        """Work in another thread, unless the round is over by the time it comes; one that is late comes first."""
+        with memory.lock:
+            memory.called = False
+            work.work(rounds.tables, memory.own, rounds.number, CHUNK)
+
+    def _record_transposes(self) -> None:
+        """Pieces that make all transposed copies anew, for weights that were loaded."""
+        algorithm, program = self.algorithm, self.program
+        done = program.counter()
+        for networks in (algorithm.actors, algorithm.critics):
+            for number in range(networks.count):
+                with program.span() as span:
+                    networks[number].transpose()
+                    if networks is algorithm.critics:
+                        algorithm.transpose_own(networks[number], number // algorithm.heads)
+                program.piece(span, tells=[done], alone=True)
+
+    # ---- acting ------------------------------------------------------------------------------------------------------
+
+    def _record_acting(self, explore: bool) -> list[Span]:
+        """Operations of each agent's policy on the rows of all copies."""
+        algorithm, program, spec = self.algorithm, self.program, self.algorithm.spec
+        if explore:
+            self._seen = program.buffer(spec.agents * spec.observation_size)
+            self._chosen = program.buffer(spec.agents * spec.action_size)
+        spans = []
+        for i in range(spec.agents):
+            with program.span() as span:
+                span.every_chunk()
+                at, width = self._seen + i * spec.observation_size, spec.observation_size
+                head = algorithm.rollout_actors[i].forward(Rows(at, spec.agents * width, width))[-1]
+                action = program.scratch(spec.action_size)
+                (algorithm.explore if explore else algorithm.greedy)(action, head, i)
+                to = Rows(self._chosen + i * spec.action_size, spec.agents * spec.action_size, spec.action_size)
+                program.copy(to, action)
+            spans.append(span)
+        return spans
+
+    def act(self, observation: NDArray, explore: bool = True) -> NDArray:
+        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        spec, dtype = self.algorithm.spec, self.program.dtype
+        seen = np.ascontiguousarray(observation, dtype)
+        actions = np.empty((len(seen), spec.agents, spec.action_size), dtype)
+        key = (len(seen), explore)
+        if key not in self._act_rounds:
+            first, done = self.program.piece_count, self.program.counter()
+            for span in self._acting[explore]:
+                self.program.piece(span, tells=[done], rows=(0, len(seen)), alone=True)
+            self._act_rounds[key] = self._rounds(self.program.pieces(first), self.rollout_counters)
+        bases = self._memory[0].own.bases
+        bases[self._seen >> OFFSET_BITS], bases[self._chosen >> OFFSET_BITS] = seen.ctypes.data, actions.ctypes.data
+        self.rollout_counters[work.MOMENT] += explore
+        self._run(self._act_rounds[key], alone=True)
+        return actions
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def read(self, networks: str, number: int, of: str = "weights") -> Arrays:
+        """Weights of one network, or Adam's `mean` or `square` of them."""
+        stack = self.algorithm.networks[networks]
+        return stack.shape.read(stack.numbers(number, _part(stack, of)))
+
+    def write(self, networks: str, number: int, arrays: Arrays, of: str = "weights") -> None:
+        """Take over what `read` returned; after the last one call `prepare`."""
+        stack = self.algorithm.networks[networks]
+        stack.shape.write(stack.numbers(number, _part(stack, of)), arrays)
+
+    def prepare(self) -> None:
+        """Make what is derived from the weights."""
+        self._run(self._prepare, alone=True)
+
+
+def _part(stack: Networks, of: str) -> int:
+    return {"weights": stack.at, "mean": stack.mean, "square": stack.square}[of] if stack.learned else stack.at
+
+
+def own_columns(columns: NDArray) -> NDArray:
+    """(N, B) of (M, B, N): agent i's own column, in the shared mini-batch or in its own."""
+    return columns[0].T if len(columns) == 1 else np.diagonal(columns, axis1=0, axis2=2).T

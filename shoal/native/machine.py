@@ -1,0 +1,119 @@
+"""What numba has no name for: arrays at an address, atomic operations, the clock, giving up the processor.
+
+Addresses are whole numbers, in bytes. The C library's functions are found by name, so that compiled code can be cached.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+MONOTONIC = {"linux": 1, "darwin": 6}
+"""Number of the clock that never goes back, by system."""
+
+
+def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    function = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
+
+
+def _word(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """The address of array[position]."""
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
+
+
+@intrinsic
+def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
+    if not isinstance(like, types.Float):
+        raise TypeError(f"a view is of floats, not of {like}")
+    array = types.Array(like, 1, "C")
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        from numba.np.arrayobj import populate_array
+
+        made = context.make_array(array)(context, builder)
+        item = context.get_constant(types.intp, like.bitwidth // 8)
+        pointer = builder.inttoptr(arguments[1], made.data.type)
+        populate_array(made, data=pointer, shape=[arguments[2]], strides=[item], itemsize=item, meminfo=None)
+        return made._getvalue()
+
+    return array(like, types.int64, types.intp), generate
+
+
+def _atomic(write: Callable[..., Any], result: Any, values: int) -> Any:
+    """An intrinsic on array[position], an int64, and some more int64 values."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return write(builder, _word(context, builder, signature.args[0], *arguments[:2]), *arguments[2:])
+
+    if values == 0:
+
+        @intrinsic
+        def load(_typing, array, position):  # type: ignore[no-untyped-def]
+            return result(array, types.intp), generate
+
+        return load
+    if values == 1:
+
+        @intrinsic
+        def change(_typing, array, position, value):  # type: ignore[no-untyped-def]
+            return result(array, types.intp, types.int64), generate
+
+        return change
+
+    @intrinsic
+    def exchange(_typing, array, position, expected, value):  # type: ignore[no-untyped-def]
+        return result(array, types.intp, types.int64, types.int64), generate
+
+    return exchange
+
+
+def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
+    return builder.extract_value(builder.cmpxchg(word, expected, value, "seq_cst", "seq_cst"), 1)
+
+
+@intrinsic
+def _now(_typing: Any) -> Any:
+    import sys
+
+    clock = MONOTONIC.get(sys.platform, 1)
+
+    def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        moment = cgutils.alloca_once(builder, ir.ArrayType(I64, 2))
+        _call(builder, "clock_gettime", I32, I32(clock), builder.bitcast(moment, I8.as_pointer()))
+        seconds, rest = (builder.load(builder.gep(moment, [I32(0), I32(k)])) for k in (0, 1))
+        return builder.add(builder.mul(seconds, I64(10**9)), rest)
+
+    return types.int64(), generate
+
+
+@intrinsic
+def _give_up(_typing: Any) -> Any:
+    def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        _call(builder, "sched_yield", I32)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+view: Any = _view
+"""view(like, address, size): the numbers there, of the type of the number `like`, as an array."""
+
+load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64, 0)
+"""load(array, position): array[position], with everything that was written before it."""
+
+add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64, 1)
+"""add(array, position, value): array[position] += value at once; returns what was there."""
+
+exchange: Any = _atomic(_exchange, types.boolean, 2)
+"""exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
+
+now: Any = _now
+"""now(): nanoseconds of a clock that never goes back."""
+
+give_up: Any = _give_up
+"""give_up(): let another thread have this processor."""

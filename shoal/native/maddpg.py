@@ -1,0 +1,405 @@
+"""MADDPG as a program: the same text as `algorithms/maddpg.py`, recorded agent by agent instead of computed.
+
+An update of all agents, in the papers' words: target Q, Q loss, P loss, target update. Every method records what is
+computed for one agent on some rows of the mini-batch; `record` says which pieces there are and which need which:
+
+    next actions of all agents ──► Q loss of agent i ──► its critic steps ──► P loss of agent i ──► its actor steps
+
+Gradients of the parts of a mini-batch are added up before a step. Each agent's target networks move right after its
+step: nothing in between reads them.
+Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from shoal.envs.base import EnvSpec
+from shoal.native.networks import Network, Networks, Shape
+from shoal.native.program import NOWHERE, Counter, Program, Rows, Span, padded
+
+CHUNK = 96
+"""Rows that go through a network together: their activations stay in the second-level cache."""
+NEXT, OWN, REDRAWN, ENTROPY = range(4)
+"""What noise is for: next actions, an agent's own action in its P loss, redrawn actions, an online policy's entropy."""
+TAIL = 16
+"""Numbers behind an agent's gradients: its loss, its entropy, and the gradient of its temperature."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an algorithm; see `algorithms/config.py`."""
+
+    hidden: tuple[int, ...]
+    critic_layers: tuple[int, ...]
+    learning_rate: float
+    discount: float
+    tau: float
+    target_period: int
+    batch: int
+    minibatch: str
+    clip: float
+    clip_by: str
+    others: str
+    first_layer: str
+    logit_penalty: float
+    exploration_noise: float
+    entropy: float
+    learn_entropy: bool
+    variant: str
+
+
+def parts_for(agents: int, rows: int) -> int:
+    """Parts into which a mini-batch is cut: enough pieces for several threads, but not many sums of gradients."""
+    return max(1, min(12 // agents, rows // CHUNK))
+
+
+class MADDPG:
+    """A team's networks in native memory, and the program of an update."""
+
+    losses: tuple[str, ...] = ("q", "p")
+    heads = 1  # critics per agent
+    head_width = 1  # outputs of an actor, in actions
+
+    def __init__(self, spec: EnvSpec, settings: Settings, hard: bool, dtype: type = np.float32) -> None:
+        """`hard`: samples of choices are one-hot, with the straight-through gradient."""
+        self.spec, self.settings, self.hard = spec, settings, hard
+        n, o, a = spec.agents, spec.observation_size, spec.action_size
+        self.joint_size = n * (o + a)
+        self.batch = settings.batch
+        self.minibatches = 1 if settings.minibatch == "shared" else n
+        self.parts = parts_for(n, self.batch)
+        self.program = program = Program(dtype, self.batch, CHUNK)
+        rows = self.minibatches * self.batch
+        self.joint, self.next_joint = program.buffer(self.joint_size), program.buffer(self.joint_size)
+        self.reward = program.buffer(n)
+        self.bootstrap = program.array(np.full((n, self.batch), settings.discount), stride=1)
+        self.weight = program.array(np.full((n, self.batch), 1 / self.batch), stride=1)
+        self.alive = self.next_alive = NOWHERE
+        if not spec.fixed_length:  # somebody may have ended or left early
+            self.alive, self.next_alive = (program.array(np.ones((n, rows)), stride=1) for _ in range(2))
+        self.redrawn = program.zeros(rows * self.joint_size, self.joint_size) if settings.others == "current" else 0
+        self.loss = program.zeros(len(self.losses) * n)
+        self._make_networks()
+        self.action = program.own_rows(padded(a))
+        self.record()
+
+    def _make_networks(self) -> None:
+        n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.settings.hidden
+        actor = Shape(o, *hidden, self.head_width * a)
+        critic = Shape(self.joint_size, *self.settings.critic_layers, 1, value=True)
+        self.actors = Networks(self.program, actor, n)
+        self.critics = Networks(self.program, critic, n * self.heads)
+        self.target_critics = Networks(self.program, critic, n * self.heads, learned=False)
+        self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
+        if self.has_target_actors:
+            self.target_actors = Networks(self.program, actor, n, learned=False)
+            self.networks["target_actors"] = self.target_actors
+        self.own_size = critic.layers[0].units * padded(a)
+        self.own_transposed = self.program.zeros(n * self.heads * self.own_size)
+        self.critic_gradients = self.program.own(self.heads * critic.size + TAIL)
+        self.actor_gradients = self.program.own(actor.size + TAIL)
+        self.summed = self.program.own(0)  # the gradients that a step uses; see Program.gather
+
+    @property
+    def has_target_actors(self) -> bool:
+        """Whether policies have slow targets."""
+        return True
+
+    @property
+    def rollout_actors(self) -> Networks:
+        """The policies that play."""
+        return self.actors
+
+    # ---- which pieces there are --------------------------------------------------------------------------------------
+
+    def record(self) -> None:
+        """All pieces of an update, in an order in which they can be done."""
+        program, agents = self.program, range(self.spec.agents)
+        edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
+        parts = list(pairwise(edges))
+        minibatches = range(self.minibatches)
+        chosen = [self._counters() for _ in minibatches]  # next actions, by mini-batch and part
+        redrawn = [self._counters() for _ in minibatches]
+        read = program.counter()  # policies that others' mini-batches were played with: they may change after that
+        spans = [[self.next_actions(i, m) for i in agents] for m in minibatches]
+        for part, rows in enumerate(parts):
+            for m in minibatches:
+                for i in agents:
+                    program.piece(spans[m][i], tells=[chosen[m][part], read], rows=rows)
+
+        valued = [program.counter() for _ in agents]  # critics that have stepped
+        for i in agents:
+            span, slot, done = self.q_loss(i), program.new_slots(self.critic_gradients, self.parts), program.counter()
+            for part, rows in enumerate(parts):
+                program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
+            program.piece(self.step_critics(i, slot), tells=[valued[i]], needs=[done], alone=True)
+
+        if self.settings.others == "current":
+            spans = [[self.redraw_actions(i, m) for i in agents] for m in minibatches]
+            for part, rows in enumerate(parts):
+                for m in minibatches:
+                    for i in agents:
+                        program.piece(spans[m][i], tells=[redrawn[m][part], read], rows=rows)
+
+        stepped = program.counter()
+        for i in agents:
+            span, slot, done = self.p_loss(i), program.new_slots(self.actor_gradients, self.parts), program.counter()
+            for part, rows in enumerate(parts):
+                needs = [valued[i], *([redrawn[self.own(i)][part]] if self.settings.others == "current" else [])]
+                program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
+            program.piece(self.step_actor(i, slot), tells=[stepped], needs=[done, read], alone=True)
+
+    def _counters(self) -> list[Counter]:
+        """One counter per part of a mini-batch."""
+        return [self.program.counter() for _ in range(self.parts)]
+
+    # ---- an update ---------------------------------------------------------------------------------------------------
+
+    def next_actions(self, i: int, m: int) -> Span:
+        """Actions of the target policy of agent i for the next observations of mini-batch m."""
+        program = self.program
+        with program.span() as span:
+            program.phase("target Q: next action")
+            span.every_chunk()
+            head = self.target_actors[i].forward(self.observation(self.next_joint, i, m))[-1]
+            self.sample(self.action, head, i, self.stream(NEXT, i, m))
+            span.publish()
+            program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))
+        return span
+
+    def target_q(self, i: int) -> Rows:
+        """r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
+        program, target = self.program, self.program.vector()
+        program.phase("target Q: target Q next")
+        with program.temporary():
+            next_q = [critic.forward(self.rows(self.next_joint, i))[-1] for critic in self.critics_of(i, target=True)]
+            program.phase("target Q: target Q")
+            self.back_up(target, next_q, i)
+        return target
+
+    def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
+        """What the critics' output for the next step is worth now."""
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q)
+
+    def q_loss(self, i: int) -> Span:
+        """Mean squared error of the critics of agent i, and its gradients."""
+        program, size = self.program, self.critics.shape.size
+        loss = self.critic_gradients + self.heads * size
+        with program.span() as span:
+            program.phase("Q loss")
+            program.clear(self.critic_gradients, self.heads * size + TAIL)
+            self.before_targets(i)
+            span.every_chunk()
+            target = self.target_q(i)
+            program.phase("Q loss")
+            for head, critic in enumerate(self.critics_of(i)):
+                with program.temporary():
+                    outputs, gradient = critic.forward(self.rows(self.joint, i)), program.vector()
+                    program.squared_error(gradient, outputs[-1], target, self.weight + i * self.batch, loss)
+                    critic.backward(gradient, outputs, into=self.critic_gradients + head * size)
+        return span
+
+    def before_targets(self, i: int) -> None:
+        """What targets need of the whole mini-batch: nothing."""
+
+    def p_loss(self, i: int) -> Span:
+        """Agent i climbs its own, already updated critic; its action is fresh, the others' as played."""
+        program, loss = self.program, self.actor_gradients + self.actors.shape.size
+        joint = self.redrawn if self.settings.others == "current" else self.joint
+        with program.span() as span:
+            program.phase("P loss")
+            program.clear(self.actor_gradients, self.actors.shape.size + TAIL)
+            span.every_chunk()
+            outputs = self.actors[i].forward(self.observation(joint, i, self.own(i)))
+            fresh = self.fresh_action(outputs[-1], i)
+            gradient = self.climb(joint, fresh[0], i, loss)
+            head_gradient = program.scratch(outputs[-1].width)
+            self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
+            self.actors[i].backward(head_gradient, outputs, into=self.actor_gradients)
+        return span
+
+    def fresh_action(self, head: Rows, i: int) -> list[Rows]:
+        """An action of the current policy, and what its gradient needs."""
+        program, width = self.program, self.spec.action_size
+        action, soft = program.scratch(width), program.scratch(width)
+        self.sample(action, head, i, self.stream(OWN, i), soft)
+        return [action, soft]
+
+    def climb(self, joint: int, action: Rows, i: int, loss: int) -> Rows:
+        """The gradient of -Q by the own action; loss -= the mean of Q."""
+        program = self.program
+        critics = self.critics_of(i)[: self.climbed_heads]
+        passes = [self.of_own_action(critic, joint, action, i) for critic in critics]
+        gradients = [program.vector() for _ in critics]
+        program.climb(gradients, [outputs[-1] for outputs in passes], self.weight + i * self.batch, loss)
+        by_action = program.scratch(self.spec.action_size)
+        for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
+            with program.temporary():
+                below = critic.backward(gradient, outputs, into=None)
+                transposed = self.own_transposed + critic.number * self.own_size
+                program.to_input(by_action, below, transposed, below.width, mask=None, add=head > 0)
+        return by_action
+
+    def of_own_action(self, critic: Network, joint: int, action: Rows, i: int) -> list[Rows]:
+        """The critic's outputs where agent i's action is `action`, all else as in the joint rows.
+
+        They differ from the joint rows in that action alone, so the first layer is computed with the action as played
+        and corrected by (action - played) W_own; or, `dense`, computed with the whole input.
+        """
+        program, rows = self.program, self.rows(joint, i)
+        if self.settings.first_layer == "dense":
+            whole = program.scratch(self.joint_size)
+            program.copy(whole, rows)
+            program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
+            first = critic.layer(0, whole)
+        else:
+            first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
+            program.subtract(change, action, self.played(joint, i, self.own(i)))
+            critic.add_product(first, change, self.own_column(i))
+        outputs = [rows, first]
+        for k in range(1, len(critic.shape.layers)):
+            outputs.append(critic.layer(k, outputs[-1]))
+        return outputs
+
+    def redraw_actions(self, i: int, m: int) -> Span:
+        """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
+        program = self.program
+        with program.span() as span:
+            program.phase("P loss")
+            span.every_chunk()
+            head = self.actors[i].forward(self.observation(self.joint, i, m))[-1]
+            self.sample(self.action, head, i, self.stream(REDRAWN, i, m))
+            span.publish()
+            program.copy(self.observation(self.redrawn, i, m), self.observation(self.joint, i, m))
+            program.copy(self.played(self.redrawn, i, m), self.action, self.presence(self.alive, i, m))
+        return span
+
+    def step_critics(self, i: int, slot: int) -> Span:
+        """The critics of agent i step, and their targets move."""
+        program, size = self.program, self.critics.shape.size
+        with program.span() as span:
+            program.phase("Q loss")
+            program.gather(self.summed, slot, self.parts, self.heads * size + TAIL)
+            self.tell(i, self.summed + self.heads * size, 0)
+            for head, critic in enumerate(self.critics_of(i)):
+                self.step(critic, self.summed + head * size)
+                self.transpose_own(critic, i)
+            program.phase("target update")
+            for critic, target in zip(self.critics_of(i), self.critics_of(i, target=True), strict=True):
+                target.move_to(critic, self.settings.target_period, self.settings.tau)
+        return span
+
+    def step_actor(self, i: int, slot: int) -> Span:
+        """The actor of agent i steps, and its target moves."""
+        program, size = self.program, self.actors.shape.size
+        with program.span() as span:
+            program.phase("P loss")
+            program.gather(self.summed, slot, self.parts, size + TAIL)
+            for place in range(1, len(self.losses)):
+                self.tell(i, self.summed + size + place - 1, place)
+            self.step(self.actors[i], self.summed)
+            self.step_temperature(i, self.summed + size)
+            if self.has_target_actors:
+                program.phase("target update")
+                self.target_actors[i].move_to(self.actors[i], self.settings.target_period, self.settings.tau)
+        return span
+
+    def step_temperature(self, i: int, tail: int) -> None:
+        """There is none."""
+
+    def step(self, network: Network, gradients: int) -> None:
+        """Clip the gradients, and let Adam step."""
+        by_array = self.settings.clip_by == "variable"
+        network.step(gradients, self.settings.clip, by_array, self.settings.learning_rate)
+
+    def transpose_own(self, critic: Network, i: int) -> None:
+        """Make the copy of the weights of the own action anew, transposed."""
+        layer, width = critic.shape.layers[0], self.spec.action_size
+        to = self.own_transposed + critic.number * self.own_size
+        self.program.transpose(to, critic.at + layer.weight, layer.inputs, self.own_column(i), width, layer.units)
+
+    # ---- policies ----------------------------------------------------------------------------------------------------
+
+    def sample(self, action: Rows, head: Rows, i: int, stream: int, soft: Rows | None = None) -> None:
+        """Actions of a policy, given its head."""
+        size = self.spec.action_sizes[i]
+        if self.spec.discrete:
+            soft = self.program.scratch(self.spec.action_size) if soft is None else soft
+            self.program.gumbel_softmax(action, soft, head, size, stream, self.hard)
+        else:
+            self.program.squash(action, head, size)
+
+    def to_head(self, out: Rows, gradient: Rows, fresh: list[Rows], head: Rows, i: int, loss: int) -> None:
+        """The gradient of a policy's head, given that of its action, with the penalty of its logits."""
+        action, soft = fresh
+        size, weight, penalty = self.spec.action_sizes[i], self.weight + i * self.batch, self.settings.logit_penalty
+        if self.spec.discrete:
+            self.program.choices_backward(out, gradient, soft, head, size, weight, penalty, loss)
+        else:
+            self.program.squash_backward(out, gradient, action, head, size, weight, penalty, loss)
+
+    def explore(self, action: Rows, head: Rows, i: int) -> None:
+        """Actions for rollouts, with noise."""
+        self.sample(action, head, i, i)
+        if not self.spec.discrete:
+            self.program.disturb(action, self.spec.action_sizes[i], i, self.settings.exploration_noise)
+
+    def greedy(self, action: Rows, head: Rows, i: int) -> None:
+        """The most likely actions."""
+        if self.spec.discrete:
+            self.program.greedy_choices(action, head, self.spec.action_sizes[i])
+        else:
+            self.program.squash(action, head, self.spec.action_sizes[i])
+
+    # ---- where things are --------------------------------------------------------------------------------------------
+
+    @property
+    def climbed_heads(self) -> int:
+        """Critics that an actor climbs."""
+        return self.heads
+
+    def own(self, i: int) -> int:
+        """The mini-batch that agent i learns from."""
+        return 0 if self.minibatches == 1 else i
+
+    def stream(self, use: int, i: int, m: int = 0) -> int:
+        """The number of a stream of noise."""
+        return (use * self.spec.agents + i) * self.minibatches + m
+
+    def rows(self, joint: int, i: int) -> Rows:
+        """The joint rows that agent i learns from."""
+        return Rows(joint + self.own(i) * self.batch * self.joint_size, self.joint_size, self.joint_size)
+
+    def observation(self, joint: int, i: int, m: int) -> Rows:
+        """What agent i saw in the rows of mini-batch m."""
+        width = self.spec.observation_size
+        return Rows(joint + m * self.batch * self.joint_size + i * width, self.joint_size, width)
+
+    def own_column(self, i: int) -> int:
+        """Where in a joint row the action of agent i begins."""
+        return self.spec.agents * self.spec.observation_size + i * self.spec.action_size
+
+    def played(self, joint: int, i: int, m: int) -> Rows:
+        """What agent i played in the rows of mini-batch m."""
+        at = joint + m * self.batch * self.joint_size + self.own_column(i)
+        return Rows(at, self.joint_size, self.spec.action_size)
+
+    def presence(self, alive: int, i: int, m: int) -> int:
+        """Who is there, as factors of actions."""
+        return alive if alive == NOWHERE else alive + (i * self.minibatches + m) * self.batch
+
+    def rewards(self, i: int) -> Rows:
+        """Agent i's own reward, in its own mini-batch."""
+        return Rows(self.reward + self.own(i) * self.batch * self.spec.agents + i, self.spec.agents, 1)
+
+    def critics_of(self, i: int, target: bool = False) -> list[Network]:
+        """The critics of agent i."""
+        stack = self.target_critics if target else self.critics
+        return [stack[i * self.heads + head] for head in range(self.heads)]
+
+    def tell(self, i: int, source: int, place: int) -> None:
+        """Copy a loss to where it is read after the update."""
+        to = self.loss + place * self.spec.agents + i
+        self.program.copy(Rows(to, 1, 1), Rows(source, 1, 1))

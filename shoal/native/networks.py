@@ -1,0 +1,202 @@
+"""Multilayer perceptrons in memory, and their passes as operations.
+
+A network's numbers lie one layer after the other: the weights in panels of 16 columns (the last 8 of an odd multiple by
+themselves), then the bias, all padded with zeros to a multiple of 8 columns. A last layer with one output, as a critic
+has, is a vector. Gradients, Adam's moments and targets have the same layout, so an optimizer's step is one loop.
+Products with transposed weights read copies in panels, made anew after every step.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.native.program import Program, Rows, padded
+from shoal.native.tile import NARROW, PANEL
+
+Arrays = list[NDArray]
+"""Weight (inputs, units), bias (units,), weight, bias, …"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's place in its network."""
+
+    inputs: int
+    units: int
+    weight: int
+    """Where the weights begin, counted from the network's first number."""
+    transposed: int
+    """Where the transposed weights begin, counted from the first of those."""
+    value: bool
+    """Whether it has one output, and its weights are a vector."""
+
+    @property
+    def bias(self) -> int:
+        """Where the bias begins."""
+        return self.weight + (padded(self.inputs) if self.value else self.inputs * padded(self.units))
+
+    @property
+    def end(self) -> int:
+        """Where the next layer begins."""
+        return self.bias + padded(self.units)
+
+
+class Shape:
+    """Layout of a network with these widths, inputs and outputs included."""
+
+    def __init__(self, *widths: int, value: bool = False) -> None:
+        """`value`: the last layer has one output, whose weights are kept as a vector."""
+        self.layers: list[Layer] = []
+        at = transposed = 0
+        for number, (inputs, units) in enumerate(pairwise(widths)):
+            last = value and number + 2 == len(widths)
+            self.layers.append(Layer(inputs, units, at, transposed, last))
+            at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
+        self.widths = widths
+        self.size = -(-at // PANEL) * PANEL
+        self.transposed_size = max(transposed, 1)
+
+    def arrays(self) -> list[tuple[int, int]]:
+        """Place and size of each weight array and bias, padding included."""
+        ends = [(layer.weight, layer.bias - layer.weight) for layer in self.layers]
+        biases = [(layer.bias, layer.end - layer.bias) for layer in self.layers]
+        return [both for pair in zip(ends, biases, strict=True) for both in pair]
+
+    def write(self, numbers: NDArray, arrays: Arrays) -> None:
+        """Put a network's arrays into its numbers."""
+        for layer, weight, bias in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
+            numbers[layer.bias : layer.bias + bias.size] = bias
+            if layer.value:
+                numbers[layer.weight : layer.weight + layer.inputs] = weight[:, 0]
+                continue
+            wide = np.zeros((len(weight), padded(layer.units)), numbers.dtype)
+            wide[:, : weight.shape[1]] = weight
+            for panel, columns in _panels(numbers[layer.weight : layer.bias], layer.inputs, padded(layer.units)):
+                panel[:] = wide[:, columns]
+
+    def read(self, numbers: NDArray) -> Arrays:
+        """A network's arrays, as copies."""
+        arrays: Arrays = []
+        for layer, units in zip(self.layers, self.widths[1:], strict=True):
+            if layer.value:
+                weight = numbers[layer.weight : layer.weight + layer.inputs][:, None]
+            else:
+                weight = np.zeros((layer.inputs, padded(layer.units)), numbers.dtype)
+                for panel, columns in _panels(numbers[layer.weight : layer.bias], layer.inputs, padded(layer.units)):
+                    weight[:, columns] = panel
+                weight = weight[:, :units]
+            arrays += [weight.copy(), numbers[layer.bias : layer.bias + units].copy()]
+        return arrays
+
+
+def _panels(numbers: NDArray, rows: int, columns: int) -> list[tuple[NDArray, slice]]:
+    """Views of all panels with the columns that they hold."""
+    views = []
+    for first in range(0, columns, PANEL):
+        width = PANEL if first + PANEL <= columns else NARROW
+        views.append((numbers[first * rows :][: rows * width].reshape(rows, width), slice(first, first + width)))
+    return views
+
+
+class Networks:
+    """Networks of one shape, such as all agents' critics, with what learning them takes."""
+
+    def __init__(self, program: Program, shape: Shape, count: int, learned: bool = True) -> None:
+        self.program, self.shape, self.count = program, shape, count
+        self.at = program.zeros(count * shape.size)
+        self.learned = learned
+        if learned:
+            self.transposed = program.zeros(count * shape.transposed_size)
+            self.mean, self.square = program.zeros(count * shape.size), program.zeros(count * shape.size)
+
+    def numbers(self, number: int, of: int | None = None) -> NDArray:
+        """One network's numbers: its weights, or those of `mean` or `square`."""
+        size = self.shape.size
+        return self.program.values(self.at if of is None else of)[number * size : (number + 1) * size]
+
+    def __getitem__(self, number: int) -> "Network":
+        """One of them, for recording."""
+        return Network(self, number)
+
+
+class Network:
+    """One network in a program that is being recorded."""
+
+    def __init__(self, stack: Networks, number: int) -> None:
+        self.program, self.shape, self.stack, self.number = stack.program, stack.shape, stack, number
+        self.at = stack.at + number * self.shape.size
+        if stack.learned:
+            self.transposed = stack.transposed + number * self.shape.transposed_size
+
+    def forward(self, x: Rows) -> list[Rows]:
+        """The input and every layer's output, with a ReLU after all but the last."""
+        outputs = [x]
+        for k in range(len(self.shape.layers)):
+            outputs.append(self.layer(k, outputs[-1]))
+        return outputs
+
+    def layer(self, k: int, x: Rows, relu: bool = True) -> Rows:
+        """The output of layer k; `relu` is for hidden layers."""
+        layer = self.shape.layers[k]
+        out = self.program.vector() if layer.value else self.program.scratch(layer.units)
+        if layer.value:
+            self.program.dots(out, x, self.at + layer.weight, self.at + layer.bias)
+        else:
+            hidden = k + 1 < len(self.shape.layers)
+            self.program.affine(
+                out, x, self.at + layer.weight, layer.inputs, layer.units, self.at + layer.bias, relu=relu and hidden
+            )
+        return out
+
+    def add_product(self, out: Rows, x: Rows, first: int) -> None:
+        """out = ReLU(out + x W), with the rows of the first layer's W from `first` on."""
+        layer = self.shape.layers[0]
+        self.program.affine(
+            out, x, self.at + layer.weight, layer.inputs, layer.units, None, first=first, count=x.width, relu=True
+        )
+
+    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None, down_to: int = 0) -> Rows:
+        """The gradient before the ReLU of layer `down_to`, given that of the last output.
+
+        `into`: where this network's gradients of weights and biases are added; None: nowhere.
+        """
+        program = self.program
+        for k in reversed(range(len(self.shape.layers))):
+            layer, x = self.shape.layers[k], outputs[k]
+            if into is not None:
+                if layer.value:
+                    program.column_sums(into + layer.weight, x, by=gradient)
+                else:
+                    program.to_weight(into + layer.weight, x, gradient)
+                program.column_sums(into + layer.bias, gradient)
+            if k == down_to:
+                break
+            below = program.scratch(layer.inputs)
+            if layer.value:
+                program.outer(below, gradient, self.at + layer.weight, mask=x)
+            else:
+                program.to_input(below, gradient, self.transposed + layer.transposed, layer.units, mask=x)
+            gradient = below
+        return gradient
+
+    def step(self, gradients: int, clip: float, by_array: bool, rate: float) -> None:
+        """Clip the gradients, array by array or those of the whole network, and let Adam step."""
+        base = self.number * self.shape.size
+        for first, size in self.shape.arrays() if by_array else [(0, self.shape.size)]:
+            at = base + first
+            places = (self.stack.at + at, gradients + first, self.stack.mean + at, self.stack.square + at)
+            self.program.adam(*places, size, clip, rate)
+        self.transpose()
+
+    def transpose(self) -> None:
+        """Make the transposed copies anew."""
+        for k, layer in enumerate(self.shape.layers):
+            if k and not layer.value:
+                to, source = self.transposed + layer.transposed, self.at + layer.weight
+                self.program.transpose(to, source, layer.inputs, 0, layer.inputs, layer.units)
+
+    def move_to(self, online: "Network", period: int, tau: float) -> None:
+        """Move this target towards an online network, once in `period` updates."""
+        self.program.move(self.at, online.at, self.shape.size, period, tau)

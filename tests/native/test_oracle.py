@@ -1,0 +1,120 @@
+"""The native update equals torch's: every weight, target and moment of all agents, after one and after five updates.
+
+In float64 to 1e-9, where rounding can hide no mistake, for the table of options that torch itself is tested with; in
+float32 within rounding of float64.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.algorithms import LearnConfig, make_team
+from shoal.algorithms.minibatch import as_tensors
+from shoal.native.arithmetic import fill_noise
+from shoal.native.maddpg import ENTROPY, NEXT, OWN, REDRAWN
+from shoal.native.program import padded
+from shoal.native.work import MOMENT, SEED
+from shoal.replay import Returns
+from tests.algorithms.plain import precision_of_networks
+from tests.algorithms.test_oracle import CHOICES, covering, make_batch, make_spec
+
+CPU = torch.device("cpu")
+ROWS = 40
+
+
+class Clock:
+    """A clock that nobody reads."""
+
+    def __call__(self, phase):
+        pass
+
+    def divide(self, shares):
+        self.shares = shares
+
+
+def pair(spec, config, precision=np.float64, seed=0, threads=2):
+    """The same team twice: in torch, and native."""
+    with precision_of_networks(precision):
+        teams = [make_team(spec, config, seed, CPU) for _ in range(2)]
+        rng = np.random.default_rng(seed)
+        for name, parameter in teams[0].weights().items():  # biases, too, and targets that differ from online networks
+            noise = torch.from_numpy(rng.normal(size=tuple(parameter.shape)) * 0.1).to(parameter.dtype)
+            real = parameter != 0 if "first" in name or "weights" in name else torch.ones_like(parameter) == 1
+            for team in teams:
+                team.weights()[name].add_(noise * real)
+    teams[1].learn_natively(seed, threads)
+    return teams
+
+
+def native_noise(team, batch, precision):
+    """The noise that the native update draws, as torch asks for it: next, entropy, redrawn, own actions."""
+    algorithm, spec, config = team.native.engine.algorithm, team.spec, team.config
+    counters = team.native.engine.counters
+    masac_boxes = not spec.discrete and config.algorithm == "masac"
+    uses = [NEXT, ENTROPY, REDRAWN, OWN]
+    if not (masac_boxes and config.variant == "tf2"):
+        uses.remove(ENTROPY)
+    if config.others != "current":
+        uses.remove(REDRAWN)
+    queue = iter(uses)
+
+    def noise(kind, shape):
+        use = next(queue)
+        out = np.zeros(shape, precision)
+        minibatches = algorithm.minibatches if use in (NEXT, REDRAWN) else 1
+        for i in range(shape[0]):
+            for k, rows in enumerate(np.split(out[i], minibatches)):
+                m = k if use in (NEXT, REDRAWN) else algorithm.own(i) if use == ENTROPY else 0
+                moment = counters[MOMENT] + 1
+                fill_noise(
+                    rows, kind == "normal", counters[SEED], moment, algorithm.stream(use, i, m), padded(shape[2])
+                )
+        return torch.from_numpy(out)
+
+    return noise
+
+
+def agree(spec, config, precision=np.float64, tolerance=1e-9, updates=5, threads=2, several=False):
+    """Update both on the same batches and noise, and compare everything."""
+    torch_team, native_team = pair(spec, config, precision, threads=threads)
+    rng = np.random.default_rng(3)
+    m = 1 if config.minibatch == "shared" else spec.agents
+    for update in range(updates):
+        batch = rows_of(make_batch(rng, spec, m, precision), rng, several)
+        torch_team.noise = native_noise(native_team, batch, precision)
+        copy = type(batch)(*(array.copy() for array in batch))
+        wanted = torch_team.learn(as_tensors(copy, spec, config.discount, CPU), lambda phase: None)
+        losses = native_team.native.learn(batch, Clock())
+        if update in (0, updates - 1):
+            for name, loss in wanted.items():
+                torch.testing.assert_close(losses[name], loss, atol=tolerance, rtol=tolerance)
+            compare(torch_team, native_team, tolerance)
+
+
+def rows_of(batch, rng, several):
+    """The batch, or returns of several steps with the same rows."""
+    if not several:
+        return batch
+    steps = rng.integers(1, 4, batch.copies.shape)
+    return Returns(*batch, steps, batch.alive & ~batch.terminated & (rng.random(batch.alive.shape) < 0.9))
+
+
+def compare(torch_team, native_team, tolerance):
+    """Weights, targets, temperatures and Adam's moments."""
+    for what in ("weights", "optimizer_state"):
+        wanted, found = getattr(torch_team, what)(), getattr(native_team, what)()
+        assert wanted.keys() == found.keys()
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(found[name], tensor, atol=tolerance, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "combination",
+    [combination for choices in CHOICES.values() for combination in covering(choices)],
+    ids=lambda combination: "-".join(map(str, combination.values())),
+)
+def test_combinations(combination):
+    options = dict(combination)
+    world, unequal, fixed, n = (options.pop(name) for name in ("world", "unequal", "fixed", "agents"))
+    spec = make_spec(n, world != "boxes", fixed, soft=world == "soft choices", unequal=unequal)
+    agree(spec, LearnConfig(hidden=(16, 12), batch=32, **options))
