@@ -45,11 +45,12 @@ class NativeUpdate:
 
     def learn(self, batch: Batch | Returns, phase: "Phase") -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
-        phase("target Q")
+        phase("target Q: next action")
         losses = self.engine.learn(batch)
         shares = self.engine.shares()
-        if (divide := getattr(phase, "divide", None)) is not None:  # a clock; phases of different agents overlap
+        if (divide := getattr(phase, "divide", None)) is not None:  # a clock: phases of different agents overlap
             divide(shares)
+        phase("other")
         self._stale = True
         return {name: torch.from_numpy(loss) for name, loss in losses.items()}
 
@@ -91,11 +92,6 @@ class NativeUpdate:
                 self.engine.write(name, number, [tensor.detach().numpy() for tensor in tensors], of)
         for tensor, values in self._temperatures():
             values[:] = tensor.detach().numpy().reshape(-1)
-        if self.team.config.algorithm == "masac" and self.team.config.learn_entropy:
-            algorithm, n = self.engine.algorithm, self.team.spec.agents
-            assert isinstance(algorithm, MASAC)
-            held = algorithm.program.values
-            held(algorithm.alpha)[:n] = np.exp(held(algorithm.log_alpha)[:n])
         self.engine.counters[MOMENT] = int(next(iter(self.team.descents.values())).steps[0])
         self.engine.prepare()
         self._stale = False

@@ -70,7 +70,9 @@ class Team:
         return Descent(network.stacked_parameters(), self.config.learning_rate, self.config.clip, self.config.clip_by)
 
     def use(self, precision: Precision) -> None:
-        """Learn in this precision from now on."""
+        """Learn in this precision from now on, in torch."""
+        if self.native is not None:
+            raise RuntimeError("native code learns in full precision only")
         self.precision = precision
         for name, descent in self.descents.items():
             descent.precision = precision.of(name, descent.parameters)

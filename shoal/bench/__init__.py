@@ -11,11 +11,11 @@ from shoal.results import Result, Table
 
 BENCHES = {
     "env": "steps/s of Shoal's worlds relative to mpe2's",
-    "update": "time of one update of all trainers relative to its bare matrix products",
+    "update": "time of one update of all trainers, native and in torch, relative to its bare matrix products",
     "replay": "bytes/s of the samplers relative to a contiguous copy",
     "phases": "share of sampling in an update and of acting in training; time saved by neighbour sampling",
     "checkpoint": "time of a checkpoint relative to the training between two of them",
-    "train": "steps/s of whole training relative to the reference's, and to the limit of its bare products",
+    "train": "steps/s of whole training relative to torch's, to the reference's and to the limit of its bare products",
     "steady": "steps/s of whole training under other load relative to an idle machine",
     "gemm": "emulated matrix products compared with float32 ones of the same shape",
     "emulated-training": "a training step through a MAC unit compared with the same step in float32",

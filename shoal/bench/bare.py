@@ -35,6 +35,17 @@ class BareProducts:
         self.out_action = torch.empty(n, b, a)
         self.out_actor_first, self.out_actor_third = torch.empty(n, o, h), torch.empty(n, h, a)
 
+    @property
+    def multiply_adds(self) -> int:
+        """How many the products have."""
+        (batch, joint), wide = self.joint.shape, self.first.shape[1]
+        n, _, observation = self.observation.shape
+        hidden, action = self.second.shape[1], self.own.shape[1]
+        narrow, square = n * hidden * action, n * hidden * hidden
+        critics = 4 * joint * wide + 6 * square + 6 * n * hidden + narrow
+        actors = 3 * n * observation * hidden + 4 * square + 4 * narrow
+        return batch * (critics + actors)
+
     @torch.no_grad()
     def __call__(self) -> None:
         """All products of one update."""

@@ -22,6 +22,7 @@ class Row(TypedDict):
     sampling_ms: Annotated[float, Column("sampling", "ms")]
     ratio: float
     acting_share: float
+    outside_share: Annotated[float, Column("acting, world, insertion, sampling")]
     neighbor_sampling_ms: Annotated[float, Column("neighbor sampling", "ms")]
     neighbor_reduction: float
 
@@ -47,6 +48,7 @@ def run(agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algo
                 "sampling_ms": phases["mini-batch sampling"],
                 "ratio": uniform["shares_of_update"]["mini-batch sampling"],
                 "acting_share": acting / uniform["round_ms"],
+                "outside_share": (acting + phases["mini-batch sampling"]) / uniform["round_ms"],
                 "neighbor_sampling_ms": neighbor["sampling_ms"],
                 "neighbor_reduction": neighbor["sampling_reduction"],
             }

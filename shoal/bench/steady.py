@@ -26,6 +26,7 @@ class Row(TypedDict):
     """Training under one kind of load."""
 
     agents: int
+    update: str
     threads: int
     neighbour: str
     steps_per_second: Annotated[float, Column("training", "steps/s")]
@@ -33,17 +34,18 @@ class Row(TypedDict):
 
 
 def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[Row]:
-    """Rows per number of agents, for one thread and for all; the kinds of load alternate."""
+    """Rows per number of agents and update, for one thread and for all; the kinds of load alternate."""
     return [
         row
         for n in agents
+        for update in ("native", "torch")
         for threads in sorted({1, usable_processors()})
-        for row in _rows(n, threads, seconds, algorithm)
+        for row in _rows(n, update, threads, seconds, algorithm)
     ]
 
 
-def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[Row]:
-    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads)
+def _rows(agents: int, update: str, threads: int, seconds: float, algorithm: str) -> list[Row]:
+    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads, update=update)
     subject = Subject(config, (algorithm,), RING)
     cell = Cell("predator-prey", agents, algorithm, "uniform", "engine")
     timings = {name: Timing(cell, RING) for name in NEIGHBOURS}
@@ -57,6 +59,7 @@ def _rows(agents: int, threads: int, seconds: float, algorithm: str) -> list[Row
     return [
         {
             "agents": agents,
+            "update": update,
             "threads": threads,
             "neighbour": name,
             "steps_per_second": per_second,

@@ -4,13 +4,16 @@ import time
 from typing import Annotated, TypedDict
 
 from shoal.bench.bare import BareProducts
+from shoal.processors import usable_processors
 from shoal.profiling.rounds import Cell, Timing, one_round
 from shoal.profiling.rows import time_row
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column
 from shoal.training.config import TrainConfig
+from shoal.training.setup import set_torch_threads
 
 RING = 25_600
+REFERENCE = {"implementation": "reference", "update": "auto"}
 
 
 class Row(TypedDict):
@@ -18,26 +21,31 @@ class Row(TypedDict):
 
     agents: int
     algorithm: str
-    steps_per_second: Annotated[float, Column("engine", "steps/s")]
+    threads: int
+    steps_per_second: Annotated[float, Column("native", "steps/s")]
+    torch_steps_per_second: Annotated[float, Column("torch", "steps/s")]
+    torch_ratio: Annotated[float, Column("native over torch")]
     reference_steps_per_second: Annotated[float, Column("reference", "steps/s")]
-    ratio: float
+    ratio: Annotated[float, Column("native over reference")]
     ratio_without_environment: float
     ceiling_steps_per_second: Annotated[float, Column("ceiling", "steps/s")]
     ceiling_ratio: float
 
 
 def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[Row]:
-    """One row per number of agents: steps/s of both implementations and of the products alone, interleaved.
+    """One row per number of agents: steps/s of the native and the torch update, the reference and the products alone.
 
-    A round is 100 samples and one update. The reference runs one round per as many of the engine's as take that long.
+    A round is 100 samples and one update. Sides take turns: one round of the reference, then rounds of each of the
+    others for as long as that took. All have as many threads as there are processors.
     """
     rows: list[Row] = []
+    threads = usable_processors()
     for n in agents:
-        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
-        names = ("engine", "reference")
-        subjects = {name: Subject(changed(config, implementation=name), (algorithm,), RING) for name in names}
-        timings = {name: Timing(Cell("predator-prey", n, algorithm, "uniform", name), RING) for name in names}
-        training = subjects["engine"].training
+        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n, threads=threads)
+        kinds = {"native": {"update": "native"}, "torch": {"update": "torch"}, "reference": REFERENCE}
+        subjects = {name: Subject(changed(config, **kind), (algorithm,), RING) for name, kind in kinds.items()}
+        timings = {name: Timing(Cell("predator-prey", n, algorithm, "uniform", name), RING) for name in kinds}
+        training = subjects["native"].training
         spec, every = training.env.spec, training.config.update_every
         bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
         products: list[float] = []
@@ -46,28 +54,33 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
             start = time.perf_counter()
             one_round(subjects["reference"], timings["reference"], seconds * 100)
             took = time.perf_counter() - start
-            turn_ends = time.perf_counter() + took
-            while time.perf_counter() < turn_ends:
-                one_round(subjects["engine"], timings["engine"], seconds)
-                start = time.perf_counter()
-                bare()
-                products.append(time.perf_counter() - start)
+            for name in ("native", "torch"):
+                set_torch_threads(1 if name == "native" else threads)
+                turn_ends = time.perf_counter() + took
+                while time.perf_counter() < turn_ends:
+                    one_round(subjects[name], timings[name], seconds)
+            start = time.perf_counter()
+            bare()
+            products.append(time.perf_counter() - start)
         for timing in timings.values():
             del timing.rounds[0], timing.scaled[0]  # warm-up
-        rows.append(_row(n, algorithm, every, timings, sorted(products)[len(products) // 2]))
+        rows.append(_row(n, algorithm, threads, every, timings, sorted(products)[len(products) // 2]))
     return rows
 
 
-def _row(agents: int, algorithm: str, every: int, timings: dict[str, Timing], products: float) -> Row:
-    engine, reference = (time_row(timings[name]) for name in ("engine", "reference"))
-    without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, engine)]
+def _row(agents: int, algorithm: str, threads: int, every: int, timings: dict[str, Timing], products: float) -> Row:
+    native, torch, reference = (time_row(timings[name]) for name in ("native", "torch", "reference"))
+    without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, native)]
     return {
         "agents": agents,
         "algorithm": algorithm,
-        "steps_per_second": 1e3 * every / engine["round_ms"],
+        "threads": threads,
+        "steps_per_second": 1e3 * every / native["round_ms"],
+        "torch_steps_per_second": 1e3 * every / torch["round_ms"],
+        "torch_ratio": torch["round_ms"] / native["round_ms"],
         "reference_steps_per_second": 1e3 * every / reference["round_ms"],
-        "ratio": reference["round_ms"] / engine["round_ms"],
+        "ratio": reference["round_ms"] / native["round_ms"],
         "ratio_without_environment": without[0] / without[1],
         "ceiling_steps_per_second": every / products,
-        "ceiling_ratio": 1e3 * products / engine["round_ms"],
+        "ceiling_ratio": 1e3 * products / native["round_ms"],
     }

@@ -45,7 +45,7 @@ class Engine:
         self.algorithm, self.threads = algorithm, threads
         self.program = program = algorithm.program
         first = program.piece_count
-        self._record_transposes()
+        self._record_derived()
         self._acting = {explore: self._record_acting(explore) for explore in (True, False)}
         self._ops, self._strides = program.ops(), np.array(program.strides, np.int64)
         self._slot_arrays = [aligned(program.private[buffer >> OFFSET_BITS], program.dtype) for buffer in program.slots]
@@ -85,6 +85,12 @@ class Engine:
             memory.own.clocks[work.CLOCKS :] = 0
         total = max(1, int(spent.sum()))
         return {name: int(own) / total for name, own in zip(self.program.phases[1:], spent, strict=True) if own}
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes that updates work in: every thread's memory, and gradients."""
+        own = sum(array.nbytes for memory in self._memory for array in memory.arrays.values())
+        return own + sum(array.nbytes for array in self._slot_arrays)
 
     def _bind(self, batch: Batch | Returns) -> None:
         """Point the program to the mini-batch's arrays."""
@@ -144,8 +150,8 @@ class Engine:
             memory.called = False
             work.work(rounds.tables, memory.own, rounds.number, CHUNK)
 
-    def _record_transposes(self) -> None:
-        """Pieces that make all transposed copies anew, for weights that were loaded."""
+    def _record_derived(self) -> None:
+        """Pieces that make anew what is derived from weights, for weights that were loaded."""
         algorithm, program = self.algorithm, self.program
         done = program.counter()
         for networks in (algorithm.actors, algorithm.critics):
@@ -155,6 +161,10 @@ class Engine:
                     if networks is algorithm.critics:
                         algorithm.transpose_own(networks[number], number // algorithm.heads)
                 program.piece(span, tells=[done], alone=True)
+        for i in range(algorithm.spec.agents):
+            with program.span() as span:
+                algorithm.exponentiate(i)
+            program.piece(span, tells=[done], alone=True)
 
     # ---- acting ------------------------------------------------------------------------------------------------------
 

@@ -309,6 +309,9 @@ class MADDPG:
     def step_temperature(self, i: int, tail: int) -> None:
         """There is none."""
 
+    def exponentiate(self, i: int) -> None:
+        """There is none."""
+
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
         by_array = self.settings.clip_by == "variable"

@@ -134,7 +134,12 @@ class MASAC(MADDPG):
         if self.settings.learn_entropy:
             places = (self.log_alpha + i, tail + 2, self.alpha_mean + i, self.alpha_square + i)
             program.adam(*places, 1, 0.0, self.settings.learning_rate)
-            program.exponential(self.alpha + i, self.log_alpha + i)
+            self.exponentiate(i)
+
+    def exponentiate(self, i: int) -> None:
+        """The temperature of agent i from its logarithm, where that is learned."""
+        if self.settings.learn_entropy:
+            self.program.exponential(self.alpha + i, self.log_alpha + i)
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 

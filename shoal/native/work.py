@@ -24,7 +24,7 @@ from shoal.native.arithmetic import key_of
 from shoal.native.arithmetic import number as as_number
 from shoal.native.machine import add, exchange, give_up, load, now, view
 
-HELPERS = ""
+HELPERS = "4a7c6c91603d0114"
 """Hash of the modules whose code is compiled into `work`. numba checks only this file to decide whether its cache is up
 to date, so the hash changes with them; a test tells what it must be."""
 
@@ -195,7 +195,7 @@ def ready(tables, piece, round_number):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, error_model="numpy")
 def run_piece(tables, own, number, round_number, chunk):  # type: ignore[no-untyped-def]
-    """Run a piece and publish it, unless somebody else has."""
+    """Run a piece and publish it, unless another thread has."""
     piece = tables.pieces[number]
     first, last = piece[FIRST], piece[LAST]
     execute(tables, own, piece[BEGIN], piece[EACH], first, last - first)

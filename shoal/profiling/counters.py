@@ -10,7 +10,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shoal.training.clock import PhaseClock
@@ -155,6 +155,20 @@ class PhaseCounters(PhaseClock):
             counts[name] += count - self._last[name]
         self._last = now
         super().__call__(phase)
+
+    def divide(self, shares: Mapping[str, float]) -> None:
+        """Divide time and counts of the present phase among several that ran side by side: counts as the time."""
+        began = self._phase
+        before = dict(self.counts.get(began, {}))
+        super().divide(shares)
+        own = self.counts[began]
+        passed = {name: count - before.get(name, 0) for name, count in own.items()}
+        for name, count in passed.items():
+            own[name] -= count
+        for phase, share in shares.items():
+            counts = self.counts.setdefault(phase, dict.fromkeys(passed, 0))
+            for name, count in passed.items():
+                counts[name] += round(share * count)
 
     def counts_by_phase(self) -> dict[str, dict[str, int]]:
         """Counts of each phase, the parts of "target Q" added up; only phases that there were."""

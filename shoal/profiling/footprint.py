@@ -47,6 +47,8 @@ def footprint(training: Training) -> Footprint:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     kept = getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
+    if (native := getattr(training.team, "native", None)) is not None:
+        kept += native.engine.working_bytes
     peak = most - before + kept + torch_peak(profiler)
     return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)
 
@@ -63,6 +65,9 @@ def torch_peak(profiler: profile) -> int:
 
 def policy_calls(training: Training) -> int:
     """Update once, and count for how many mini-batches agents' policies are asked for next actions."""
+    if (native := getattr(training.team, "native", None)) is not None:
+        training.update()
+        return int(native.engine.algorithm.minibatches) * training.env.spec.agents
     clock = training.clock = PhaseClock()
     rows = 0
 

@@ -46,7 +46,7 @@ def same(one, other):
     ],
 )
 def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, settings):
-    plain = dataclasses.replace(SMALL, out=str(tmp_path / "plain"), **settings)
+    plain = dataclasses.replace(SMALL, out=str(tmp_path / "plain"), update="torch", **settings)
     actors = dataclasses.replace(
         plain, actors=1, actor_engine="torch", lockstep=True, pull_every=1, out=str(tmp_path / "actors")
     )
@@ -357,6 +357,7 @@ def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_dir
 
 def test_weights_that_are_not_numbers_are_not_published():
     training = Training(ACTORS)
-    training.team.rollout_actors.flat[0].data.fill_(float("nan"))
+    poisoned = {name: torch.full_like(weights, float("nan")) for name, weights in training.team.weights().items()}
+    training.team.load_weights(poisoned)
     with pytest.raises(Diverged, match="weights are not numbers"):
         training.learner.publish()

@@ -84,7 +84,7 @@ def test_a_team_learns_in_its_precision(algorithm):
             entered.extend(["loaded"] * int(state["watching.count"]))
 
     def run(precision):
-        training = Training(SMALL.__class__(**{**vars(SMALL), "algorithm": algorithm}))
+        training = Training(SMALL.__class__(**{**vars(SMALL), "algorithm": algorithm, "update": "torch"}))
         training.team.use(precision)
         while training.updates < 3:
             training.update() if training.owes_update() else training.step()

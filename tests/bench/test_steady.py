@@ -21,12 +21,13 @@ def test_rows(monkeypatch):
     monkeypatch.setattr(steady, "TURNS", 1)
     monkeypatch.setattr(steady, "usable_processors", lambda: 1)
     rows = steady.run((1,), seconds=0.02)
-    assert [(row["agents"], row["threads"], row["neighbour"]) for row in rows] == [
-        (1, 1, name) for name in ("none", "same", "other", "all")
+    assert [(row["agents"], row["update"], row["threads"], row["neighbour"]) for row in rows] == [
+        (1, update, 1, name) for update in ("native", "torch") for name in ("none", "same", "other", "all")
     ]
-    assert rows[0]["ratio"] == 1
-    for row in rows:
-        assert row["ratio"] == pytest.approx(row["steps_per_second"] / rows[0]["steps_per_second"])
+    for own in (rows[:4], rows[4:]):
+        assert own[0]["ratio"] == 1
+        for row in own:
+            assert row["ratio"] == pytest.approx(row["steps_per_second"] / own[0]["steps_per_second"])
 
 
 @pytest.mark.parametrize(("name", "count"), [("none", 0), ("same", 1), ("other", 1), ("all", 3)])

@@ -9,6 +9,7 @@ def test_train_beside_the_reference(monkeypatch):
     monkeypatch.setattr(train, "RING", 1_100)
     (row,) = train.run((1,), seconds=0.05)
     assert row["ratio"] == pytest.approx(row["steps_per_second"] / row["reference_steps_per_second"])
+    assert row["torch_ratio"] == pytest.approx(row["steps_per_second"] / row["torch_steps_per_second"])
     assert row["ceiling_ratio"] == pytest.approx(row["steps_per_second"] / row["ceiling_steps_per_second"])
     assert row["ratio_without_environment"] > 0
 
@@ -18,7 +19,7 @@ def test_phases(monkeypatch):
     (row,) = phases.run((1,), seconds=0.05)
     assert row["ratio"] == pytest.approx(row["sampling_ms"] / row["update_ms"])
     assert row["neighbor_reduction"] == pytest.approx(1 - row["neighbor_sampling_ms"] / row["sampling_ms"])
-    assert 0 < row["acting_share"] < 1 and row["ring"] == 25_600
+    assert 0 < row["acting_share"] < row["outside_share"] < 1 and row["ring"] == 25_600
 
 
 def test_checkpoint(monkeypatch, tmp_path):

@@ -1,16 +1,37 @@
 """The bench of an update: all three sides are measured, and the ratios are of them."""
 
 import pytest
+import torch
 
 from shoal.bench import update
 from shoal.bench.bare import BareProducts
 
 
 def test_an_update_beside_its_products():
-    (row,) = update.run((1,), seconds=0.05)
-    assert row["agents"] == 1 and row["observation"] > 0
-    assert row["ratio"] == pytest.approx(row["update_ms"] / row["bare_products_ms"])
-    assert row["turned_ratio"] == pytest.approx(row["update_ms"] / row["turned_products_ms"])
+    rows = update.run((1,), seconds=0.05)
+    assert [row["update"] for row in rows] == ["native", "torch"]
+    for row in rows:
+        assert row["agents"] == 1 and 0 < row["peak_share"] < 1
+        assert row["ratio"] == pytest.approx(row["update_ms"] / row["bare_products_ms"])
+        assert row["turned_ratio"] == pytest.approx(row["update_ms"] / row["turned_products_ms"])
+
+
+def test_multiply_adds_are_those_of_the_products(monkeypatch):
+    """Counted by torch's own calls."""
+    products, counted = BareProducts(2, 5, 3, 8, hidden=4), 0
+
+    def counting(multiply):
+        def counted_multiply(x, y, out):
+            nonlocal counted
+            counted += x.shape[:-1].numel() * y.shape[-1] * x.shape[-1]
+            return multiply(x, y, out=out)
+
+        return counted_multiply
+
+    for name in ("mm", "bmm"):
+        monkeypatch.setattr(torch, name, counting(getattr(torch, name)))
+    products()
+    assert products.multiply_adds == counted
 
 
 @pytest.mark.parametrize("turned", [False, True])

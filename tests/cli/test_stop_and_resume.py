@@ -12,7 +12,7 @@ from shoal import processors
 from shoal.cli import main
 from shoal.training import loop
 from shoal.training.checkpoint import Checkpoints
-from tests.cli.helpers import QUIET, call_before, one_sentence, send, strict
+from tests.cli.helpers import QUIET, SHORT, call_before, one_sentence, send, strict
 
 
 @pytest.mark.parametrize("more", [(), (signal.SIGTERM,), (signal.SIGHUP, signal.SIGTERM)], ids=str)
@@ -79,9 +79,19 @@ def test_a_run_goes_on_with_the_threads_of_another_machine(shoal, stopped, monke
     code, _, err = shoal("train", "--resume", stopped, "--threads", "3")
     assert code == 2 and "--threads is 3, but this process may use 2 processors" in one_sentence(err)
     code, _, err = shoal("train", "--resume", stopped, "--threads", "2", "--quiet")
+    assert code == 0 and err == ""  # native code gives the same bits
+    assert json.loads((stopped / "config.json").read_text())["threads"] == 2
+
+
+def test_torch_warns_that_another_number_of_threads_changes_bits(shoal, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    call_before(monkeypatch, loop.Training, "step", lambda: send(signal.SIGTERM), at=50)
+    assert shoal("train", *SHORT, "--update", "torch", "--quiet", "--out", run)[0] == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    monkeypatch.setattr(processors, "usable_processors", lambda: 2)
+    code, _, err = shoal("train", "--resume", run, "--threads", "2", "--quiet")
     torch.set_num_threads(1)
     assert code == 0 and "trained with --threads 1, now it has 2" in err
-    assert json.loads((stopped / "config.json").read_text())["threads"] == 2
 
 
 def test_what_was_asked_for_and_is_so_is_taken(shoal, finished_run):

@@ -90,7 +90,7 @@ WRONG = [
     (f"export {{run}} --out {{tmp}}/{'p' * 300}.onnx", "File name too long"),
     ("export {tmp}/none --out {tmp}/p.onnx", "There is no run folder"),
     ("export {tmp}/none --precision int8 --bits 8 --out {tmp}/p.onnx", "There is no run folder"),
-    ("export {run} --precision int8 --bits 8 --tolerance 0 --no-correct-bias --out {tmp}/p.onnx", "was not written"),
+    ("export {run} --precision int8 --bits 3 --tolerance 0 --no-correct-bias --out {tmp}/p.onnx", "was not written"),
     ("export {run} --tolerance 7 --out {tmp}/p.onnx", "--tolerance is 7.0"),
     ("export {run} --precision packed --bits 2 --tolerance 0 --out {tmp}/p.onnx", "was not written"),
     ("evaluate {tmp}/none.onnx --env gym:CartPole-v1", "Stable-Baselines3 zip or ONNX file"),

@@ -14,7 +14,7 @@ from shoal.native.arithmetic import fill_noise
 from shoal.native.maddpg import ENTROPY, NEXT, OWN, REDRAWN
 from shoal.native.program import padded
 from shoal.native.work import MOMENT, SEED
-from shoal.replay import Returns
+from shoal.replay import Batch, Returns
 from tests.algorithms.plain import precision_of_networks
 from tests.algorithms.test_oracle import CHOICES, covering, make_batch, make_spec
 
@@ -118,3 +118,55 @@ def test_combinations(combination):
     world, unequal, fixed, n = (options.pop(name) for name in ("world", "unequal", "fixed", "agents"))
     spec = make_spec(n, world != "boxes", fixed, soft=world == "soft choices", unequal=unequal)
     agree(spec, LearnConfig(hidden=(16, 12), batch=32, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip": 0.0},
+        {"hidden": (16,)},
+        {"hidden": (16, 8, 12)},
+        {"hidden": (20, 1)},
+        {"hidden": (33, 7), "critic_hidden": (40, 17, 9)},
+        {"tau": 1.0, "discount": 0.5},
+        {"tau": 0.0, "discount": 1.0},
+        {"tau": 0.5, "target_period": 3},
+        {"logit_penalty": 0.3},
+        {"algorithm": "masac", "learn_entropy": True, "target_entropy": 1.0},
+        {"algorithm": "masac", "entropy": 0.0},
+        {"algorithm": "masac", "entropy": 2.0, "hidden": (16,)},
+    ],
+    ids=str,
+)
+def test_numbers(options):
+    agree(make_spec(3, discrete=True), LearnConfig(**{"hidden": (16, 16), "batch": 32, **options}))
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_returns_of_several_steps(fixed):
+    agree(make_spec(3, True, fixed), LearnConfig(hidden=(16, 12), batch=32, n_step=3), several=True)
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+@pytest.mark.parametrize(("n", "rows"), [(1, 1), (2, 7), (65, 32), (2, 500)])
+def test_any_number_of_agents_and_rows(monkeypatch, algorithm, n, rows):
+    monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", rows)
+    agree(make_spec(n, True), LearnConfig(algorithm=algorithm, hidden=(12, 9), batch=rows), updates=2)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_float32_is_float64_within_rounding(algorithm, discrete):
+    """One update of torch in float64 and one of native code in float32: Adam's moments, which are the gradients."""
+    spec, config = make_spec(3, discrete), LearnConfig(algorithm=algorithm, hidden=(16, 12), batch=32)
+    wide, narrow = pair(spec, config, np.float64)[0], pair(spec, config, np.float32)[1]
+    batch = make_batch(np.random.default_rng(3), spec, 1, np.float32)
+    double = Batch(*(x.astype(np.float64) if x.dtype == np.float32 else x.copy() for x in batch))
+    wide.noise = native_noise(narrow, batch, np.float64)
+    wide.load_weights({name: tensor.double() for name, tensor in narrow.weights().items()})
+    wide.learn(as_tensors(double, spec, config.discount, CPU), lambda phase: None)
+    narrow.native.learn(batch, Clock())
+    for name, tensor in wide.optimizer_state().items():
+        if "mean" in name:
+            found = narrow.optimizer_state()[name].double()
+            assert float((found - tensor).abs().max()) < 2e-6 * max(1e-3, float(tensor.abs().max())) + 1e-9

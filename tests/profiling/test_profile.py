@@ -226,7 +226,7 @@ def test_filled_lists_share_their_observations():
 
 
 def test_the_update_peak_counts_torch_and_numpy():
-    config = changed(TrainConfig(episodes=1000), agents=2, **TINY)
+    config = changed(TrainConfig(episodes=1000, update="torch"), agents=2, **TINY)
     small, large = (
         footprint(Subject(changed(config, batch=batch), ("maddpg",), 1000).training).update_peak for batch in (64, 640)
     )

@@ -188,7 +188,7 @@ def test_a_run_under_way_is_checked_with_its_replay(tmp_path):
     for _ in range(60):
         training.step()
     folder.mkdir()
-    (folder / "config.json").write_text(SMALL.to_json())
+    (folder / "config.json").write_text(training.config.to_json())
     parts, meta = snapshot(training)
     Checkpoints(folder / "checkpoints").save(20, parts, meta, training.ring)
     policy = load_run(folder, {}, False, print)

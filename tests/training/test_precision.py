@@ -28,8 +28,9 @@ def updated(**settings):
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 def test_an_update_is_the_plain_one_in_the_emulation(algorithm):
     """What `emulate` around a dense update gives, in every weight; and float32 gives another."""
-    found, plain = updated(scheme=UNIT, algorithm=algorithm), updated(algorithm=algorithm, first_layer="dense")
-    expected = Training(dataclasses.replace(TINY, algorithm=algorithm, first_layer="dense"))
+    dense = {"algorithm": algorithm, "first_layer": "dense", "update": "torch"}
+    found, plain = updated(scheme=UNIT, algorithm=algorithm), updated(**dense)
+    expected = Training(dataclasses.replace(TINY, **dense))
     emulation = emulate(UNIT)
     while expected.updates < 2:
         if expected.owes_update():

@@ -1,0 +1,197 @@
+"""Threads change nothing but the time; acting; state; the time of phases; what is compiled into the cache."""
+
+import hashlib
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import shoal.native
+from shoal.algorithms import LearnConfig, make_team
+from shoal.envs.base import EnvSpec
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
+from shoal.native import engine as native_engine
+from shoal.native import masac, work
+from shoal.training.clock import PhaseClock
+from tests.algorithms.test_oracle import make_batch, make_spec
+from tests.native.test_oracle import Clock
+
+CPU = torch.device("cpu")
+FOLDER = Path(shoal.native.__file__).parent
+
+
+def native_team(spec, config, seed=0, threads=1):
+    team = make_team(spec, config, seed, CPU)
+    team.learn_natively(seed, threads)
+    return team
+
+
+def updated(config, threads, spec=None, updates=6, between=lambda team: None):
+    """Weights and moments after some updates."""
+    spec = spec or make_spec(3, True)
+    team, rng = native_team(spec, config, threads=threads), np.random.default_rng(1)
+    m = 1 if config.minibatch == "shared" else spec.agents
+    for _ in range(updates):
+        team.native.learn(make_batch(rng, spec, m), Clock())
+        between(team)
+    return team.weights() | team.optimizer_state()
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"algorithm": "masac", "learn_entropy": True, "minibatch": "independent"},
+        {"algorithm": "masac", "variant": "tf2", "others": "current"},
+    ],
+    ids=str,
+)
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch, settings):
+    monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", 256)
+    config = LearnConfig(hidden=(20, 12), batch=256, **settings)
+    one, *others = (updated(config, threads) for threads in (1, 2, 3, 5))
+    assert all(same(one, other) for other in others)
+
+
+def test_a_thread_that_comes_late_or_never_changes_nothing(monkeypatch):
+    """Helpers that start in the middle of later updates, or that never start."""
+    monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", 256)
+    config = LearnConfig(hidden=(20, 12), batch=256)
+    wanted = updated(config, 1, updates=30)
+    kept = []
+    monkeypatch.setattr(native_engine, "lend", lambda call, *arguments: kept.append((call, arguments)))
+
+    def release(team):
+        for call, arguments in kept[:2]:
+            threading.Thread(target=call, args=arguments).start()
+        del kept[:2]
+
+    assert same(wanted, updated(config, 4, updates=30, between=release))
+    kept.clear()
+    assert same(wanted, updated(config, 3, updates=30))  # nobody ever came
+
+
+def test_a_piece_that_is_held_is_done_by_another_thread():
+    """A thread took a piece and was never seen again: the update ends without it, with the same bits."""
+    spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
+    wanted = updated(config, 1, spec)
+    rng, team = np.random.default_rng(1), native_team(spec, config)
+    rounds = team.native.engine._update
+    for update in range(1, 7):
+        alone = rounds.tables.pieces[:, work.ALONE] == 1
+        held = np.flatnonzero(~alone)[update % 5 :: 3]
+        rounds.tables.claims[held] = update  # as the thread that took them would have
+        team.native.learn(make_batch(rng, spec, 1), Clock())
+    assert same(wanted, team.weights() | team.optimizer_state())
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("unequal", [True, False])
+def test_greedy_actions_are_torchs(algorithm, discrete, unequal):
+    spec, config = make_spec(3, discrete, unequal=unequal), LearnConfig(algorithm=algorithm, hidden=(20, 12))
+    team, torch_team = native_team(spec, config), make_team(spec, config, 0, CPU)
+    observation = np.random.default_rng(0).normal(size=(130, 3, spec.observation_size)).astype(np.float32)
+    wanted = torch_team.act(observation, explore=False)
+    np.testing.assert_allclose(team.act(observation, explore=False), wanted, atol=1e-6)
+    assert np.array_equal(team.act(observation[:1], explore=False), team.act(observation, explore=False)[:1])
+
+
+def test_exploration_has_the_policys_distribution():
+    """Choices as often as their probabilities say; boxes with the standard deviation of the noise."""
+    spec, config = make_spec(1, True, soft=False), LearnConfig(hidden=(8,))
+    team, torch_team = native_team(spec, config), make_team(spec, config, 0, CPU)
+    observation = np.tile(np.ones(4, np.float32), (40_000, 1, 1))
+    wanted = torch_team.actors(torch.ones(1, 1, 4)).softmax(-1)[0, 0].detach().numpy()
+    played = team.act(observation)[:, 0]
+    assert set(np.unique(played)) == {0.0, 1.0} and np.array_equal(played.sum(1), np.ones(40_000))
+    np.testing.assert_allclose(played.mean(0), wanted, atol=0.01)
+    boxes = native_team(make_spec(1, False), config)
+    noise = boxes.act(0 * observation)[:, 0] - boxes.act(0 * observation, explore=False)[:, 0]
+    np.testing.assert_allclose(noise.std(0), 0.1, atol=0.002)
+    np.testing.assert_allclose(noise.mean(0), 0, atol=0.002)
+    assert not np.array_equal(team.act(observation), team.act(observation))
+
+
+def test_state_is_kept_and_restored():
+    """A team that is rebuilt from its state, with another number of threads, goes on to the same bits."""
+    spec, config = (
+        make_spec(3, False, fixed=False),
+        LearnConfig(algorithm="masac", learn_entropy=True, hidden=(12,), batch=32),
+    )
+    team, rng = native_team(spec, config), np.random.default_rng(0)
+    batches = [make_batch(rng, spec, 1) for _ in range(4)]
+    seen = rng.normal(size=(5, 3, spec.observation_size)).astype(np.float32)
+    for batch in batches[:2]:
+        team.native.learn(batch, Clock())
+        team.act(seen)
+    other = native_team(spec, config, seed=9, threads=2)
+    for what in ("weights", "optimizer_state", "random_state"):
+        state = {name: tensor.clone() for name, tensor in getattr(team, what)().items()}
+        getattr(other, "load_" + what)(state)
+    for batch in batches[2:]:
+        for one in (team, other):
+            one.native.learn(batch, Clock())
+        assert np.array_equal(team.act(seen), other.act(seen))
+    assert same(team.weights() | team.optimizer_state(), other.weights() | other.optimizer_state())
+
+
+def test_phases_of_an_update_add_up_to_its_time():
+    spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
+    team, clock = native_team(spec, config), PhaseClock()
+    clock("mini-batch sampling")
+    clock.seconds.clear()
+    for _ in range(5):
+        team.native.learn(make_batch(np.random.default_rng(0), spec, 1), clock)
+    whole = clock.total()
+    phases = {name: spent for name, spent in clock.seconds.items() if spent}
+    names = {"next action", "target Q next", "target Q"}
+    assert {f"target Q: {part}" for part in names} | {"Q loss", "P loss", "target update"} <= phases.keys()
+    assert sum(phases.values()) == pytest.approx(whole) and min(phases.values()) >= 0
+
+
+def test_dividing_a_phase_keeps_the_sum(monkeypatch):
+    now = iter([0.0, 1.0, 5.0, 6.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    clock = PhaseClock()
+    clock("a")
+    clock.divide({"a": 0.25, "b": 0.75})
+    clock("c")
+    assert clock.seconds == {"other": 1.0, "a": 1.0 + 1.0, "b": 3.0}
+
+
+def test_wrong_batches_are_refused():
+    spec, config = make_spec(2, True), LearnConfig(hidden=(12,), batch=16)
+    team = native_team(spec, config)
+    with pytest.raises(ValueError, match="the mini-batch is"):
+        team.native.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
+    with pytest.raises(TypeError, match="float32"):
+        team.native.learn(make_batch(np.random.default_rng(0), spec, 1, np.float64), Clock())
+
+
+def test_ends_of_log_deviations_are_the_networks():
+    assert masac.ENDS == (LOG_STD_LOW, LOG_STD_HIGH)
+
+
+def test_the_cache_changes_with_the_code_that_is_compiled_into_it():
+    sources = b"".join(
+        (FOLDER / name).read_bytes() for name in ("arithmetic.py", "kernels.py", "machine.py", "tile.py")
+    )
+    assert hashlib.sha256(sources).hexdigest()[:16] == work.HELPERS
+
+
+def test_a_team_of_one_with_one_action():
+    box = np.ones((1, 1), np.float32)
+    spec = EnvSpec("one", ("agent",), (3,), (1,), False, action_low=-box, action_high=box)
+    for algorithm in ("maddpg", "masac"):
+        team = native_team(spec, LearnConfig(algorithm=algorithm, hidden=(8,), batch=32))
+        losses = team.native.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
+        assert all(np.isfinite(loss).all() for loss in losses.values())
+        assert team.act(np.zeros((4, 1, 3), np.float32)).shape == (4, 1, 1)
