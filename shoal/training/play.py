@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.config import option
 from shoal.envs import make_env
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
@@ -92,12 +92,4 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 def random_act(spec: EnvSpec, seed: int) -> Act:
     """A team that acts uniformly at random: one-hot choices, or points of the box."""
     rng = stream(seed, "random team")
-
-    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        shape = (len(observation), spec.agents, spec.action_size)
-        if spec.action_low is not None and spec.action_high is not None:
-            return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
-        choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
-        return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
-
-    return act
+    return lambda observation: random_actions(spec, len(observation), rng)
