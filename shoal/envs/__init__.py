@@ -2,12 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import SettingError, UserError, check_choice, counted, whole_number
+from shoal.trust import env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
@@ -21,7 +22,7 @@ __all__ = ["make_env"]
 
 
 def make_env(
-    name: str,
+    name: str | Callable[..., Any],
     agents: int | None = None,
     copies: int = 1,
     rules: str = "mpe2",
@@ -38,7 +39,9 @@ def make_env(
     """Copies of the world called `name`.
 
     Args:
-        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`.
+        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`;
+            `gym:<module>:<name>` or `pettingzoo:<module>:<name>` for a class or a function that makes an environment;
+            or such a class or function itself.
         agents: number of trained agents (predators), 3 by default; an adapter has its environment's own.
         copies: number of copies that are stepped together.
         rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
@@ -67,6 +70,7 @@ def make_env(
     }
     of_adapters = {"options": options is not None}
 
+    name = env_name(name)
     if str(name).startswith(ADAPTERS):
         _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
         return _adapter(name, agents, copies, seed, episode_length, stagger, options)

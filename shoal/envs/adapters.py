@@ -1,7 +1,12 @@
-"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`."""
+"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`.
+
+`pettingzoo:MODULE:NAME` and `gym:MODULE:NAME` name a class, or a function that makes an environment; either may make
+a Gymnasium environment or a PettingZoo parallel environment.
+"""
 
 import difflib
 import importlib
+import operator
 import pkgutil
 import sys
 import warnings
@@ -34,13 +39,13 @@ def make_pettingzoo(
 ) -> ParallelCopies:
     """Copies of a PettingZoo parallel environment.
 
-    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keyword arguments.
+    `name` is a module with a function `parallel_env`, or `module:name`; `options` are its keyword arguments.
     Modules of PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
     Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
     then can they be staggered.
     """
     name = f"pettingzoo:{name.removeprefix('pettingzoo:')}"
-    return _copies(name, partial(_parallel_env, name), copies, seed, episode_length, stagger, options)
+    return _copies(name, partial(_pettingzoo_world, name), copies, seed, episode_length, stagger, options)
 
 
 def make_gymnasium(
@@ -53,12 +58,12 @@ def make_gymnasium(
 ) -> ParallelCopies:
     """Copies of a Gymnasium environment, each a team of one agent called "agent".
 
-    `name` is what `gymnasium.make` takes, `options` are further keyword arguments. Episodes are cut at the
-    environment's registered limit or after `episode_length` steps, whichever comes first.
+    `name` is what `gymnasium.make` takes, or `module:name` of a class or function; `options` are further keyword
+    arguments. Episodes are cut at the environment's registered limit or after `episode_length` steps, whichever comes
+    first.
     """
-    identifier = name.removeprefix("gym:")
-    one = partial(_solo, identifier)
-    return _copies(f"gym:{identifier}", one, copies, seed, episode_length, stagger, options)
+    name = f"gym:{name.removeprefix('gym:')}"
+    return _copies(name, partial(_gymnasium_world, name), copies, seed, episode_length, stagger, options)
 
 
 def make_control(
@@ -127,16 +132,27 @@ class Solo:
 
     def reset(self, seed: int) -> tuple[dict, dict]:
         """Begin an episode."""
-        observation, info = self._env.reset(seed=seed)
+        observation, info = self._returned("reset", "observation, info", self._env.reset(seed=seed))
         self.agents = ["agent"]
         return {"agent": observation}, {"agent": info}
 
     def step(self, actions: dict) -> tuple[dict, ...]:
         """Play the one agent's action."""
-        observation, reward, terminated, truncated, info = self._env.step(actions["agent"])
+        parts = "observation, reward, terminated, truncated, info"
+        returned = self._returned("step", parts, self._env.step(actions["agent"]))
+        observation, reward, terminated, truncated, info = returned
         if terminated or truncated:
             self.agents = []
         return {"agent": observation}, {"agent": reward}, {"agent": terminated}, {"agent": truncated}, {"agent": info}
+
+    def _returned(self, method: str, parts: str, found: Any) -> tuple:
+        """What a method returned, if it is what Gymnasium's interface says."""
+        if not (isinstance(found, tuple) and len(found) == len(parts.split(", "))):
+            raise UserError(
+                f"{method}() of {type(self._env.unwrapped).__name__} must return {parts}, as Gymnasium's environments "
+                "do since its version 0.26."
+            )
+        return found
 
     def render(self) -> Any:
         """The environment's own picture."""
@@ -147,10 +163,27 @@ class Solo:
         self._env.close()
 
 
-def _solo(identifier: str, options: dict[str, Any]) -> Solo:
-    """One copy of a Gymnasium environment, without Gymnasium's checker and its warnings."""
+def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the environment called `gym:ID`, `gym:module:ID` or `gym:module:name`."""
+    return _as_world(name, make_registered_or_named(name, options))
+
+
+def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
+    """The environment that Gymnasium has registered under this ID, else that of a class or function of the module."""
+    identifier = name.removeprefix("gym:")
     register_atari(identifier)
-    return Solo(gymnasium.make(identifier, **{"disable_env_checker": True, **options}))
+    module, _, attribute = identifier.rpartition(":")
+    if module:
+        importlib.import_module(module)  # which may register the ID
+        if attribute.replace(".", "").isidentifier() and not is_registered(attribute):
+            return _named(name, module, attribute)(**options)
+    # without Gymnasium's checker and its warnings
+    return gymnasium.make(identifier, **{"disable_env_checker": True, **options})
+
+
+def is_registered(identifier: str) -> bool:
+    """Whether Gymnasium has an environment of this ID, with or without its version."""
+    return any(identifier in (known, known.rpartition("-v")[0]) for known in registration.registry)
 
 
 def register_atari(identifier: str) -> None:
@@ -163,18 +196,35 @@ def register_atari(identifier: str) -> None:
     gymnasium.register_envs(ale)
 
 
-def _parallel_env(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of a PettingZoo environment, if it can be played."""
-    path, function = pettingzoo_function(name)
-    module = importlib.import_module(path)
-    make = getattr(module, function, None)
-    if make is None:
-        raise UserError(f"{name} cannot be played: the module {path} has no function {function}.")
-    world = make(**options)
-    if hasattr(world, "agent_iter"):
+def _pettingzoo_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the environment called `pettingzoo:module` or `pettingzoo:module:name`."""
+    return _as_world(name, _named(name, *pettingzoo_function(name))(**options))
+
+
+def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
+    """The class or function of a module that makes environments."""
+    try:
+        found = operator.attrgetter(attribute)(importlib.import_module(path))
+    except AttributeError:
+        found = None
+    if not callable(found):
+        raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
+    make: Callable[..., Any] = found
+    return make
+
+
+def _as_world(name: str, env: Any) -> ParallelWorld:
+    """The environment as a team, if it can be played."""
+    if hasattr(env, "agent_iter"):
         raise UserError(f"{name} is turn-based, but only parallel environments are supported (function parallel_env).")
-    if not getattr(world, "possible_agents", None):
-        raise UserError(f"{name} has no list possible_agents, which is needed.")
+    if isinstance(env, gymnasium.Env):
+        return Solo(env)
+    if not getattr(env, "possible_agents", None):
+        raise UserError(
+            f"{name} makes a {type(env).__name__}, but must make a Gymnasium environment or a PettingZoo parallel "
+            "environment with a list possible_agents."
+        )
+    world: ParallelWorld = env
     return world
 
 

@@ -62,8 +62,8 @@ class ParallelCopies:
         """
         self._worlds = worlds
         self._agents = list(worlds[0].possible_agents)
-        self._observation_spaces = [worlds[0].observation_space(agent) for agent in self._agents]
-        self._action_spaces = [worlds[0].action_space(agent) for agent in self._agents]
+        self._observation_spaces = [_space(name, worlds[0], "observation_space", agent) for agent in self._agents]
+        self._action_spaces = [_space(name, worlds[0], "action_space", agent) for agent in self._agents]
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
         check_arrays(self.spec, self.copies)
@@ -271,6 +271,18 @@ def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools
 def _where(spec: EnvSpec, e: int, i: int) -> str:
     """The beginning of a sentence about one agent of one copy."""
     return f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name}"
+
+
+def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]:
+    """One of an agent's two spaces; a `UserError` where the environment has none."""
+    try:
+        space = getattr(world, kind)(agent)
+    except (AttributeError, TypeError, KeyError, NotImplementedError):
+        space = None
+    if not isinstance(space, Space):
+        found = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
+        raise UserError(f"Agent '{agent}' of {name} needs an {kind} of gymnasium.spaces, but has {found}.")
+    return space
 
 
 def _spec(

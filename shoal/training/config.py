@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
 from shoal.training import disk
+from shoal.trust import check_importable, env_name
 
 CONFIG = "config.json"
 
@@ -49,8 +50,9 @@ class WorldConfig:
     """The world: which one, how many agents and copies."""
 
     env: str = "cooperative-navigation"
-    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID or
-    dm:DOMAIN/TASK (dm:humanoid/stand)."""
+    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID,
+    dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS and pettingzoo:MODULE:CLASS for your own. From Python also
+    the class, or a function that makes the environment, itself."""
     agents: int | None = None
     """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
@@ -160,7 +162,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     result_independent = StoredConfig.result_independent | {"cluster"}
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert."""
+        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
+
+        A class as the environment becomes its name.
+        """
+        object.__setattr__(self, "env", env_name(self.env))
         given = self.update_every is not None
         super().__post_init__()
         if not given and self.samples_per_insert is not None:
@@ -179,6 +185,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
         super().check()
+        check_importable("--env", self.env)
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
