@@ -29,86 +29,44 @@ from shoal.trust import pettingzoo_function
 World = TypeVar("World", bound=ParallelWorld)
 
 
-def make_pettingzoo(
+def make_copies(
     name: str,
     copies: int = 1,
     seed: int = 0,
     episode_length: int | None = None,
     stagger: bool = True,
     options: Mapping[str, Any] | None = None,
+    first: int = 0,
+    total: int | None = None,
 ) -> ParallelCopies:
-    """Copies of a PettingZoo parallel environment.
+    """Copies of a third-party environment; a single-agent one is a team of one agent called "agent".
 
-    `name` is a module with a function `parallel_env`, or `module:name`; `options` are its keyword arguments.
-    Modules of PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
-    Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
-    then can they be staggered.
+    Episodes end when the environment ends them, at its registered limit, or after `episode_length` steps, whichever
+    comes first; only those with a limit can be staggered.
+
+    Args:
+        name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
+            without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
+            `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
+        copies: number of copies.
+        seed: random seed of all copies.
+        episode_length: limit of an episode's steps.
+        stagger: start the copies at different steps of their first episode.
+        options: keyword arguments of the environment's constructor.
+        first: number of the first copy, where these are a part of `total` copies.
+        total: number of all copies, if these are a part of them.
+
     """
-    name = f"pettingzoo:{name.removeprefix('pettingzoo:')}"
-    return _copies(name, partial(_pettingzoo_world, name), copies, seed, episode_length, stagger, options)
-
-
-def make_gymnasium(
-    name: str,
-    copies: int = 1,
-    seed: int = 0,
-    episode_length: int | None = None,
-    stagger: bool = True,
-    options: Mapping[str, Any] | None = None,
-) -> ParallelCopies:
-    """Copies of a Gymnasium environment, each a team of one agent called "agent".
-
-    `name` is what `gymnasium.make` takes, or `module:name` of a class or function; `options` are further keyword
-    arguments. Episodes are cut at the environment's registered limit or after `episode_length` steps, whichever comes
-    first.
-    """
-    name = f"gym:{name.removeprefix('gym:')}"
-    return _copies(name, partial(_gymnasium_world, name), copies, seed, episode_length, stagger, options)
-
-
-def make_control(
-    name: str,
-    copies: int = 1,
-    seed: int = 0,
-    episode_length: int | None = None,
-    stagger: bool = True,
-    options: Mapping[str, Any] | None = None,
-) -> ParallelCopies:
-    """Copies of a task of dm_control's suite, each a team of one agent called "agent".
-
-    `name` is `dm:domain/task`, `options` are further keywords of `dm_control.suite.load`. Episodes are cut after the
-    task's own number of steps, mostly 1000, or after `episode_length`, whichever comes first.
-    """
-    from shoal.envs.control import make_task  # here, because it knows where dm_control is
-
-    task = name.removeprefix("dm:")
-
-    def one(keywords: dict[str, Any]) -> Solo:
-        return Solo(make_task(task, keywords))
-
-    return _copies(f"dm:{task}", one, copies, seed, episode_length, stagger, options)
-
-
-def _copies(
-    name: str,
-    one: Callable[[dict[str, Any]], ParallelWorld],
-    copies: int,
-    seed: int,
-    episode_length: int | None,
-    stagger: bool,
-    options: Mapping[str, Any] | None,
-) -> ParallelCopies:
-    """Copies of what `one` makes of the options; episodes are cut at their own limit or after `episode_length`."""
     check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
     if episode_length is not None:
         check_range("episode_length", episode_length, 1)
-    worlds = construct(name, copies, options, one)
+    worlds = construct(name, copies, options, partial(MAKERS[name.partition(":")[0]], name))
     own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
     if own_limit is not None and own_limit < 1:
         raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
     limits = [limit for limit in (episode_length, own_limit) if limit is not None]
-    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger)
+    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger, first, total)
 
 
 class Solo:
@@ -199,6 +157,17 @@ def register_atari(identifier: str) -> None:
 def _pettingzoo_world(name: str, options: dict[str, Any]) -> ParallelWorld:
     """One copy of the environment called `pettingzoo:module` or `pettingzoo:module:name`."""
     return _as_world(name, _named(name, *pettingzoo_function(name))(**options))
+
+
+def _control_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the task called `dm:domain/task`."""
+    from shoal.envs.control import make_task  # here, because it knows where dm_control is
+
+    return Solo(make_task(name.removeprefix("dm:"), options))
+
+
+MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _control_world}
+"""One copy of an environment, by the prefix of its name."""
 
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:

@@ -143,13 +143,8 @@ class ParallelCopies:
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Begin the same episodes again and play the same actions in them."""
+        check_state(self.spec, self.copies, state)
         actions, played = np.array(state["actions"]), state["played"]
-        expected = (self.copies, self.spec.agents, self.spec.action_size)
-        if (found := (actions.shape[0], *actions.shape[2:])) != expected:
-            raise UserError(
-                f"The saved state of {self.spec.name} is of {found} copies, agents and action entries, "
-                f"but this environment has {expected}."
-            )
         self._seed = int(state["seed"][0])
         unused = np.zeros(self.spec.agents, np.float32), np.zeros(self.spec.agents, np.bool_)
         for e in range(self.copies):
@@ -266,6 +261,16 @@ def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools
         e, i, _ = np.argwhere(wrong)[0]
         raise UserError(f"{_where(spec, first + e, i)} was given an action with NaN or infinity; all must be finite.")
     return actions
+
+
+def check_state(spec: EnvSpec, copies: int, state: dict[str, NDArray]) -> None:
+    """Refuse a saved state of another number of copies, or of another environment."""
+    shape, expected = state["actions"].shape, (copies, spec.agents, spec.action_size)
+    if (found := (shape[0], *shape[2:])) != expected:
+        raise UserError(
+            f"The saved state of {spec.name} is of {found} copies, agents and action entries, "
+            f"but this environment has {expected}."
+        )
 
 
 def _where(spec: EnvSpec, e: int, i: int) -> str:

@@ -91,6 +91,9 @@ class RunConfig:
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
     """CPU threads; None: by the size of an update, at most what the process may use."""
+    env_workers: int | None = None
+    """PettingZoo, Gymnasium and dm_control: processes that share the copies, for slow environments; None or 1: all in
+    this process. Results do not depend on it."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
@@ -159,7 +162,7 @@ class ActorConfig:
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent = StoredConfig.result_independent | {"cluster"}
+    result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
@@ -194,6 +197,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
             check_range("--threads", self.threads, 1)
+        if self.env_workers is not None:
+            check_range("--env-workers", self.env_workers, 1, 1024)
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
@@ -256,6 +261,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
         if self.actors and self.implementation == "reference":
             raise UserError("--actors needs --implementation engine; the reference plays and learns in turn.")
+        if self.actors and (self.env_workers or 1) > 1:
+            raise UserError("--actors and --env-workers cannot be used together: actors are such processes already.")
         if self.actors and self.qat_bits is not None:
             raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
 

@@ -49,6 +49,7 @@ def build_env(
             obstacles=config.obstacles,
             prey_scale=config.prey_scale,
             options=config.world_options or None,
+            workers=min(config.env_workers or 1, copies),
         )
 
 
@@ -58,8 +59,8 @@ def options_named() -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        name = "env_options" if error.setting == "options" else error.setting
-        if name not in {field.name for field in fields(WorldConfig)}:
+        name = {"options": "env_options", "workers": "env_workers"}.get(error.setting, error.setting)
+        if name not in {field.name for field in fields(WorldConfig)} | {"env_workers"}:
             raise
         raise SettingError(option(name), error.problem) from None
 

@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shoal.envs.parallel import episode_seed
+
 
 class Corridor(gymnasium.Env):
     """Walk to the right end of a corridor; sees a Dict, may be slow."""
@@ -61,20 +63,29 @@ gymnasium.register("Registered-v0", Registered, kwargs={"length": 9}, max_episod
 
 
 class Fatal(Corridor):
-    """Ends its process at the third step, in the copy whose turn it is."""
+    """Fails at the third step of its `only`-th copy, by an episode that is told from the others by its seed."""
 
-    def __init__(self, how="kill", **keywords):
-        super().__init__(**keywords)
-        self.how = how
+    def __init__(self, how="kill", only=0, **keywords):
+        super().__init__(99, **keywords)
+        self.how, self.fatal_seed = how, episode_seed(0, only, 0)
+
+    def reset(self, seed=None, options=None):
+        self.fatal = seed == self.fatal_seed
+        return super().reset(seed=seed)
 
     def step(self, action):
-        if self.time == 2:
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.how == "nan":
-                return {**self.seen(), "wind": [np.nan, 0]}, 0.0, False, False, {}
-            raise RuntimeError("a wheel came off")
-        return super().step(action)
+        if not (self.fatal and self.time == 2):
+            return super().step(action)
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "nan":
+            return {**self.seen(), "wind": [np.nan, 0]}, 0.0, False, False, {}
+        raise RuntimeError("a wheel came off")
+
+
+class Unseeded(Corridor):
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=None)
 
 
 class NoSpaces(gymnasium.Env):

@@ -16,12 +16,20 @@ from relay import Relay
 from safetensors.numpy import load, save
 
 from shoal.envs import make_env
-from shoal.envs.adapters import make_gymnasium, make_pettingzoo
+from shoal.envs.adapters import make_copies
 from shoal.envs.parallel import episode_seed
 from shoal.errors import UserError, install
 
 SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 MPE = [module.__name__ for module in mpe_environments.values()]
+
+
+def make_pettingzoo(name, *arguments, **keywords):
+    return make_copies(f"pettingzoo:{name.removeprefix('pettingzoo:')}", *arguments, **keywords)
+
+
+def make_gymnasium(name, *arguments, **keywords):
+    return make_copies(f"gym:{name.removeprefix('gym:')}", *arguments, **keywords)
 
 
 def random_actions(env, random):
@@ -224,8 +232,8 @@ def test_render_gives_a_picture_where_one_was_asked_for(make, name):
 
 def test_making_environments_is_silent_and_starts_no_graphics():
     code = (
-        "from shoal.envs.adapters import make_gymnasium, make_pettingzoo\n"
-        f"for env in (make_pettingzoo('{SPEAKER}', 2), make_gymnasium('gym:CartPole-v0', 2)): env.reset()\n"
+        "from shoal.envs import make_env\n"
+        f"for name in ('{SPEAKER}', 'gym:CartPole-v0'): make_env(name, copies=2).reset()\n"
         "import pygame; assert not pygame.display.get_init() and not pygame.mixer.get_init()\n"
     )
     variables = {name: value for name, value in os.environ.items() if name != "PYGAME_HIDE_SUPPORT_PROMPT"}
