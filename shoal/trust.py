@@ -11,6 +11,7 @@ import operator
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from os import PathLike, fspath
 from typing import Any
 
 from shoal.errors import SettingError, UserError
@@ -31,8 +32,8 @@ def pettingzoo_function(name: str) -> tuple[str, str]:
 
 def env_name(env: str | Callable[..., Any]) -> str:
     """The name of an environment; of a class, or of a function that makes one, where a module defines it."""
-    if not callable(env):
-        return env
+    if isinstance(env, str | PathLike):
+        return fspath(env)
     module, attribute = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
     try:
         found = operator.attrgetter(attribute)(sys.modules[str(module)])

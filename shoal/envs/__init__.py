@@ -134,6 +134,8 @@ def _adapter(
 ) -> VectorEnv:
     from shoal.envs.adapters import make_copies
 
+    if not isinstance(options, dict | None):
+        raise SettingError("options", f"is {options!r}, but must be a dictionary of keyword arguments.")
     check_range("workers", workers, 1, copies)
     if workers > 1:
         check_importable("env", name)

@@ -208,12 +208,12 @@ def construct(
             return build_copies(name, copies, lambda: one(options))
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = f" with the options {options}" if options else ""
             raise UserError(f"{name} cannot be made{given}: {_reason(name, error)}.") from error
 
 
-def _reason(name: str, error: Exception) -> str:
+def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")

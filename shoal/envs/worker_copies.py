@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 import warnings
@@ -216,7 +217,8 @@ class WorkerProcess(Child):
         self.raise_fault()
         code = self.process.poll()
         how = "has closed its pipe" if code is None else ended(code)
-        raise UserError(f"A worker process of {self._name} {how}; resume the run from its last checkpoint, or {FEWER}.")
+        fewer = f"{FEWER}, or " if code == -signal.SIGKILL else ""
+        raise UserError(f"A worker process of {self._name} {how}; {fewer}resume the run from its last checkpoint.")
 
 
 def _kill(workers: list[WorkerProcess]) -> None:

@@ -114,6 +114,11 @@ class Refuses:
         raise ValueError("no licence")
 
 
+class Exits(Corridor):
+    def __init__(self):
+        raise SystemExit(3)
+
+
 class NoEnvironment:
     pass
 

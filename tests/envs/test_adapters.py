@@ -418,6 +418,7 @@ def test_a_registered_id_wins_over_a_class():
         ("gym:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment"),
         ("pettingzoo:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment or"),
         ("pettingzoo:own_worlds:Refuses", "cannot be made: no licence."),
+        ("gym:own_worlds:Exits", "cannot be made: 3."),
         ("gym:own_worlds:NoSpaces", "'agent' of gym:own_worlds:NoSpaces needs an observation_space of gymna"),
         ("gym:own_worlds:OldSpaces", "needs an action_space of gymnasium.spaces, but has a builtins.str."),
         ("gym:own_worlds:Corridor:", "cannot be made"),
@@ -428,6 +429,11 @@ def test_a_registered_id_wins_over_a_class():
 )
 def test_names_of_ones_own_that_are_wrong(name, words):
     fails(make_env, name, words)
+
+
+def test_options_that_are_no_dictionary():
+    with pytest.raises(UserError, match=r"options is \[1\], but must be a dictionary"):
+        make_env(own_worlds.Corridor, options=[1])
 
 
 def test_an_older_interface_gets_a_sentence():

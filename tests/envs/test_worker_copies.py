@@ -98,7 +98,7 @@ def test_a_picture_of_the_first_copy_and_what_must_be_right_before_anything_move
 FAULTS = {
     "kill": (
         UserError,
-        r"^A worker process of gym:own_worlds:Fatal was killed, perhaps because memory ran out; resume",
+        r"^A worker process of gym:own_worlds:Fatal was killed, perhaps because memory ran out; use",
     ),
     "nan": (
         UserError,
