@@ -39,7 +39,7 @@ def env_name(env: str | Callable[..., Any]) -> str:
         found = operator.attrgetter(attribute)(sys.modules[str(module)])
     except (AttributeError, KeyError):
         found = None
-    if found is not env:
+    if not callable(env) or found is not env:
         raise SettingError(
             "env",
             f"is {env!r}, but must be a name, or a class or function that can be imported from its module; its "

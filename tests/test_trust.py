@@ -58,8 +58,8 @@ def test_a_class_or_a_function_has_a_name():
 
 @pytest.mark.parametrize(
     "env",
-    [function(), lambda: None, functools.partial(function), Outer(), 3],
-    ids=["local", "lambda", "partial", "instance", "number"],
+    [function(), lambda: None, functools.partial(function), Outer(), None],
+    ids=["local", "lambda", "partial", "instance", "None"],
 )
 def test_what_no_module_defines_has_no_name(env):
     with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that can be imported"):

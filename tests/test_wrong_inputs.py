@@ -80,7 +80,7 @@ WRONG = [
     ("train --env pettingzoo:no.such_module", "no.such_module"),
     ("train --env pettingzoo:json", "json"),
     ("train --env pettingzoo:butterfly.pistonball_v6", "pip install 'pettingzoo[butterfly]'."),
-    ("train --env gym:ALE/Pong-v5 --copies 1", "observation space Box(0, 255, (210, 160, 3), uint8), but only flat"),
+    ("train --env gym:ALE/Pong-v5 --copies 1", "observation space Box(0, 255, (210, 160, 3), uint8), but training on images"),
     (r"train --env a\nb\x1b[31m", r"The world 'a\nb\x1b[31m' is not known"),
     (r"fly\naway", r"There is no command 'fly\naway'"),
     (r"evaluate no\nwhere", r"There is no run folder, Stable-Baselines3 zip or ONNX file 'no\nwhere'"),

@@ -169,7 +169,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
         A class as the environment becomes its name.
         """
-        object.__setattr__(self, "env", env_name(self.env))
+        if callable(self.env):
+            object.__setattr__(self, "env", env_name(self.env))
         given = self.update_every is not None
         super().__post_init__()
         if not given and self.samples_per_insert is not None:
