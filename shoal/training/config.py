@@ -92,8 +92,8 @@ class RunConfig:
     threads: int | None = None
     """CPU threads; None: by the size of an update, at most what the process may use."""
     env_workers: int | None = None
-    """PettingZoo, Gymnasium and dm_control: processes that share the copies, for slow environments; None or 1: all in
-    this process. Results do not depend on it."""
+    """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
+    process alone. Results do not depend on it."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
     log_every: int = 100
