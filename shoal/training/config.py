@@ -91,11 +91,11 @@ class RunConfig:
     """Torch device of the networks: cpu, cuda, cuda:1, …"""
     threads: int | None = None
     """CPU threads; None: by the size of an update, at most what the process may use."""
+    out: str | None = None
+    """Run folder; None: a new one under runs/."""
     env_workers: int | None = None
     """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
     process alone. Results do not depend on it."""
-    out: str | None = None
-    """Run folder; None: a new one under runs/."""
     log_every: int = 100
     """Episodes per line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
