@@ -14,7 +14,7 @@ import subprocess
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ class WorkerCopies:
             return [worker.answer() for worker in asked]
 
     @contextlib.contextmanager
-    def _in_step(self) -> Any:
+    def _in_step(self) -> Iterator[None]:
         """End all workers where the block fails or is interrupted: some have gone on, others have not."""
         try:
             yield

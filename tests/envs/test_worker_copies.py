@@ -140,7 +140,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 0.0), (signal.SIGKILL, 60.0), (signal.SIGINT, 60.0)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 60.0), (signal.SIGINT, 0.0)])
 def test_no_process_outlives_its_parent(number, seconds):
     """Neither between two steps nor within one; Ctrl-C goes to all of them."""
     paths = os.pathsep.join(sys.path)
