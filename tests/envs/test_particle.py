@@ -349,7 +349,7 @@ def test_huge_but_finite_actions_are_clipped():
             {"name": "chess"},
             "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id> and dm:<domain>",
         ),
-        ({"name": None}, "is not known"),
+        ({"name": None}, "env is None, but must be a name, or a class or function"),
         ({"agents": 0}, "agents is 0, but must be from 1 to 1024"),
         ({"agents": 1025}, "from 1 to 1024"),
         ({"agents": 2.5}, "agents is 2.5, but must be a whole number"),
