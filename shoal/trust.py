@@ -7,10 +7,14 @@ Python import a module and run it. A name that the user typed is trusted; one th
 """
 
 import json
+import operator
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from os import PathLike, fspath
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import SettingError, UserError
 
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
@@ -26,13 +30,48 @@ def pettingzoo_function(name: str) -> tuple[str, str]:
     return f"{FAMILIES.get(family, family)}{dot}{rest}", function or "parallel_env"
 
 
+def env_name(env: str | Callable[..., Any]) -> str:
+    """The name of an environment; of a class, or of a function that makes one, where a module defines it."""
+    if isinstance(env, str | PathLike):
+        return fspath(env)
+    module, attribute = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    try:
+        found = operator.attrgetter(attribute)(sys.modules[str(module)])
+    except (AttributeError, KeyError):
+        found = None
+    if not callable(env) or found is not env:
+        raise SettingError(
+            "env",
+            f"is {env!r}, but must be a name, or a class or function that can be imported from its module; its "
+            "arguments go into the options.",
+        )
+    return f"{_kind(env)}:{module}:{attribute}"
+
+
+def _kind(env: Callable[..., Any]) -> str:
+    """The prefix of a class or function; what a function makes is known only when it is called."""
+    from gymnasium import Env  # here, because it takes its time to import
+
+    return "pettingzoo" if isinstance(env, type) and not issubclass(env, Env) else "gym"
+
+
+def check_importable(what: str, env: str) -> None:
+    """Refuse code of the script that is running: no other process could import it."""
+    if ":__main__:" in env:
+        raise SettingError(
+            what,
+            f"is {env}, which is defined in the running script, where no other process can import it; move it into a "
+            "module of its own.",
+        )
+
+
 def is_third_party(env: str) -> bool:
     """Whether making this environment imports a module that belongs to neither Shoal nor a library it knows."""
     kind, _, name = env.partition(":")
     if kind == "pettingzoo":
         module, function = pettingzoo_function(env)
         return module.partition(".")[0] not in LIBRARIES or function != "parallel_env"
-    return kind == "gym" and ":" in name  # gymnasium.make("module:ID") imports the module
+    return kind == "gym" and ":" in name  # module:ID or module:class, which imports the module
 
 
 def names_third_party(argv: list[str]) -> bool:

@@ -85,23 +85,23 @@ def test_api_pages_describe_what_there_is(dotted):
 
 
 def examples():
-    """The code of each section of docs/extending.md: (title of the block, code)."""
-    for section in re.split(r"^## ", (DOCS / "extending.md").read_text(), flags=re.M)[1:]:
-        blocks = re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', section, re.S | re.M)
-        yield pytest.param(blocks, id=section.partition("\n")[0])
+    """The code of each section of docs/extending.md and docs/worlds.md: (title of the block, code)."""
+    for page in ("extending.md", "worlds.md"):
+        for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.M):
+            if blocks := re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', section, re.S | re.M):
+                yield pytest.param(blocks, id=section.partition("\n")[0])
 
 
 @pytest.mark.parametrize("blocks", examples())
-def test_examples_of_extending_run(blocks, tmp_path, monkeypatch):
+def test_examples_run(blocks, tmp_path, monkeypatch):
     """A block with a title is a file, the others run one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert blocks
     names = {"__name__": "example"}
     for title, code in blocks:
         if title:
             Path(title).write_text(code)
         else:
-            exec(compile(code, "docs/extending.md", "exec"), names)
+            exec(compile(code, "docs", "exec"), names)
     for title, _ in blocks:
         sys.modules.pop(Path(title).stem, None)

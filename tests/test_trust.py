@@ -1,12 +1,15 @@
 """Which names make Python run third-party code, and which command lines ask for it."""
 
+import functools
 import subprocess
 import sys
 
+import gymnasium
 import pytest
 
+from shoal import TrainConfig
 from shoal.errors import UserError
-from shoal.trust import check_trusted, is_third_party, names_third_party, untrusted
+from shoal.trust import check_trusted, env_name, is_third_party, names_third_party, untrusted
 
 KNOWN = [
     "cooperative-navigation", "predator-prey", "gym:Pendulum-v1", "gym:ALE/Pong-v5", "gym:", "unknown", "",
@@ -14,7 +17,7 @@ KNOWN = [
     "pettingzoo:mpe.simple_v3", "pettingzoo:mpe2.simple_tag_v3:parallel_env",
 ]  # fmt: skip
 THIRD_PARTY = [
-    "gym:module:World-v0", "gym:ale_py:ALE/Pong-v5", "pettingzoo:module", "pettingzoo:module.world",
+    "gym:module:World-v0", "gym:ale_py:ALE/Pong-v5", "gym:module:World", "pettingzoo:module", "pettingzoo:module.world",
     "pettingzoo:module:make", "pettingzoo:mpe2x.world", "pettingzoo:.mpe2", "pettingzoo:",
     "pettingzoo:pettingzoo.utils.env:ParallelEnv",
 ]  # fmt: skip
@@ -31,6 +34,41 @@ def test_worlds_that_need_trust(env):
     with pytest.raises(UserError, match=r"^The run names the environment .* is third-party code: add --trust"):
         check_trusted("The run", env, "", trust=False)
     check_trusted("The run", env, '{"map": "a"}', trust=True)
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+def function():
+    def inside():
+        pass
+
+    return inside
+
+
+def test_a_class_or_a_function_has_a_name():
+    assert env_name(gymnasium.Env) == "gym:gymnasium.core:Env"
+    assert env_name(Outer.Inner) == f"pettingzoo:{__name__}:Outer.Inner"
+    assert env_name(function) == f"gym:{__name__}:function"
+    assert env_name("gym:Pendulum-v1") == "gym:Pendulum-v1"
+    assert all(map(is_third_party, (env_name(gymnasium.Env), env_name(Outer.Inner), env_name(function))))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [function(), lambda: None, functools.partial(function), Outer(), None],
+    ids=["local", "lambda", "partial", "instance", "None"],
+)
+def test_what_no_module_defines_has_no_name(env):
+    with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that can be imported"):
+        env_name(env)
+
+
+def test_a_script_cannot_be_imported():
+    with pytest.raises(UserError, match=r"^--env is gym:__main__:Mine, which is defined in the running script"):
+        TrainConfig(env="gym:__main__:Mine").checked()
 
 
 @pytest.mark.parametrize("options", ['{"map": "a"}', '{"a": [{"b": "c"}]}', '"a"', "{", 10**5 * "["])

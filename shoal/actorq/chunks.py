@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.actorq.shared import LINE, SharedMemory, aligned, checksum
+from shoal.actorq.checksum import checksum
 from shoal.envs.base import EnvSpec, Step
+from shoal.shared_memory import LINE, SharedMemory, aligned
 
 CHUNK = 64
 """Transitions of a chunk, about."""

@@ -23,17 +23,17 @@ import numpy as np
 
 from shoal import __version__
 from shoal.actorq.board import Board
-from shoal.actorq.child import threads_of_one
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
-from shoal.actorq.shared import SharedMemory
 from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
+from shoal.child import threads_of_one
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
+from shoal.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
 AHEAD = 3

@@ -64,7 +64,7 @@ class RemoteActor:
     def _made(self) -> "Actor":
         from shoal.actorq.actor import make_actor
         from shoal.actorq.board import Board
-        from shoal.actorq.shared import SharedMemory
+        from shoal.shared_memory import SharedMemory
 
         if self._told["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
             raise UserError("A node has another version of Shoal than the learner's; install the same one on each.")

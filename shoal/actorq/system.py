@@ -12,18 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.actorq.board import Board
-from shoal.actorq.child import SILENT, Child
+from shoal.actorq.child import SILENT, WatchedChild
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
-from shoal.actorq.shared import SharedMemory
 from shoal.actorq.versions import Versions, versions_bytes
+from shoal.child import ended
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
 from shoal.memory import check_fits
 from shoal.seeding import stream_seed
+from shoal.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
 QUANTIZER = 0
@@ -56,7 +57,7 @@ class Post:
     told: dict[str, Any]
     descriptors: list[int]
     index: int
-    child: Child | None = None
+    child: WatchedChild | None = None
     started: int = 0
     barren: int = 0
     """Processes in a row that died before they had done anything."""
@@ -192,7 +193,7 @@ class ActorSystem:
         post.done = self._done(post)
         told = post.told | seeds(self.config.seed, post.index - 1, self._samples, post.started)
         ticks = self.board.count(post.index, "ticks")
-        post.child = Child(post.module, told, post.descriptors, post.index, ticks)
+        post.child = WatchedChild(post.module, told, post.descriptors, post.index, ticks)
         post.started += 1
 
     def _replace(self, post: Post) -> None:
@@ -271,9 +272,7 @@ def ending(code: int | None) -> str:
             f"gave no sign of life for {SILENT:g} seconds; an environment that blocks the Python interpreter for so "
             "long can only be trained with --actors 0"
         )
-    if code == -signal.SIGKILL:
-        return "was killed, perhaps because memory ran out; use fewer --actors"
-    return f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return ended(code) + ("; use fewer --actors" if code == -signal.SIGKILL else "")
 
 
 def own_processors(actors: int) -> list[int | None]:

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.actorq.shared import LINE, SharedMemory, aligned, copy_checked
+from shoal.actorq.checksum import copy_checked
+from shoal.shared_memory import LINE, SharedMemory, aligned
 
 Bytes = NDArray[np.uint8]
 NUMBER, VERSION, SIZE, CHECKSUM = range(4)

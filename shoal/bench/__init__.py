@@ -11,6 +11,7 @@ from shoal.results import Result, Table
 
 BENCHES = {
     "env": "steps/s of Shoal's worlds relative to mpe2's",
+    "workers": "steps/s of a slow environment in worker processes relative to one process",
     "update": "time of one update of all trainers, native and in torch, relative to its bare matrix products",
     "replay": "bytes/s of the samplers relative to a contiguous copy",
     "phases": "share of sampling in an update and of acting in training; time saved by neighbour sampling",

@@ -58,7 +58,8 @@ def train(argv: list[str]) -> int:
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))
         was_finished = (Path(config.out) / "result.json").exists()
-        named = {name: getattr(config, name) for name in ("env", "env_options", "threads") if is_given(argv, name)}
+        free = ("env", "env_options", "threads", "env_workers")
+        named = {name: getattr(config, name) for name in free if is_given(argv, name)}
         if is_given(argv, "cluster"):
             named |= {"actors": config.actors, "cluster": config.cluster}
         config = TrainConfig(out=config.out, **named)  # everything else comes from the folder

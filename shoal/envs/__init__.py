@@ -2,12 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import SettingError, UserError, check_choice, counted, whole_number
+from shoal.errors import SettingError, UserError, check_choice, check_range, counted, whole_number
+from shoal.trust import check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
@@ -21,7 +22,7 @@ __all__ = ["make_env"]
 
 
 def make_env(
-    name: str,
+    name: str | Callable[..., Any],
     agents: int | None = None,
     copies: int = 1,
     rules: str = "mpe2",
@@ -34,11 +35,14 @@ def make_env(
     obstacles: int | None = None,
     prey_scale: float | None = None,
     options: dict[str, Any] | None = None,
+    workers: int = 1,
 ) -> VectorEnv:
     """Copies of the world called `name`.
 
     Args:
-        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`.
+        name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`;
+            `gym:<module>:<name>` or `pettingzoo:<module>:<name>` for a class or a function that makes an environment;
+            or such a class or function itself.
         agents: number of trained agents (predators), 3 by default; an adapter has its environment's own.
         copies: number of copies that are stepped together.
         rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
@@ -51,11 +55,14 @@ def make_env(
         obstacles: predator-prey: number of obstacles; max(2, agents // 3) by default.
         prey_scale: predator-prey with facmac prey: its force, 1 (the default) or 4 times its chosen offset.
         options: adapters: keyword arguments of the environment's constructor.
+        workers: adapters: number of processes that share the copies, for slow environments; 1: this process. Results
+            are the same with any number.
 
     """
     copies, seed = whole_number("copies", copies, 1, MOST_COPIES), whole_number("seed", seed, 0)
     agents = None if agents is None else whole_number("agents", agents, 1, MOST)
     episode_length = None if episode_length is None else whole_number("episode_length", episode_length, 1, MOST_STEPS)
+    workers = whole_number("workers", workers, 1)
     check_choice("rules", rules, RULES)
     check_choice("prey", prey, PREY)
     of_navigation = {"landmarks": landmarks is not None}
@@ -65,11 +72,12 @@ def make_env(
         "obstacles": obstacles is not None,
         "prey_scale": prey_scale is not None,
     }
-    of_adapters = {"options": options is not None}
+    of_adapters = {"options": options is not None, "workers": workers != 1}
 
+    name = env_name(name)
     if str(name).startswith(ADAPTERS):
         _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
-        return _adapter(name, agents, copies, seed, episode_length, stagger, options)
+        return _adapter(name, agents, copies, seed, episode_length, stagger, options, workers)
     _check_world(name)
     agents = agents or 3
     common: dict[str, Any] = {
@@ -122,17 +130,26 @@ def _adapter(
     episode_length: int | None,
     stagger: bool,
     options: dict[str, Any] | None,
+    workers: int,
 ) -> VectorEnv:
-    from shoal.envs import adapters
+    from shoal.envs.adapters import make_copies
 
-    kinds = {"gym": adapters.make_gymnasium, "dm": adapters.make_control, "pettingzoo": adapters.make_pettingzoo}
-    env = kinds[name.partition(":")[0]](name, copies, seed, episode_length, stagger, options)
-    if agents not in (None, env.spec.agents):
+    if not isinstance(options, dict | None):
+        raise SettingError("options", f"is {options!r}, but must be a dictionary of keyword arguments.")
+    check_range("workers", workers, 1, copies)
+    if workers > 1:
+        check_importable("env", name)
+    env = make_copies(name, copies if workers == 1 else 1, seed, episode_length, stagger, options)
+    spec = env.spec
+    if agents not in (None, spec.agents):
         env.close()
-        raise SettingError(
-            "agents", f"is {agents}, but {name} has {env.spec.agents}; leave it out or change its options."
-        )
-    return env
+        raise SettingError("agents", f"is {agents}, but {name} has {spec.agents}; leave it out or change its options.")
+    if workers == 1:
+        return env
+    from shoal.envs.worker_copies import WorkerCopies
+
+    env.close()  # it was made for its spec
+    return WorkerCopies(spec, copies, workers, seed, episode_length, stagger, dict(options or {}))
 
 
 @contextmanager

@@ -1,7 +1,12 @@
-"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`."""
+"""Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`.
+
+`pettingzoo:MODULE:NAME` and `gym:MODULE:NAME` name a class, or a function that makes an environment; either may make
+a Gymnasium environment or a PettingZoo parallel environment.
+"""
 
 import difflib
 import importlib
+import operator
 import pkgutil
 import sys
 import warnings
@@ -24,86 +29,44 @@ from shoal.trust import pettingzoo_function
 World = TypeVar("World", bound=ParallelWorld)
 
 
-def make_pettingzoo(
+def make_copies(
     name: str,
     copies: int = 1,
     seed: int = 0,
     episode_length: int | None = None,
     stagger: bool = True,
     options: Mapping[str, Any] | None = None,
+    first: int = 0,
+    total: int | None = None,
 ) -> ParallelCopies:
-    """Copies of a PettingZoo parallel environment.
+    """Copies of a third-party environment; a single-agent one is a team of one agent called "agent".
 
-    `name` is a module with a function `parallel_env`, or `module:function`; `options` are its keyword arguments.
-    Modules of PettingZoo's families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
-    Episodes end when the environment ends them, and after `episode_length` steps where that is given; only
-    then can they be staggered.
+    Episodes end when the environment ends them, at its registered limit, or after `episode_length` steps, whichever
+    comes first; only those with a limit can be staggered.
+
+    Args:
+        name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
+            without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
+            `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
+        copies: number of copies.
+        seed: random seed of all copies.
+        episode_length: limit of an episode's steps.
+        stagger: start the copies at different steps of their first episode.
+        options: keyword arguments of the environment's constructor.
+        first: number of the first copy, where these are a part of `total` copies.
+        total: number of all copies, if these are a part of them.
+
     """
-    name = f"pettingzoo:{name.removeprefix('pettingzoo:')}"
-    return _copies(name, partial(_parallel_env, name), copies, seed, episode_length, stagger, options)
-
-
-def make_gymnasium(
-    name: str,
-    copies: int = 1,
-    seed: int = 0,
-    episode_length: int | None = None,
-    stagger: bool = True,
-    options: Mapping[str, Any] | None = None,
-) -> ParallelCopies:
-    """Copies of a Gymnasium environment, each a team of one agent called "agent".
-
-    `name` is what `gymnasium.make` takes, `options` are further keyword arguments. Episodes are cut at the
-    environment's registered limit or after `episode_length` steps, whichever comes first.
-    """
-    identifier = name.removeprefix("gym:")
-    one = partial(_solo, identifier)
-    return _copies(f"gym:{identifier}", one, copies, seed, episode_length, stagger, options)
-
-
-def make_control(
-    name: str,
-    copies: int = 1,
-    seed: int = 0,
-    episode_length: int | None = None,
-    stagger: bool = True,
-    options: Mapping[str, Any] | None = None,
-) -> ParallelCopies:
-    """Copies of a task of dm_control's suite, each a team of one agent called "agent".
-
-    `name` is `dm:domain/task`, `options` are further keywords of `dm_control.suite.load`. Episodes are cut after the
-    task's own number of steps, mostly 1000, or after `episode_length`, whichever comes first.
-    """
-    from shoal.envs.control import make_task  # here, because it knows where dm_control is
-
-    task = name.removeprefix("dm:")
-
-    def one(keywords: dict[str, Any]) -> Solo:
-        return Solo(make_task(task, keywords))
-
-    return _copies(f"dm:{task}", one, copies, seed, episode_length, stagger, options)
-
-
-def _copies(
-    name: str,
-    one: Callable[[dict[str, Any]], ParallelWorld],
-    copies: int,
-    seed: int,
-    episode_length: int | None,
-    stagger: bool,
-    options: Mapping[str, Any] | None,
-) -> ParallelCopies:
-    """Copies of what `one` makes of the options; episodes are cut at their own limit or after `episode_length`."""
     check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
     if episode_length is not None:
         check_range("episode_length", episode_length, 1)
-    worlds = construct(name, copies, options, one)
+    worlds = construct(name, copies, options, partial(MAKERS[name.partition(":")[0]], name))
     own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
     if own_limit is not None and own_limit < 1:
         raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
     limits = [limit for limit in (episode_length, own_limit) if limit is not None]
-    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger)
+    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger, first, total)
 
 
 class Solo:
@@ -127,16 +90,27 @@ class Solo:
 
     def reset(self, seed: int) -> tuple[dict, dict]:
         """Begin an episode."""
-        observation, info = self._env.reset(seed=seed)
+        observation, info = self._returned("reset", "observation, info", self._env.reset(seed=seed))
         self.agents = ["agent"]
         return {"agent": observation}, {"agent": info}
 
     def step(self, actions: dict) -> tuple[dict, ...]:
         """Play the one agent's action."""
-        observation, reward, terminated, truncated, info = self._env.step(actions["agent"])
+        parts = "observation, reward, terminated, truncated, info"
+        returned = self._returned("step", parts, self._env.step(actions["agent"]))
+        observation, reward, terminated, truncated, info = returned
         if terminated or truncated:
             self.agents = []
         return {"agent": observation}, {"agent": reward}, {"agent": terminated}, {"agent": truncated}, {"agent": info}
+
+    def _returned(self, method: str, parts: str, found: Any) -> tuple:
+        """What a method returned, if it is what Gymnasium's interface says."""
+        if not (isinstance(found, tuple) and len(found) == len(parts.split(", "))):
+            raise UserError(
+                f"{method}() of {type(self._env.unwrapped).__name__} must return {parts}, as Gymnasium's environments "
+                "do since its version 0.26."
+            )
+        return found
 
     def render(self) -> Any:
         """The environment's own picture."""
@@ -147,10 +121,27 @@ class Solo:
         self._env.close()
 
 
-def _solo(identifier: str, options: dict[str, Any]) -> Solo:
-    """One copy of a Gymnasium environment, without Gymnasium's checker and its warnings."""
+def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the environment called `gym:ID`, `gym:module:ID` or `gym:module:name`."""
+    return _as_world(name, make_registered_or_named(name, options))
+
+
+def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
+    """The environment that Gymnasium has registered under this ID, else that of a class or function of the module."""
+    identifier = name.removeprefix("gym:")
     register_atari(identifier)
-    return Solo(gymnasium.make(identifier, **{"disable_env_checker": True, **options}))
+    module, _, attribute = identifier.rpartition(":")
+    if module:
+        importlib.import_module(module)  # which may register the ID
+        if attribute.replace(".", "").isidentifier() and not is_registered(attribute):
+            return _named(name, module, attribute)(**options)
+    # without Gymnasium's checker and its warnings
+    return gymnasium.make(identifier, **{"disable_env_checker": True, **options})
+
+
+def is_registered(identifier: str) -> bool:
+    """Whether Gymnasium has an environment of this ID, with or without its version."""
+    return any(identifier in (known, known.rpartition("-v")[0]) for known in registration.registry)
 
 
 def register_atari(identifier: str) -> None:
@@ -163,18 +154,46 @@ def register_atari(identifier: str) -> None:
     gymnasium.register_envs(ale)
 
 
-def _parallel_env(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of a PettingZoo environment, if it can be played."""
-    path, function = pettingzoo_function(name)
-    module = importlib.import_module(path)
-    make = getattr(module, function, None)
-    if make is None:
-        raise UserError(f"{name} cannot be played: the module {path} has no function {function}.")
-    world = make(**options)
-    if hasattr(world, "agent_iter"):
+def _pettingzoo_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the environment called `pettingzoo:module` or `pettingzoo:module:name`."""
+    return _as_world(name, _named(name, *pettingzoo_function(name))(**options))
+
+
+def _control_world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of the task called `dm:domain/task`."""
+    from shoal.envs.control import make_task  # here, because it knows where dm_control is
+
+    return Solo(make_task(name.removeprefix("dm:"), options))
+
+
+MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _control_world}
+"""One copy of an environment, by the prefix of its name."""
+
+
+def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
+    """The class or function of a module that makes environments."""
+    try:
+        found = operator.attrgetter(attribute)(importlib.import_module(path))
+    except AttributeError:
+        found = None
+    if not callable(found):
+        raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
+    make: Callable[..., Any] = found
+    return make
+
+
+def _as_world(name: str, env: Any) -> ParallelWorld:
+    """The environment as a team, if it can be played."""
+    if hasattr(env, "agent_iter"):
         raise UserError(f"{name} is turn-based, but only parallel environments are supported (function parallel_env).")
-    if not getattr(world, "possible_agents", None):
-        raise UserError(f"{name} has no list possible_agents, which is needed.")
+    if isinstance(env, gymnasium.Env):
+        return Solo(env)
+    if not getattr(env, "possible_agents", None):
+        raise UserError(
+            f"{name} makes a {type(env).__name__}, but must make a Gymnasium environment or a PettingZoo parallel "
+            "environment with a list possible_agents."
+        )
+    world: ParallelWorld = env
     return world
 
 
@@ -189,12 +208,12 @@ def construct(
             return build_copies(name, copies, lambda: one(options))
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = f" with the options {options}" if options else ""
             raise UserError(f"{name} cannot be made{given}: {_reason(name, error)}.") from error
 
 
-def _reason(name: str, error: Exception) -> str:
+def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")

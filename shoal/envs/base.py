@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.errors import UserError
 
 Array = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -116,8 +118,12 @@ class VectorEnv(Protocol):
         """Start a new episode in every copy and return the observations (E, N, O)."""
         ...
 
-    def step(self, actions: NDArray[np.floating]) -> Step:
-        """Play one step in every copy: actions (E, N, A)."""
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) in a world of choices."""
+        ...
+
+    def sample_actions(self) -> Array:
+        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
         ...
 
     def state(self) -> dict[str, NDArray]:
@@ -138,3 +144,34 @@ def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64
     if episode_length is None:
         return np.zeros(copies, np.int64)
     return np.arange(copies, dtype=np.int64) * episode_length // copies % episode_length
+
+
+def random_actions(spec: EnvSpec, copies: int, rng: np.random.Generator) -> Array:
+    """(E, N, A) uniformly random actions: one-hot choices, or points of the box."""
+    shape = (copies, spec.agents, spec.action_size)
+    if spec.action_low is not None and spec.action_high is not None:
+        return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
+    choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
+    return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
+
+
+def one_hot(spec: EnvSpec, copies: int, actions: ArrayLike, present: Bools | bool = True) -> ArrayLike:
+    """Whole numbers (E, N), each a choice counted from 0, as one-hot actions (E, N, A); other actions as they are.
+
+    Numbers of agents that are not `present` (E, N) may be anything.
+    """
+    try:
+        choices = np.asarray(actions)
+    except ValueError:  # rows of different lengths; whoever takes vectors says so
+        return actions
+    if not spec.discrete or choices.shape != (copies, spec.agents) or choices.dtype.kind not in "iu":
+        return actions
+    sizes = np.array(spec.action_sizes)
+    wrong = np.logical_and(present, (choices < 0) | (choices >= sizes))  # (E, N)
+    if wrong.any():
+        e, i = np.argwhere(wrong)[0]
+        raise UserError(
+            f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name} was given choice {choices[e, i]}, but its "
+            f"choices are 0 to {sizes[i] - 1}."
+        )
+    return (np.arange(spec.action_size) == choices[..., None]).astype(np.float32)

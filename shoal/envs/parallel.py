@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Discrete, Space
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import Array, Bools, EnvSpec, Step, stagger_offsets
+from shoal.envs.base import Array, Bools, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.copies import check_arrays
 from shoal.envs.spaces import action_size, decode, encode, observation_size
 from shoal.errors import UserError
-from shoal.seeding import stream_seed
+from shoal.seeding import stream, stream_seed
 
 
 class ParallelWorld(Protocol):
@@ -47,18 +47,30 @@ class ParallelCopies:
     """
 
     def __init__(
-        self, name: str, worlds: list[ParallelWorld], seed: int, episode_length: int | None, stagger: bool
+        self,
+        name: str,
+        worlds: list[ParallelWorld],
+        seed: int,
+        episode_length: int | None,
+        stagger: bool,
+        first: int = 0,
+        total: int | None = None,
     ) -> None:
-        """Take `worlds`, one per copy and all alike; `episode_length` truncates episodes, None leaves that to them."""
+        """Take `worlds`, one per copy and all alike; `episode_length` truncates episodes, None leaves that to them.
+
+        They may be a part of `total` copies, beginning with number `first`: seeds and staggering go by the whole.
+        """
         self._worlds = worlds
         self._agents = list(worlds[0].possible_agents)
-        self._observation_spaces = [worlds[0].observation_space(agent) for agent in self._agents]
-        self._action_spaces = [worlds[0].action_space(agent) for agent in self._agents]
+        self._observation_spaces = [_space(name, worlds[0], "observation_space", agent) for agent in self._agents]
+        self._action_spaces = [_space(name, worlds[0], "action_space", agent) for agent in self._agents]
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
         check_arrays(self.spec, self.copies)
-        self._seed = seed
-        self._offsets = stagger_offsets(self.copies, episode_length if stagger else None)  # (E,)
+        self._seed, self._first = seed, first
+        offsets = stagger_offsets(total or self.copies, episode_length if stagger else None)
+        self._offsets = offsets[first : first + self.copies]  # (E,)
+        self._sampler = stream(seed, "sampled actions")
 
         shape = (self.copies, self.spec.agents, self.spec.observation_size)
         self._episode = np.full(self.copies, -1)  # (E,)  number of the episode under way; -1: not yet reset
@@ -78,14 +90,27 @@ class ParallelCopies:
             self._begin(e, self._episode[e] + 1, self._offsets[e])
         return self._observation.copy()
 
-    def step(self, actions: NDArray[np.floating]) -> Step:
-        """Play one step in every copy: actions (E, N, A); those of agents that are not there are ignored."""
-        actions = self._checked(actions)
+    @property
+    def present(self) -> Bools:
+        """(E, N) who takes part in the next step."""
+        return self._present.copy()
+
+    def sample_actions(self) -> Array:
+        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
+        return random_actions(self.spec, self.copies, self._sampler)
+
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices.
+
+        Actions of agents that are not there are ignored.
+        """
+        self._check_begun()
+        vectors = checked_actions(self.spec, self.copies, actions, self._present, self._first)
         took_part = self._present.copy()  # (E, N)
         reward = np.zeros(took_part.shape, np.float32)
         terminated = np.zeros(took_part.shape, np.bool_)
         for e in range(self.copies):
-            self._play(e, actions[e], reward[e], terminated[e])
+            self._play(e, vectors[e], reward[e], terminated[e])
         self._check_finite("reward", reward[..., None])
         self._check_finite("observation", self._observation)
 
@@ -118,13 +143,8 @@ class ParallelCopies:
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Begin the same episodes again and play the same actions in them."""
+        check_state(self.spec, self.copies, state)
         actions, played = np.array(state["actions"]), state["played"]
-        expected = (self.copies, self.spec.agents, self.spec.action_size)
-        if (found := (actions.shape[0], *actions.shape[2:])) != expected:
-            raise UserError(
-                f"The saved state of {self.spec.name} is of {found} copies, agents and action entries, "
-                f"but this environment has {expected}."
-            )
         self._seed = int(state["seed"][0])
         unused = np.zeros(self.spec.agents, np.float32), np.zeros(self.spec.agents, np.bool_)
         for e in range(self.copies):
@@ -155,7 +175,7 @@ class ParallelCopies:
 
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
-        observations, _ = self._worlds[e].reset(seed=episode_seed(self._seed, e, episode))
+        observations, _ = self._worlds[e].reset(seed=episode_seed(self._seed, self._first + e, episode))
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
@@ -213,22 +233,6 @@ class ParallelCopies:
             e, i, _ = np.argwhere(~np.isfinite(values))[0]
             raise UserError(f"{self._where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
 
-    def _checked(self, actions: NDArray[np.floating]) -> Array:
-        """A float32 copy of the actions, with shape and values checked."""
-        self._check_begun()
-        expected = (self.copies, self.spec.agents, self.spec.action_size)
-        if np.shape(actions) != expected:
-            raise UserError(
-                f"Actions for {self.spec.name} have the shape {np.shape(actions)}, but must have {expected}: "
-                "copies, agents, action entries."
-            )
-        actions = np.array(actions, np.float32)
-        wrong = ~np.isfinite(actions) & self._present[..., None] & self.spec.action_mask  # (E, N, A)
-        if wrong.any():
-            e, i, _ = np.argwhere(wrong)[0]
-            raise UserError(f"{self._where(e, i)} was given an action with NaN or infinity; all must be finite.")
-        return actions
-
     def _check_begun(self) -> None:
         """Raise unless there is an episode under way."""
         if self._episode[0] < 0:
@@ -236,7 +240,54 @@ class ParallelCopies:
 
     def _where(self, e: int, i: int) -> str:
         """The beginning of a sentence about one agent of one copy."""
-        return f"Agent '{self.spec.agent_names[i]}' in copy {e} of {self.spec.name}"
+        return _where(self.spec, self._first + e, i)
+
+
+def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools, first: int = 0) -> Array:
+    """A float32 copy of the actions (E, N, A), with shape and values checked where agents are present (E, N)."""
+    try:
+        actions = np.array(one_hot(spec, copies, given, present), np.float32)
+    except (TypeError, ValueError):
+        raise UserError(f"Actions for {spec.name} are not an array of numbers.") from None
+    expected = (copies, spec.agents, spec.action_size)
+    if actions.shape != expected:
+        numbers = f", or whole numbers of shape {expected[:2]}" if spec.discrete else ""
+        raise UserError(
+            f"Actions for {spec.name} have the shape {actions.shape}, but must have {expected}: "
+            f"copies, agents, action entries{numbers}."
+        )
+    wrong = ~np.isfinite(actions) & present[..., None] & spec.action_mask  # (E, N, A)
+    if wrong.any():
+        e, i, _ = np.argwhere(wrong)[0]
+        raise UserError(f"{_where(spec, first + e, i)} was given an action with NaN or infinity; all must be finite.")
+    return actions
+
+
+def check_state(spec: EnvSpec, copies: int, state: dict[str, NDArray]) -> None:
+    """Refuse a saved state of another number of copies, or of another environment."""
+    shape, expected = state["actions"].shape, (copies, spec.agents, spec.action_size)
+    if (found := (shape[0], *shape[2:])) != expected:
+        raise UserError(
+            f"The saved state of {spec.name} is of {found} copies, agents and action entries, "
+            f"but this environment has {expected}."
+        )
+
+
+def _where(spec: EnvSpec, e: int, i: int) -> str:
+    """The beginning of a sentence about one agent of one copy."""
+    return f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name}"
+
+
+def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]:
+    """One of an agent's two spaces; a `UserError` where the environment has none."""
+    try:
+        space = getattr(world, kind)(agent)
+    except (AttributeError, TypeError, KeyError, NotImplementedError):
+        space = None
+    if not isinstance(space, Space):
+        found = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
+        raise UserError(f"Agent '{agent}' of {name} needs an {kind} of gymnasium.spaces, but has {found}.")
+    return space
 
 
 def _spec(

@@ -9,10 +9,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs import physics
-from shoal.envs.base import Array, Entity, EnvSpec, Step, stagger_offsets
+from shoal.envs.base import Array, Entity, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.physics import Layout
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
@@ -149,6 +149,7 @@ class ParticleWorld:
         self.velocity = np.zeros((copies, len(kinds), 2))
         self._layout = layout
         self._random = stream(seed, "envs").integers(2**64, size=copies, dtype=np.uint64)
+        self._sampler = stream(seed, "sampled actions")
         self._first_step = stagger_offsets(copies, spec.episode_length if stagger else None)
         self._last_step = (spec.episode_length or 0) - 1
         self._episode_step = self._first_step.copy()
@@ -179,9 +180,13 @@ class ParticleWorld:
         physics.look(self._layout, self.position, self.velocity, observation)
         return observation
 
-    def step(self, actions: NDArray[np.floating]) -> Step:
-        """Play one step in every copy: actions (E, N, 5), one-hot or soft, float32 or float64."""
-        actions = self._checked(actions)
+    def sample_actions(self) -> Array:
+        """Uniformly random choices, one-hot (E, N, 5)."""
+        return random_actions(self.spec, self.copies, self._sampler)
+
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step in every copy: actions (E, N, 5), one-hot or soft, or whole numbers (E, N)."""
+        vectors = self._checked(actions)
         ended = self._episode_step == self._last_step  # (E,)
         any_ended = bool(ended.any())
         observation = self._views.take()
@@ -190,9 +195,9 @@ class ParticleWorld:
         state = (self.position, self.velocity, self._random, self._force)
         results: Any = (ended, observation, reward, final_observation, any_ended)
         if (threads := self.threads) == 1:
-            self._refuse_if(actions, physics.control_and_play(self._layout, actions, *state, *results))
+            self._refuse_if(vectors, physics.control_and_play(self._layout, vectors, *state, *results))
         else:
-            self._refuse_if(actions, physics.control(self._layout, actions, self._force))
+            self._refuse_if(vectors, physics.control(self._layout, vectors, self._force))
             share_out(physics.play, self.copies, threads, self._layout, *state, *results)
         self._episode_step += 1
         if any_ended:
@@ -200,20 +205,23 @@ class ParticleWorld:
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
         return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
 
-    def _checked(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+    def _checked(self, given: ArrayLike) -> NDArray[np.floating]:
         """The actions as the kernels take them; a `UserError` before anything has moved."""
+        actions: Any = one_hot(self.spec, self.copies, given)
         if (
             not isinstance(actions, np.ndarray)
             or actions.shape != self._action_shape
             or actions.dtype not in (np.float32, np.float64)
         ):
             is_array = isinstance(actions, np.ndarray)
-            given = f"{actions.dtype} of shape {actions.shape}" if is_array else f"a {type(actions).__name__}"
+            found = f"{actions.dtype} of shape {actions.shape}" if is_array else f"a {type(actions).__name__}"
             raise UserError(
-                f"{self.spec.name} was given actions that are {given}, but needs a numpy array of float32 or "
-                f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each."
+                f"{self.spec.name} was given actions that are {found}, but needs a numpy array of float32 or "
+                f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each; or whole numbers of "
+                f"shape {self._action_shape[:2]}."
             )
-        return actions if actions.flags.carray else actions.copy()  # other layouts would be compiled for anew
+        vectors: NDArray[np.floating] = actions
+        return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled for anew
 
     def _refuse_if(self, actions: NDArray[np.floating], culprit: int) -> None:
         """A sentence about the agent whose action is not finite, if there is one: then nothing has moved."""

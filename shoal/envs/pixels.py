@@ -5,16 +5,16 @@ two are laid over each other, up to 30 idle frames at the start, and the button 
 games, for the game's own score.
 """
 
-import importlib
 from collections import deque
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs import registration
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from shoal.envs.adapters import Solo, construct, register_atari
+from shoal.envs.adapters import Solo, construct, make_registered_or_named, register_atari
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError, counted
 
@@ -123,10 +123,9 @@ def small(frame: Frame) -> Frame:
 
 def _made(identifier: str) -> gymnasium.Env:
     register_atari(identifier)
-    module, _, identifier = identifier.rpartition(":")
-    if module:
-        importlib.import_module(module)  # which registers it, as gymnasium.make takes it
-    if not str(gymnasium.spec(identifier).entry_point).startswith("ale_py."):
-        return gymnasium.make(identifier, disable_env_checker=True)
+    known = registration.registry.get(identifier.rpartition(":")[2])
+    if known is None or not str(known.entry_point).startswith("ale_py."):
+        env: gymnasium.Env = make_registered_or_named(identifier, {})
+        return env
     options: dict[str, Any] = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}
     return Atari(gymnasium.make(identifier, disable_env_checker=True, **options))

@@ -1,14 +1,17 @@
 """The spaces of third-party environments as flat float vectors: observations in, actions out.
 
-Observations: Box of shape (k,) as it is, MultiBinary(k) as zeros and ones, Discrete(n) one-hot.
+Observations are flattened as `gymnasium.spaces.utils.flatten` does it: a Box and MultiBinary row by row, Discrete(n)
+one-hot, MultiDiscrete as one one-hot vector per entry, the parts of Dict and Tuple one after the other.
 Actions: Discrete(n) by the largest of n numbers, Box of shape (k,) in its own units.
 """
 
+from collections.abc import Iterator
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces.utils import flatdim, flatten
 from numpy.typing import NDArray
 
 from shoal.envs.base import Array
@@ -17,14 +20,23 @@ from shoal.errors import UserError
 
 def observation_size(space: Space[Any], agent: str, name: str) -> int:
     """The length of the vector that `encode` makes of this space; a `UserError` where there is none."""
-    if isinstance(space, Discrete):
-        return int(space.n)
-    if isinstance(space, Box | MultiBinary) and len(space.shape) == 1:
-        return space.shape[0]
-    raise UserError(
-        f"Agent '{agent}' of {name} has the observation space {_brief(space)}, but only flat vectors are supported: "
-        "Box of shape (k,), MultiBinary(k) or Discrete(n)."
-    )
+    found = f"Agent '{agent}' of {name} has the observation space {_brief(space)}"
+    for part in _parts(space):
+        if not isinstance(part, Box | Discrete | MultiBinary | MultiDiscrete):
+            raise UserError(
+                f"{found}, but only Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and "
+                "Tuple."
+            )
+        if _is_image(part):
+            raise UserError(
+                f"{found}, but training on images is not supported: train Atari games on their memory "
+                '(--env-options \'{"obs_type": "ram"}\'), or quantize a Stable-Baselines3 model that was trained on '
+                "images (shoal quantize MODEL.zip --env ALE/Pong-v5)."
+            )
+    size = flatdim(space)
+    if not size:
+        raise UserError(f"{found}, which holds no numbers: there is nothing to see.")
+    return size
 
 
 def action_size(space: Space[Any], agent: str, name: str) -> int:
@@ -34,7 +46,7 @@ def action_size(space: Space[Any], agent: str, name: str) -> int:
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         raise UserError(
             f"Agent '{agent}' of {name} has the action space {_brief(space)}, but only Discrete(n) and "
-            "floating-point Box of shape (k,) are supported."
+            "floating-point Box of shape (k,) are supported: one choice, or one vector, per step."
         )
     if not space.is_bounded():
         raise UserError(
@@ -46,12 +58,24 @@ def action_size(space: Space[Any], agent: str, name: str) -> int:
 
 def encode(space: Space[Any], value: Any) -> Array | None:
     """The observation as a flat vector, or None where it is not of the form that its space promises."""
+    if isinstance(space, Dict | Tuple):
+        values = _values(space, value)
+        if values is None:
+            return None
+        parts = [encode(part, own) for part, own in zip(_own(space), values, strict=True)]
+        whole = [part for part in parts if part is not None]
+        return np.concatenate([np.zeros(0, np.float32), *whole]) if len(whole) == len(parts) else None
     if isinstance(space, Discrete):
         if not space.contains(value):
             return None
         return (np.arange(space.start, space.start + space.n) == value).astype(np.float32)
-    vector = np.asarray(value, np.float32)
-    return vector if vector.shape == space.shape else None
+    if isinstance(space, MultiDiscrete):
+        return np.asarray(flatten(space, np.asarray(value)), np.float32) if space.contains(value) else None
+    try:
+        vector = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        return None
+    return vector.reshape(-1) if vector.shape == space.shape else None
 
 
 def decode(space: Space[Any], vector: NDArray[np.floating]) -> Any:
@@ -61,6 +85,35 @@ def decode(space: Space[Any], vector: NDArray[np.floating]) -> Any:
     assert isinstance(space, Box)
     # Clipped in the space's own precision: a float32 bound may lie outside its float64 original.
     return vector[: space.shape[0]].astype(space.dtype).clip(space.low, space.high)
+
+
+def _own(space: Dict | Tuple) -> list[Space[Any]]:
+    """The parts of a Dict or a Tuple, in the order in which Gymnasium flattens them."""
+    return list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
+
+
+def _parts(space: Space[Any]) -> Iterator[Space[Any]]:
+    """The spaces that a space is made of; itself where it is not composed."""
+    if not isinstance(space, Dict | Tuple):
+        yield space
+        return
+    for part in _own(space):
+        yield from _parts(part)
+
+
+def _values(space: Dict | Tuple, value: Any) -> list[Any] | None:
+    """The values of the parts, in the same order; None where some are missing."""
+    try:
+        if isinstance(space, Dict):
+            return [value[key] for key in space.spaces]
+        return list(value) if len(value) == len(space.spaces) else None
+    except (KeyError, TypeError, IndexError):
+        return None
+
+
+def _is_image(space: Space[Any]) -> bool:
+    """Whether this is a picture: bytes in rows and columns."""
+    return isinstance(space, Box) and len(space.shape) > 1 and space.dtype == np.uint8
 
 
 def _brief(space: Space[Any]) -> str:

@@ -35,7 +35,8 @@ def load_run(folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[
     """Load the team of a run folder, in its own world or in the one that `said` names; see `load_team`."""
     team, config = load_team(folder, warn, trust, str(said.get("env", "")))
     world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
-    return RunPolicy(team, dataclasses.replace(config, **world_settings(world)), folder)
+    # How many processes start here is not for the run's folder to say.
+    return RunPolicy(team, dataclasses.replace(config, env_workers=None, **world_settings(world)), folder)
 
 
 class RunPolicy(TorchPolicy):

@@ -14,13 +14,13 @@ from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import Array, EnvSpec, Step
+from shoal.envs.base import Array, EnvSpec, Step, one_hot, random_actions
 from shoal.envs.particle import ACTIONS, ParticleWorld
 from shoal.envs.physics import FACMAC_CANDIDATES, PREY_DIRECTIONS, PREY_LOOK
 from shoal.errors import UserError, install
-from shoal.seeding import stream_seed
+from shoal.seeding import stream, stream_seed
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 
@@ -88,6 +88,7 @@ class MpeWorld:
         self._world = env.unwrapped.world
         self._idle = {name: np.zeros(ACTIONS, np.float32) for name in env.possible_agents}  # scripted prey
         self._last_step = spec.episode_length or 0
+        self._sampler = stream(seed, "sampled actions")
         if prey_rule is not None:
             self._script_prey(prey_rule)
         self._observe(env.reset(seed=stream_seed(seed, "envs"))[0])
@@ -125,9 +126,14 @@ class MpeWorld:
             rows[0, i, :size] = observations[name]
         return rows
 
-    def step(self, actions: NDArray[np.floating]) -> Step:
-        """Play one step: actions (1, N, 5), one-hot or soft."""
-        pushes = np.clip(actions[0], 0, 1).astype(np.float32)  # mpe2 does so too, but warns each time
+    def sample_actions(self) -> Array:
+        """Uniformly random choices, one-hot (1, N, 5)."""
+        return random_actions(self.spec, 1, self._sampler)
+
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step: actions (1, N, 5), one-hot or soft, or whole numbers (1, N)."""
+        vectors = np.asarray(one_hot(self.spec, 1, actions))
+        pushes = np.clip(vectors[0], 0, 1).astype(np.float32)  # mpe2 does so too, but warns each time
         played = self._idle | dict(zip(self.spec.agent_names, pushes, strict=True))
         observations, rewards, *_ = self._env.step(played)
         reward = np.array([[rewards[name] for name in self.spec.agent_names]], np.float32)

@@ -74,7 +74,8 @@ class Collector:
         """Nothing has to be started."""
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Close the world: its copies may be other processes."""
+        self.env.close()
 
     def figures(self) -> dict[str, float | str | None]:
         """Nothing beside what the loop itself logs."""

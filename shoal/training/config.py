@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
 from shoal.training import disk
+from shoal.trust import check_importable, env_name
 
 CONFIG = "config.json"
 
@@ -49,8 +50,9 @@ class WorldConfig:
     """The world: which one, how many agents and copies."""
 
     env: str = "cooperative-navigation"
-    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID or
-    dm:DOMAIN/TASK (dm:humanoid/stand)."""
+    """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID,
+    dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS and pettingzoo:MODULE:CLASS for your own. From Python also
+    the class, or a function that makes the environment, itself."""
     agents: int | None = None
     """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
@@ -95,6 +97,9 @@ class RunConfig:
     update gives the same bits with any number."""
     out: str | None = None
     """Run folder; None: a new one under runs/."""
+    env_workers: int | None = None
+    """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
+    process alone. Results do not depend on it."""
     log_every: int = 100
     """Episodes per line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
@@ -161,10 +166,15 @@ class ActorConfig:
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent = StoredConfig.result_independent | {"cluster"}
+    result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert."""
+        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
+
+        A class as the environment becomes its name.
+        """
+        if callable(self.env):
+            object.__setattr__(self, "env", env_name(self.env))
         given = self.update_every is not None
         super().__post_init__()
         if not given and self.samples_per_insert is not None:
@@ -183,6 +193,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
         super().check()
+        check_importable("--env", self.env)
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
@@ -191,6 +202,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
         if self.threads is not None:
             check_range("--threads", self.threads, 1)
+        if self.env_workers is not None:
+            check_range("--env-workers", self.env_workers, 1, 1024)
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
@@ -267,6 +280,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
         if self.actors and self.implementation == "reference":
             raise UserError("--actors needs --implementation engine; the reference plays and learns in turn.")
+        if self.actors and (self.env_workers or 1) > 1:
+            raise UserError("--actors and --env-workers cannot be used together: actors are such processes already.")
         if self.actors and self.qat_bits is not None:
             raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
 

@@ -1,6 +1,7 @@
 """Evaluation of a trained team and a random team."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -50,8 +51,8 @@ def evaluate_team(
     for name in PLAYERS:
         env = build_env(config, min(episodes, 100), seed, stagger=False)
         act = random_act(env.spec, seed) if name == "random" else team_act(team, explore=name == "noisy")
-        results[name] = play(env, act, episodes, advance)
-        env.close()
+        with closing(env):
+            results[name] = play(env, act, episodes, advance)
     return results
 
 

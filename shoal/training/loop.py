@@ -31,7 +31,7 @@ from shoal.training.parts import Collecting, Implementation, LearningTeam, Repla
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
-from shoal.training.setup import make_device, most_samples, stored_config, told_if_long, use_threads
+from shoal.training.setup import check_workers, make_device, most_samples, stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
@@ -91,6 +91,7 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     """A run in memory that has not started; invalid settings are detected here."""
     if config.threads is not None:
         check_threads(config.threads)
+    check_workers(config)
     with told_if_long(observer.note, "Compiling kernels for this machine; they are cached for later runs."):
         implementation(config).compile_loops(config)
     return Training(config)

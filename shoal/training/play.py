@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.config import option
 from shoal.envs import make_env
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
@@ -49,6 +49,7 @@ def build_env(
             obstacles=config.obstacles,
             prey_scale=config.prey_scale,
             options=config.world_options or None,
+            workers=min(config.env_workers or 1, copies),
         )
 
 
@@ -58,8 +59,8 @@ def options_named() -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        name = "env_options" if error.setting == "options" else error.setting
-        if name not in {field.name for field in fields(WorldConfig)}:
+        name = {"options": "env_options", "workers": "env_workers"}.get(error.setting, error.setting)
+        if name not in {field.name for field in fields(WorldConfig)} | {"env_workers"}:
             raise
         raise SettingError(option(name), error.problem) from None
 
@@ -92,12 +93,4 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 def random_act(spec: EnvSpec, seed: int) -> Act:
     """A team that acts uniformly at random: one-hot choices, or points of the box."""
     rng = stream(seed, "random team")
-
-    def act(observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        shape = (len(observation), spec.agents, spec.action_size)
-        if spec.action_low is not None and spec.action_high is not None:
-            return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
-        choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
-        return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
-
-    return act
+    return lambda observation: random_actions(spec, len(observation), rng)

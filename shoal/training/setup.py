@@ -38,9 +38,8 @@ def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
     own = TrainConfig(algorithm=asked.algorithm)
     default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
     check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
-    return dataclasses.replace(
-        stored, out=asked.out, threads=asked.threads or stored.threads, cluster=asked.cluster or stored.cluster
-    )
+    hardware = {name: getattr(asked, name) or getattr(stored, name) for name in ("threads", "cluster", "env_workers")}
+    return dataclasses.replace(stored, out=asked.out, **hardware)
 
 
 def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> None:
@@ -51,6 +50,15 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )
+
+
+def check_workers(config: TrainConfig) -> None:
+    """Refuse more worker processes than there are copies for."""
+    if (config.env_workers or 1) > config.copies:
+        raise UserError(
+            f"--env-workers is {config.env_workers}, but there "
+            f"{'is only 1 copy' if config.copies == 1 else f'are only {config.copies} copies'} to share (--copies)."
+        )
 
 
 def use_threads(config: TrainConfig, spec: EnvSpec) -> None:

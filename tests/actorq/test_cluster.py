@@ -21,11 +21,11 @@ from shoal.actorq import cluster
 from shoal.actorq.board import Board
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.player import Play, make_player
-from shoal.actorq.shared import SharedMemory
 from shoal.bench import cluster as bench
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.inference.policy import Exploration
+from shoal.shared_memory import SharedMemory
 from shoal.training.loop import Training
 from tests.actorq.test_system import ACTORS, Meddler, alive
 from tests.actorq.test_transport import policy, queues, sent

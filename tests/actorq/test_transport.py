@@ -22,11 +22,11 @@ from shoal.actorq.broadcast import (
     unpack,
     with_numbers,
 )
+from shoal.actorq.checksum import checksum, copy_checked
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.limiter import RateLimiter, check_pace, least_buffer
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates, states_for, states_in
-from shoal.actorq.shared import SharedMemory, checksum, copy_checked
 from shoal.actorq.versions import Versions, versions_bytes
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
@@ -34,6 +34,7 @@ from shoal.inference.codes import encode, fields, pack, safe_bits
 from shoal.inference.correction import corrected
 from shoal.inference.layers import Linear
 from shoal.inference.policy import Head, Policy
+from shoal.shared_memory import SharedMemory
 
 
 def policy(agents=2, sizes=(5, 7, 3), seed=0):
@@ -282,7 +283,7 @@ def test_memory_is_shared_by_its_descriptor():
 
 
 def test_more_memory_than_there_is():
-    with pytest.raises(UserError, match="Memory shared with the actors"):
+    with pytest.raises(UserError, match="Memory shared between processes"):
         SharedMemory(10**15)
 
 

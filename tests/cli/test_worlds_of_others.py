@@ -1,6 +1,7 @@
 """A person's own worlds: they print, cannot draw themselves, or fail."""
 
 import dataclasses
+import importlib
 import io
 import os
 import shlex
@@ -186,6 +187,23 @@ def test_trust_from_python(workplace, run_of_others):
         train(TrainConfig(out=str(run_of_others)), resume=True)
     for settings, trust in (({}, True), ({"env": "pettingzoo:worlds_of_mine:World"}, False)):
         assert train(TrainConfig(**settings, out=str(run_of_others)), resume=True, trust=trust).finished
+
+
+def test_a_class_from_python_is_named_in_the_run(workplace, shoal, monkeypatch):
+    monkeypatch.syspath_prepend(workplace)
+    world = importlib.import_module("worlds_of_mine").World
+    small = {"episodes": 8, "copies": 2, "warmup": 20, "batch": 8, "hidden": (8,), "threads": 1, "tensorboard": False}
+    config = TrainConfig(env=world, evaluate_episodes=0, out="run", **small)
+    assert train(config).finished and read_config(Path("run")).env == "pettingzoo:worlds_of_mine:World"
+    sys.modules.pop("worlds_of_mine")
+    code, _, err = shoal("evaluate", "run", "--episodes", "2")
+    assert code == 2 and "'pettingzoo:worlds_of_mine:World', which is third-party code: add --trust" in err
+    assert "worlds_of_mine" not in sys.modules
+    assert shoal("evaluate", "run", "--episodes", "2", "--trust")[0] == 0
+    world = sys.modules["worlds_of_mine"].World
+    assert train(TrainConfig(env=world, out="run"), resume=True).finished  # named, so trusted
+    with pytest.raises(UserError, match="third-party code"):
+        train(TrainConfig(out="run"), resume=True)
 
 
 @pytest.mark.parametrize("name", ["mpe2", "pettingzoo"])

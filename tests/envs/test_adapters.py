@@ -7,17 +7,29 @@ import types
 
 import gymnasium
 import numpy as np
+import own_worlds
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim, flatten
 from mpe2.all_modules import mpe_environments
+from relay import Relay
 from safetensors.numpy import load, save
 
-from shoal.envs.adapters import make_gymnasium, make_pettingzoo
+from shoal.envs import make_env
+from shoal.envs.adapters import make_copies
 from shoal.envs.parallel import episode_seed
 from shoal.errors import UserError, install
 
 SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 MPE = [module.__name__ for module in mpe_environments.values()]
+
+
+def make_pettingzoo(name, *arguments, **keywords):
+    return make_copies(f"pettingzoo:{name.removeprefix('pettingzoo:')}", *arguments, **keywords)
+
+
+def make_gymnasium(name, *arguments, **keywords):
+    return make_copies(f"gym:{name.removeprefix('gym:')}", *arguments, **keywords)
 
 
 def random_actions(env, random):
@@ -156,6 +168,31 @@ def test_discrete_observations_are_one_hot():
     np.testing.assert_array_equal(step.reward, [[-1, 1]])
 
 
+def test_composed_observations_step_by_step():
+    """Blackjack shows a Tuple of three Discrete: what Gymnasium's own flattening makes of it."""
+    env, plain = make_gymnasium("gym:Blackjack-v1", seed=2), gymnasium.make("Blackjack-v1")
+    space, episode = plain.observation_space, 0
+    assert env.spec.observation_sizes == (flatdim(space),) and not env.spec.whole_numbers
+    np.testing.assert_array_equal(env.reset()[0, 0], flatten(space, plain.reset(seed=episode_seed(2, 0, 0))[0]))
+    for action in np.random.default_rng(0).integers(2, size=40):
+        step, (seen, reward, over, _, _) = env.step([[action]]), plain.step(action)
+        np.testing.assert_array_equal(step.final_observation[0, 0], flatten(space, seen))
+        assert step.reward[0, 0] == reward and step.ended[0] == over
+        if over:
+            episode += 1
+            plain.reset(seed=episode_seed(2, 0, episode))
+    assert episode > 5
+
+
+def test_grids_of_numbers_are_flattened():
+    from pettingzoo.sisl import pursuit_v5
+
+    env, plain = make_pettingzoo("sisl.pursuit_v5", seed=1), pursuit_v5.parallel_env()
+    assert env.spec.observation_sizes == (7 * 7 * 3,) * 8
+    seen, _ = plain.reset(seed=episode_seed(1, 0, 0))
+    np.testing.assert_array_equal(env.reset()[0], [seen[agent].reshape(-1) for agent in plain.possible_agents])
+
+
 @pytest.mark.parametrize("steps", [0, 1, 37])
 @pytest.mark.parametrize(
     "make",
@@ -195,8 +232,8 @@ def test_render_gives_a_picture_where_one_was_asked_for(make, name):
 
 def test_making_environments_is_silent_and_starts_no_graphics():
     code = (
-        "from shoal.envs.adapters import make_gymnasium, make_pettingzoo\n"
-        f"for env in (make_pettingzoo('{SPEAKER}', 2), make_gymnasium('gym:CartPole-v0', 2)): env.reset()\n"
+        "from shoal.envs import make_env\n"
+        f"for name in ('{SPEAKER}', 'gym:CartPole-v0'): make_env(name, copies=2).reset()\n"
         "import pygame; assert not pygame.display.get_init() and not pygame.mixer.get_init()\n"
     )
     variables = {name: value for name, value in os.environ.items() if name != "PYGAME_HIDE_SUPPORT_PROMPT"}
@@ -222,11 +259,10 @@ def fails(make, name, words, **keywords):
         ("os.path.world", {}, "os.path has no module world"),
         ("pettingzoo.mpe.simple_v3", {}, "MPE has been moved into its own package"),
         ("magent.battle_v4", {}, "MAgent has been moved into its own package"),
-        ("sisl", {}, "the module pettingzoo.sisl has no function parallel_env."),
+        ("sisl", {}, "the module pettingzoo.sisl has no class or function parallel_env."),
         ("sisl.pursuit_v4", {}, "pettingzoo.sisl has no module pursuit_v4; did you mean pursuit_v5."),
-        ("pettingzoo.sisl.pursuit_v5", {}, "'pursuer_0' of pettingzoo:pettingzoo.sisl.pursuit_v5 has the observation"),
-        ("json", {}, "the module json has no function parallel_env."),
-        ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no function parallel."),
+        ("json", {}, "the module json has no class or function parallel_env."),
+        ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no class or function parallel."),
         ("mpe2.simple_v3:env", {}, "is turn-based, but only parallel environments"),
         ("", {}, "cannot be made"),
         ("mpe2.simple_v3", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
@@ -244,15 +280,14 @@ def test_wrong_pettingzoo_input(name, keywords, words):
     [
         ("Pendlum-v1", {}, "Did you mean: `Pendulum`"),
         ("Pendulum-v99", {}, "gym:Pendulum-v99 cannot be made: "),
-        ("no_such_module:World-v0", {}, "No module named 'no_such_module'"),
+        ("no_such_module:World-v0", {}, "the package no_such_module is not installed"),
         ("", {}, "gym: cannot be made: "),
         ("CartPole-v1", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
         ("CartPole-v1", {"copies": -3}, "copies is -3"),
         ("CartPole-v1", {"seed": 2**63}, "seed is"),
         ("CartPole-v1", {"episode_length": -1}, "episode_length is -1"),
-        ("Blackjack-v1", {}, "'agent' of gym:Blackjack-v1 has the observation space Tuple"),
-        ("ALE/Pong-v5", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but only flat vectors"),
-        ("PongNoFrameskip-v4", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but only flat"),
+        ("ALE/Pong-v5", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but training on images is"),
+        ("PongNoFrameskip-v4", {}, 'train Atari games on their memory (--env-options \'{"obs_type": "ram"}\')'),
         ("ALE/Pogn-v5", {}, "Environment `Pogn` doesn't exist in namespace ALE. Did you mean: `Pong`."),
     ],
 )
@@ -322,7 +357,7 @@ def test_a_module_of_ones_own_and_a_factory_in_it(monkeypatch):
     assert env.spec.name == "pettingzoo:own_worlds:small"
     env.reset()
     assert [bool(env.step(np.zeros((1, 1, 5))).truncated[0]) for _ in range(4)] == [False, True, False, True]
-    fails(make_pettingzoo, "own_worlds:nobody", "has no list possible_agents, which is needed")
+    fails(make_pettingzoo, "own_worlds:nobody", "makes a SimpleNamespace, but must make a Gymnasium environment or a")
 
 
 def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):
@@ -335,3 +370,76 @@ def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "own_worlds", own)
     fails(make_pettingzoo, "own_worlds", "pettingzoo:own_worlds cannot be made: no licence found.")
     assert capsys.readouterr().out == ""
+
+
+OWN = [
+    (own_worlds.Corridor, "gym:own_worlds:Corridor"),
+    (own_worlds.Nested.Inner, "gym:own_worlds:Nested.Inner"),
+    (own_worlds.make_corridor, "gym:own_worlds:make_corridor"),
+]
+
+
+@pytest.mark.parametrize(("given", "name"), OWN, ids=[name for _, name in OWN])
+def test_a_class_or_a_function_is_played_as_it_is(given, name):
+    by_name, by_itself = make_env(name, seed=4), make_env(given, seed=4)
+    plain = given()
+    assert by_name.spec.name == by_itself.spec.name == name and by_name.spec.episode_length is None
+    space = plain.observation_space
+    seen = plain.reset(seed=episode_seed(4, 0, 0))[0]
+    np.testing.assert_array_equal(by_name.reset()[0, 0], np.asarray(flatten(space, seen), np.float32))
+    by_itself.reset()
+    for action in (1, 2, 0, 0):
+        step, seen = by_name.step([[action]]), plain.step(action)
+        np.testing.assert_array_equal(step.final_observation[0, 0], np.asarray(flatten(space, seen[0]), np.float32))
+        assert step.reward[0, 0] == seen[1]
+        np.testing.assert_equal(by_itself.step([[action]]), step)
+
+
+def test_a_team_by_its_class_or_by_a_function():
+    plan = {agent: [0, 99, "both"] for agent in ("scout", "carrier", "guard")}
+    by_class, by_name = make_env(Relay, options={"plan": plan}), make_env("gym:own_worlds:make_team")
+    assert by_class.spec.name == "pettingzoo:relay:Relay" and by_name.spec.agents == 3
+    np.testing.assert_array_equal(by_class.reset(), by_name.reset())
+
+
+def test_a_registered_id_wins_over_a_class():
+    for name in ("gym:own_worlds:Registered-v0", "gym:own_worlds:Registered"):
+        env = make_gymnasium(name)
+        assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
+    assert make_env(own_worlds.Corridor, options={"length": 9}, episode_length=5).spec.episode_length == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gym:own_worlds:Nothing", "the module own_worlds has no class or function Nothing."),
+        ("gym:own_worlds:NOT_CALLABLE", "the module own_worlds has no class or function NOT_CALLABLE."),
+        ("gym:own_worlds:Nothing-v0", "Environment `Nothing` doesn't exist"),
+        ("gym:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment"),
+        ("pettingzoo:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment or"),
+        ("pettingzoo:own_worlds:Refuses", "cannot be made: no licence."),
+        ("gym:own_worlds:Exits", "cannot be made: 3."),
+        ("gym:own_worlds:NoSpaces", "'agent' of gym:own_worlds:NoSpaces needs an observation_space of gymna"),
+        ("gym:own_worlds:OldSpaces", "needs an action_space of gymnasium.spaces, but has a builtins.str."),
+        ("gym:own_worlds:Corridor:", "cannot be made"),
+        ("gym::Corridor", "cannot be made"),
+        ("gym:own_worlds.deeper:Corridor", "own_worlds has no module deeper"),
+        ("pettingzoo:own_worlds:", "the module own_worlds has no class or function parallel_env."),
+    ],
+)
+def test_names_of_ones_own_that_are_wrong(name, words):
+    fails(make_env, name, words)
+
+
+def test_options_that_are_no_dictionary():
+    with pytest.raises(UserError, match=r"options is \[1\], but must be a dictionary"):
+        make_env(own_worlds.Corridor, options=[1])
+
+
+def test_an_older_interface_gets_a_sentence():
+    with pytest.raises(UserError, match=r"reset\(\) of OldReset must return observation, info, as Gymnasium's"):
+        make_env(own_worlds.OldReset).reset()
+    env = make_env(own_worlds.OldStep)
+    env.reset()
+    with pytest.raises(UserError, match=r"step\(\) of OldStep must return observation, reward, terminated"):
+        env.step([[0]])

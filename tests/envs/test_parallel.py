@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from relay import ACTION_SPACES, BOXES, OBSERVATION_SIZES, STAY, Relay, make
 
 from shoal.envs.parallel import episode_seed
+from shoal.errors import UserError
 
 
 def rows(observations):
@@ -124,6 +125,30 @@ def test_spec():
     assert not spec.discrete and spec.episode_length is None
     np.testing.assert_array_equal(spec.action_low, np.float32([[-1, -1, 0, 0], [0, 0, 0, 0], [-2, -2, -2, 0]]))
     np.testing.assert_array_equal(spec.action_high, np.float32([[1, 1, 0, 0], [5, 5, 5, 5], [0, 0, 0, 0]]))
+
+
+def test_whole_numbers_are_choices_counted_from_0():
+    """Also where an environment counts its own from 1, as the carrier's."""
+    env, worlds = make({**STAY, "guard": (2, 99, "both")}, 2)
+    env.reset()
+    env.step([[0, 0, 99], [1, 3, -1]])  # the guard is not there yet
+    assert [world.received for world in worlds] == [[{"scout": 0, "carrier": 1}], [{"scout": 1, "carrier": 4}]]
+    with pytest.raises(UserError, match="'carrier' in copy 1 of relay was given choice 4, but its choices are 0 to 3"):
+        env.step([[0, 0, 0], [0, 4, 0]])
+
+
+def test_sampled_actions_are_valid():
+    for action_spaces in (ACTION_SPACES, BOXES):
+        env, worlds = make(STAY, 2, limit=99, action_spaces=action_spaces)  # which checks what it is given
+        env.reset()
+        for _ in range(50):
+            actions = env.sample_actions()
+            env.step(actions)
+            for i, (agent, space) in enumerate(action_spaces.items()):
+                played = worlds[1].received[-1][agent]
+                vector = actions[1, i]
+                assert played == as_played(space, vector) if env.spec.discrete else np.isin(played, vector).all()
+        assert len({str(played["carrier"]) for played in worlds[0].received}) >= 4
 
 
 def test_staggered_copies_end_at_different_times_once():

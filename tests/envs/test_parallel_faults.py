@@ -139,7 +139,7 @@ def test_what_a_reset_does_wrong_is_a_sentence():
         env.step(np.zeros((1, 3, 4)))
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 3, 4), (2, 4, 3), (2, 3, 5), ()])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3), (1, 3, 4), (2, 4, 3), (2, 3, 5), ()])
 def test_wrong_action_shape(shape):
     env, _ = make(STAY, 2)
     env.reset()

@@ -293,6 +293,29 @@ def test_actions_of_a_wrong_kind_are_refused(actions):
         make_env("cooperative-navigation", copies=2).step(actions)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, list])
+def test_whole_numbers_are_choices(dtype):
+    left, right = (make_env("predator-prey", copies=3) for _ in range(2))
+    choices = np.random.default_rng(0).integers(5, size=(3, 3))
+    given = choices.tolist() if dtype is list else choices.astype(dtype)
+    assert_same(left.step(given), right.step(np.eye(5)[choices]))
+    for wrong in (-1, 5):
+        choices[2, 1] = wrong
+        with pytest.raises(UserError, match=f"'adversary_1' in copy 2 of predator-prey was given choice {wrong}, but"):
+            left.step(choices)
+    assert_same(left.state().values(), right.state().values())
+
+
+def test_sampled_actions_are_choices_that_the_seed_determines():
+    left, right, other = (make_env("predator-prey", 3, copies=50, seed=seed) for seed in (4, 4, 5))
+    drawn = left.sample_actions()
+    assert drawn.dtype == np.float32 and drawn.shape == (50, 3, 5)
+    assert set(drawn.sum(-1).flat) == {1} and drawn.max() == 1 and drawn.any((0, 1)).all()
+    np.testing.assert_array_equal(drawn, right.sample_actions())
+    assert not np.array_equal(drawn, other.sample_actions()) and not np.array_equal(drawn, left.sample_actions())
+    left.step(drawn)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @settings(max_examples=15, deadline=None)
@@ -326,7 +349,7 @@ def test_huge_but_finite_actions_are_clipped():
             {"name": "chess"},
             "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id> and dm:<domain>",
         ),
-        ({"name": None}, "is not known"),
+        ({"name": None}, "env is None, but must be a name, or a class or function"),
         ({"agents": 0}, "agents is 0, but must be from 1 to 1024"),
         ({"agents": 1025}, "from 1 to 1024"),
         ({"agents": 2.5}, "agents is 2.5, but must be a whole number"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim, flatten
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,17 @@ def test_observations_become_vectors():
         (spaces.Discrete(4), 4),
         (spaces.Discrete(4, start=1), 0),
         (spaces.Discrete(4), -1),
+        (spaces.Discrete(4), None),
+        (UNIT, "abc"),
+        (UNIT, None),
+        (spaces.MultiDiscrete([2, 3]), [1, 3]),
+        (spaces.MultiDiscrete([2, 3]), [1]),
+        (spaces.MultiDiscrete([2, 3]), None),
+        (spaces.Dict(eye=UNIT, ear=spaces.Discrete(2)), {"eye": [1, 2, 3]}),
+        (spaces.Dict(eye=UNIT, ear=spaces.Discrete(2)), {"eye": [1, 2, 3], "ear": 2}),
+        (spaces.Dict(eye=UNIT), [1, 2, 3]),
+        (spaces.Tuple([UNIT, UNIT]), ([1, 2, 3],)),
+        (spaces.Tuple([UNIT, UNIT]), 7),
     ],
 )
 def test_observation_that_is_not_of_its_space(space, value):
@@ -65,24 +77,57 @@ def test_sizes():
     assert [action_size(s, "a", "x") for s in (UNIT, spaces.Discrete(4, start=2))] == [3, 4]
 
 
+LEAVES = st.one_of(
+    st.builds(
+        lambda shape, dtype: spaces.Box(-3, 3, shape, dtype),
+        st.lists(st.integers(1, 3), max_size=3).map(tuple),
+        st.sampled_from([np.float32, np.float64, np.int16]),
+    ),
+    st.builds(spaces.Discrete, st.integers(1, 5), start=st.integers(-3, 3)),
+    st.builds(spaces.MultiBinary, st.integers(1, 4) | st.just((2, 2))),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+    st.just(spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[1, -1], [0, 2]])),
+)
+SPACES = st.recursive(
+    LEAVES,
+    lambda part: (
+        st.lists(part, min_size=1, max_size=3).map(spaces.Tuple)
+        | st.dictionaries(st.sampled_from("zebra"), part, min_size=1, max_size=3).map(spaces.Dict)
+    ),
+    max_leaves=5,
+)
+
+
+@given(space=SPACES, seed=st.integers(0, 2**31))
+def test_observations_are_flattened_as_gymnasium_does_it(space, seed):
+    space.seed(seed)
+    value = space.sample()
+    vector = encode(space, value)
+    assert vector.dtype == np.float32 and len(vector) == observation_size(space, "a", "x") == flatdim(space)
+    np.testing.assert_array_equal(vector, np.asarray(flatten(space, value), np.float32))
+
+
 @pytest.mark.parametrize(
-    "space",
+    ("space", "words"),
     [
-        spaces.Box(0, 255, (8, 8, 3), np.uint8),
-        spaces.Box(0, 1, ()),
-        spaces.MultiBinary((2, 2)),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.Dict(eye=UNIT, ear=spaces.Discrete(2)),
-        spaces.Tuple([UNIT, UNIT]),
-        spaces.Text(4),
+        (spaces.Text(4), "only Box, Discrete, MultiBinary and MultiDiscrete are supported"),
+        (spaces.Dict(ear=spaces.Sequence(UNIT)), "only Box, Discrete, MultiBinary and MultiDiscrete are supported"),
+        (
+            spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            'Atari games on their memory (--env-options \'{"obs_type": "ram"}\')',
+        ),
+        (spaces.Box(0, 255, (8, 8), np.uint8), "images is not supported"),
+        (spaces.Tuple([UNIT, spaces.Box(0, 255, (8, 8), np.uint8)]), "images is not supported"),
+        (spaces.Dict({}), "there is nothing to see"),
+        (spaces.Box(0, 1, (0,)), "there is nothing to see"),
     ],
 )
-def test_observation_spaces_that_are_not_flat_get_a_sentence(space):
+def test_observation_spaces_that_get_a_sentence(space, words):
     with pytest.raises(UserError) as error:
         observation_size(space, "scout", "pettingzoo:x")
     sentence = str(error.value)
-    assert "'scout'" in sentence and type(space).__name__ in sentence and "Box of shape (k,)" in sentence
-    assert "\n" not in sentence
+    assert "'scout'" in sentence and type(space).__name__ in sentence and words in sentence
+    assert "\n" not in sentence and sentence.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -106,5 +151,5 @@ def test_action_spaces_that_cannot_be_played_get_a_sentence(space):
 
 def test_a_long_space_is_shortened():
     with pytest.raises(UserError) as error:
-        observation_size(spaces.Dict({f"part {i}": UNIT for i in range(99)}), "a", "x")
+        observation_size(spaces.Dict({f"part {i}": spaces.Text(4) for i in range(99)}), "a", "x")
     assert len(str(error.value)) < 350

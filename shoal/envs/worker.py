@@ -1,0 +1,143 @@
+"""A worker, a process of its own: plays its share of the copies of a third-party environment.
+
+It is asked by messages on its standard input and answers on a pipe, one answer for each question. The arrays of a step
+are in memory that all workers share, where each reads and writes its own copies; a saved state is sent with a message.
+A message is a line of JSON, with the number of bytes that follow it.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from safetensors.numpy import load, save
+
+from shoal.child import reporting
+from shoal.envs.adapters import make_copies
+from shoal.envs.base import EnvSpec, Step
+from shoal.envs.parallel import ParallelCopies
+from shoal.errors import UserError
+from shoal.shared_memory import SharedMemory, aligned
+
+
+def run(told: dict[str, Any]) -> None:
+    """Do what is asked until the question is to close."""
+    copies = make_copies(**told["make"])
+    if described(copies.spec) != told["spec"]:
+        raise UserError(f"{copies.spec.name} differs from copy to copy, but all must have the same agents and spaces.")
+    memory = SharedMemory(told["memory"]["size"], told["memory"]["descriptor"])
+    first, total = told["make"]["first"], told["make"]["total"]
+    mine = {
+        name: array[first : first + copies.copies] for name, array in step_arrays(memory, copies.spec, total).items()
+    }
+    worker = Worker(copies, mine)
+    with os.fdopen(told["answers"], "wb") as answers:
+        send(answers, {})
+        while (question := receive(sys.stdin.buffer)) is not None:
+            asked, data = question
+            send(answers, *worker.answer(asked["do"], data))
+
+
+class Worker:
+    """Copies of an environment that are played by messages."""
+
+    def __init__(self, copies: ParallelCopies, arrays: dict[str, NDArray]) -> None:
+        """Play `copies`; `arrays` is their part of the shared memory."""
+        self.copies, self.arrays = copies, arrays
+
+    def answer(self, what: str, data: bytes) -> tuple[dict[str, Any], bytes]:
+        """Do what is asked; the answer's message and data."""
+        if what == "state":
+            return {}, save(self.copies.state())
+        if what == "render":
+            frame = self.copies.render()
+            return {}, b"" if frame is None else save({"frame": np.ascontiguousarray(frame)})
+        if what == "close":
+            self.copies.close()
+            return {}, b""
+        said: list[str] = []
+        if what == "reset":
+            self.arrays["observation"][...] = self.copies.reset()
+        elif what == "step":
+            step = self.copies.step(self.arrays["actions"])
+            for name, array in step._asdict().items():
+                self.arrays[name][...] = array
+        elif what == "load_state":
+            said = self._load(data)
+        self.arrays["present"][...] = self.copies.present
+        self.arrays["episode_step"][...] = self.copies.episode_step
+        return {"warnings": said}, b""
+
+    def _load(self, data: bytes) -> list[str]:
+        """Continue from a saved state; what the user should be warned of."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.copies.load_state(load(data))
+        return [str(warning.message) for warning in caught]
+
+
+def described(spec: EnvSpec) -> dict[str, Any]:
+    """A spec as JSON values."""
+    fields = dataclasses.asdict(spec)
+    found: dict[str, Any] = json.loads(json.dumps(fields, default=lambda array: array.tolist()))
+    return found
+
+
+def step_arrays(memory: SharedMemory, spec: EnvSpec, copies: int) -> dict[str, NDArray]:
+    """The arrays of a step of all copies, by name, in shared memory of `step_bytes`."""
+    arrays, offset = {}, 0
+    for name, (dtype, shape) in _layout(spec, copies).items():
+        arrays[name] = memory.array(dtype, shape, offset)
+        offset += aligned(arrays[name].nbytes)
+    return arrays
+
+
+def step_bytes(spec: EnvSpec, copies: int) -> int:
+    """Shared memory that the arrays of a step take."""
+    layout = _layout(spec, copies).values()
+    return sum(aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for dtype, shape in layout)
+
+
+def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    """Data type and shape of the arrays: actions in; a step, who is present and the step of the episode out."""
+    each = (copies, spec.agents)
+    kinds: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
+        "observation": (np.float32, (*each, spec.observation_size)),
+        "reward": (np.float32, each),
+        "terminated": (np.bool_, each),
+        "truncated": (np.bool_, (copies,)),
+        "alive": (np.bool_, each),
+        "ended": (np.bool_, (copies,)),
+        "final_observation": (np.float32, (*each, spec.observation_size)),
+    }
+    return {
+        **{name: kinds[name] for name in Step._fields},
+        "actions": (np.float32, (*each, spec.action_size)),
+        "present": (np.bool_, each),
+        "episode_step": (np.int64, (copies,)),
+    }
+
+
+def send(stream: IO[bytes], message: dict[str, Any], data: bytes = b"") -> None:
+    """Send a message and the data that belongs to it."""
+    stream.write(json.dumps({**message, "bytes": len(data)}).encode() + b"\n")
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """The next message and its data; None where the other side is gone."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    message: dict[str, Any] = json.loads(line)
+    data = stream.read(message["bytes"])
+    return (message, data) if len(data) == message["bytes"] else None
+
+
+if __name__ == "__main__":
+    reporting(run)

@@ -1,0 +1,236 @@
+"""E copies of a third-party environment, shared out among worker processes; see `worker` for what is said between them.
+
+Every copy has the seeds, and every step the results, that it has in one process (`ParallelCopies`).
+Shape letters: E copies, N agents, O observation, A action, T time.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors.numpy import load, save
+
+from shoal.child import Child, ended, no_process
+from shoal.envs.base import Array, EnvSpec, Step, random_actions
+from shoal.envs.parallel import check_state, checked_actions
+from shoal.envs.worker import described, receive, send, step_arrays, step_bytes
+from shoal.errors import SettingError, UserError, counted
+from shoal.memory import check_fits
+from shoal.seeding import stream
+from shoal.shared_memory import SharedMemory
+
+MOST = 1024
+"""Worker processes."""
+PROCESS_BYTES = 40_000_000
+"""Private memory of a worker with a small environment: Python, numpy and gymnasium."""
+LOOK = 0.5
+"""Seconds between looks whether a worker that does not answer is still there."""
+CLOSING = 5.0
+"""Seconds that environments have to close."""
+FEWER = "use fewer --env-workers"
+
+
+class WorkerCopies:
+    """A `VectorEnv` whose copies are played by worker processes, each its own share of them."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        copies: int,
+        workers: int,
+        seed: int,
+        episode_length: int | None,
+        stagger: bool,
+        options: dict[str, Any],
+    ) -> None:
+        """Start the workers, and wait until each has built its copies of the environment that `spec` describes."""
+        self.spec, self.copies = spec, copies
+        _check_options(options)
+        check_fits(
+            f"Running {counted(workers, 'worker process', 'worker processes')}",
+            workers * PROCESS_BYTES,
+            lambda usable: f"at most {usable // PROCESS_BYTES} fit (--env-workers)",
+        )
+        memory = SharedMemory(step_bytes(spec, copies), remedy="use fewer --copies")
+        self._arrays = step_arrays(memory, spec, copies)
+        self._begun, self._sampler = False, stream(seed, "sampled actions")
+        bounds = [copies * k // workers for k in range(workers + 1)]
+        self._shares = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+        self._workers: list[WorkerProcess] = []
+        self._kill = weakref.finalize(self, _kill, self._workers)
+        """Happens by itself when the copies are no longer used, and at the end of the program."""
+        make = {
+            "name": spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger, "options": options,
+            "total": copies,
+        }  # fmt: skip
+        told = {"spec": described(spec), "memory": {"descriptor": memory.descriptor, "size": memory.size}}
+        with self._in_step():
+            for share in self._shares:
+                own = {"first": share.start, "copies": share.stop - share.start}
+                self._workers.append(WorkerProcess(spec.name, {**told, "make": {**make, **own}}, memory.descriptor))
+            for worker in self._workers:
+                worker.answer()
+
+    @property
+    def episode_step(self) -> NDArray[np.int64]:
+        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
+        return self._arrays["episode_step"].copy()
+
+    def sample_actions(self) -> Array:
+        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
+        return random_actions(self.spec, self.copies, self._sampler)
+
+    def reset(self) -> Array:
+        """Start a new episode in every copy, staggered where that was asked for."""
+        self._ask("reset")
+        self._begun = True
+        return self._arrays["observation"].copy()
+
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices."""
+        self._check_begun()
+        self._arrays["actions"][...] = checked_actions(self.spec, self.copies, actions, self._arrays["present"])
+        self._ask("step")
+        return Step(**{name: self._arrays[name].copy() for name in Step._fields})
+
+    def state(self) -> dict[str, NDArray]:
+        """The episode number of each copy, and the actions played in it so far, as `ParallelCopies` has them."""
+        self._check_begun()
+        parts = [load(data) for _, data in self._ask("state")]
+        longest = max(part["actions"].shape[1] for part in parts)
+        for part in parts:
+            missing = longest - part["actions"].shape[1]
+            part["actions"] = np.pad(part["actions"], [(0, 0), (0, missing), (0, 0), (0, 0)])  # (E, T, N, A)
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "seed"}
+        return {"seed": parts[0]["seed"], **joined}
+
+    def load_state(self, state: dict[str, NDArray]) -> None:
+        """Begin the same episodes again and play the same actions in them."""
+        check_state(self.spec, self.copies, state)
+        parts = [
+            {name: np.ascontiguousarray(array if name == "seed" else array[share]) for name, array in state.items()}
+            for share in self._shares
+        ]
+        answers = self._ask("load_state", [save(part) for part in parts])
+        self._begun = True
+        for sentence in dict.fromkeys(said for message, _ in answers for said in message["warnings"]):
+            warnings.warn(sentence, stacklevel=2)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
+        self._check_begun()
+        ((_, data),) = self._ask("render", workers=self._workers[:1])
+        return load(data)["frame"] if data else None
+
+    def close(self) -> None:
+        """Close every copy and end the workers; those that do not end by themselves are killed."""
+        if not self._kill.alive:
+            return
+        deadline = time.monotonic() + CLOSING
+        with contextlib.suppress(UserError, RuntimeError):  # one that is gone needs no closing
+            for worker in self._workers:
+                worker.ask("close")
+            for worker in self._workers:
+                worker.answer(deadline)
+        self._kill()
+
+    def _ask(
+        self, what: str, data: Sequence[bytes] | None = None, workers: "list[WorkerProcess] | None" = None
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        """The answers of all workers, or of some; they work side by side."""
+        if not self._kill.alive:
+            raise UserError(f"{self.spec.name} is closed; make it anew.")
+        asked = self._workers if workers is None else workers
+        with self._in_step():
+            for k, worker in enumerate(asked):
+                worker.ask(what, data[k] if data else b"")
+            return [worker.answer() for worker in asked]
+
+    @contextlib.contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """End all workers where the block fails or is interrupted: some have gone on, others have not."""
+        try:
+            yield
+        except BaseException:
+            self._kill()
+            raise
+
+    def _check_begun(self) -> None:
+        """Raise unless there is an episode under way."""
+        if not self._begun:
+            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
+
+
+class WorkerProcess(Child):
+    """A worker as its parent sees it."""
+
+    def __init__(self, name: str, told: dict[str, Any], memory: int) -> None:
+        """Start a worker for copies of the environment called `name`."""
+        self._name = name
+        try:
+            read, write = os.pipe()
+        except OSError as error:
+            raise no_process("worker", error, FEWER) from None
+        self._answers = os.fdopen(read, "rb")
+        try:
+            super().__init__("shoal.envs.worker", {**told, "answers": write}, [memory, write], FEWER)
+        finally:
+            os.close(write)  # so that the pipe ends with the worker
+
+    def ask(self, what: str, data: bytes = b"") -> None:
+        """Send a question; nobody waits."""
+        assert self.process.stdin is not None
+        try:
+            send(self.process.stdin, {"do": what}, data)
+        except BrokenPipeError:
+            self._raise_end()
+
+    def answer(self, deadline: float | None = None) -> tuple[dict[str, Any], bytes]:
+        """Wait for the answer to the last question."""
+        while not select.select([self._answers], [], [], LOOK)[0]:  # a process that it started may keep the pipe open
+            if self.process.poll() is not None:
+                self._raise_end()
+            if deadline is not None and time.monotonic() > deadline:
+                raise UserError(f"A worker process of {self._name} does not answer.")
+        return receive(self._answers) or self._raise_end()
+
+    def kill(self) -> None:
+        """End it at once, stopped or not, and let go of what it had."""
+        super().kill()
+        self._answers.close()
+
+    def _raise_end(self) -> Any:
+        """Raise the fault that the worker ended with, or a sentence on how it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(CLOSING)
+        self.raise_fault()
+        code = self.process.poll()
+        how = "has closed its pipe" if code is None else ended(code)
+        fewer = f"{FEWER}, or " if code == -signal.SIGKILL else ""
+        raise UserError(f"A worker process of {self._name} {how}; {fewer}resume the run from its last checkpoint.")
+
+
+def _kill(workers: list[WorkerProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that would not reach another process as they are."""
+    try:
+        same = json.loads(json.dumps(options)) == options
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise SettingError("options", "must be JSON values, with lists and no tuples, to be sent to worker processes.")

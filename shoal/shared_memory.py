@@ -1,0 +1,72 @@
+"""Memory that processes share: anonymous, passed on by its descriptor, gone with the last process that has it open."""
+
+import mmap
+import os
+import tempfile
+import weakref
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from shoal.errors import UserError
+from shoal.memory import check_fits
+
+LINE = 64
+"""Bytes of a cache line: counters that different processes write are kept that far apart."""
+
+
+def aligned(size: int) -> int:
+    """The size rounded up to whole cache lines."""
+    return -(-size // LINE) * LINE
+
+
+class SharedMemory:
+    """A block of bytes. It has no name, so a process that is killed leaves nothing behind."""
+
+    def __init__(
+        self, size: int, descriptor: int | None = None, remedy: str = "use fewer --actors or --copies"
+    ) -> None:
+        """A new block, or the one that a parent process passed on as `descriptor`.
+
+        `remedy` says what would need less memory.
+        """
+        self.size = size
+        self.descriptor = _new(size, remedy) if descriptor is None else descriptor
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+        """Let go of the descriptor; views stay valid. Happens by itself when the block is no longer used."""
+        populated = getattr(mmap, "MAP_POPULATE", 0)  # Linux: no page is missing in the middle of the run
+        try:
+            self._map = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | populated)
+        except OSError as error:
+            raise no_memory(size, error, remedy) from None
+
+    def array(self, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray:
+        """A view of a part of the block."""
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(self._map, dtype, count, offset).reshape(shape)
+
+
+def _new(size: int, remedy: str) -> int:
+    """The descriptor of fresh, zeroed memory whose pages are reserved: no later write can fail."""
+    check_fits("Memory shared between processes", size, lambda usable: remedy)
+    try:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("shoal")
+        else:  # macOS: a file that nobody else can open
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+    except OSError as error:
+        raise no_memory(size, error, remedy) from None
+    try:
+        os.ftruncate(descriptor, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        os.close(descriptor)
+        raise no_memory(size, error, remedy) from None
+    return descriptor
+
+
+def no_memory(size: int, error: OSError, remedy: str) -> UserError:
+    """The error where the system refuses a block."""
+    return UserError(f"Cannot allocate {size:,} bytes of shared memory ({error.strerror}); {remedy}.")

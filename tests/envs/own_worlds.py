@@ -1,0 +1,136 @@
+"""A user's own environments in a module that other processes can import: good ones, and some that are wrong."""
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shoal.envs.parallel import episode_seed
+
+
+class Corridor(gymnasium.Env):
+    """Walk to the right end of a corridor; sees a Dict, may be slow."""
+
+    def __init__(self, length=6, seconds=0.0, render_mode=None):
+        self.length, self.seconds, self.render_mode = length, seconds, render_mode
+        self.observation_space = spaces.Dict(
+            place=spaces.Discrete(length), wind=spaces.Box(-9, 9, (2,)), walls=spaces.MultiBinary(2)
+        )
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.time = int(self.np_random.integers(self.length - 1)), 0
+        return self.seen(), {}
+
+    def seen(self):
+        walls = np.int8([self.place == 0, self.place == self.length - 1])
+        return {"place": self.place, "wind": self.np_random.normal(size=2).astype(np.float32), "walls": walls}
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        self.time += 1
+        self.place = min(max(self.place + int(action) - 1, 0), self.length - 1)
+        return self.seen(), float(self.place - self.time), self.place == self.length - 1, self.time == 20, {}
+
+    def render(self):
+        return np.full((2, self.length, 3), self.place, np.uint8)
+
+
+class Nested:
+    class Inner(Corridor):
+        pass
+
+
+def make_corridor(length=4):
+    return Corridor(length)
+
+
+def make_team():
+    from relay import STAY, Relay
+
+    return Relay(STAY)
+
+
+class Registered(Corridor):
+    """Registered under its own name with a longer corridor: the ID wins."""
+
+
+gymnasium.register("Registered-v0", Registered, kwargs={"length": 9}, max_episode_steps=7)
+
+
+class Fatal(Corridor):
+    """Fails at the third step of its `only`-th copy, by an episode that is told from the others by its seed."""
+
+    def __init__(self, how="kill", only=0, **keywords):
+        super().__init__(99, **keywords)
+        self.how, self.fatal_seed = how, episode_seed(0, only, 0)
+
+    def reset(self, seed=None, options=None):
+        self.fatal = seed == self.fatal_seed
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if not (self.fatal and self.time == 2):
+            return super().step(action)
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "nan":
+            return {**self.seen(), "wind": [np.nan, 0]}, 0.0, False, False, {}
+        raise RuntimeError("a wheel came off")
+
+
+class Unseeded(Corridor):
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=None)
+
+
+class NoSpaces(gymnasium.Env):
+    pass
+
+
+class OldSpaces(Corridor):
+    def __init__(self):
+        self.observation_space, self.action_space = spaces.Discrete(2), "left or right"
+
+
+class OldReset(Corridor):
+    def reset(self, seed=None, options=None):
+        return super().reset(seed)[0]
+
+
+class OldStep(Corridor):
+    def step(self, action):
+        return super().step(action)[:4]
+
+
+class Refuses:
+    possible_agents = ("a",)
+
+    def __init__(self):
+        raise ValueError("no licence")
+
+
+class Exits(Corridor):
+    def __init__(self):
+        raise SystemExit(3)
+
+
+class NoEnvironment:
+    pass
+
+
+class Unlike(Corridor):
+    """Every one that a process makes has a longer corridor."""
+
+    made = 3
+
+    def __init__(self):
+        Unlike.made += os.getpid() % 1000
+        super().__init__(Unlike.made)
+
+
+NOT_CALLABLE = 7
