@@ -26,7 +26,8 @@ def evaluate(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class EvaluateCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-        """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG), or a file of `shoal export` (needs no torch)."""
+        """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC), or a file of `shoal export` (needs no
+        torch)."""
         env: str = ""
         """World to play in; empty: the policy's own. A zip needs one, e.g. CartPole-v1."""
         agents: int | None = None

@@ -27,7 +27,7 @@ def export(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class ExportCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
         precision: Literal["float32", "float16", "int8", "static-int8", "packed"] = "float32"
         """float16: weights only; int8: activations scaled per state; static-int8: scales calibrated on the policy's
         states; packed: weights of few bits, for storage."""

@@ -117,8 +117,8 @@ class BaselinesPolicy(TorchPolicy):
 
     @property
     def _draws_actions(self) -> bool:
-        """A2C and PPO; DQN and DDPG are deterministic."""
-        if self.model.algorithm in ("dqn", "ddpg"):
+        """A2C and PPO; SAC's deviations are not read, the others are deterministic."""
+        if self.model.algorithm not in ("a2c", "ppo"):
             return False
         return self.model.discrete or self.model.log_std is not None
 

@@ -20,17 +20,16 @@ from torch import Tensor
 
 from shoal.errors import UserError
 
-Algorithm = Literal["a2c", "ppo", "dqn", "ddpg"]
-READ = "A2C, PPO, DQN and DDPG can be read"
+Algorithm = Literal["a2c", "ppo", "dqn", "ddpg", "td3", "sac"]
+READ = "A2C, PPO, DQN, DDPG, TD3 and SAC can be read"
 SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
 MOST_PACKED = 100
 """Largest compression ratio of a genuine model's parts; weights hardly compress at all."""
 MOST_SHOWN = 16
 """Largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
-    "actor.latent_pi": "SAC",
-    "critic.qf1": "TD3",
     "quantile_net": "QR-DQN",
+    "top_quantiles_to_drop_per_net": "TQC",
     "lstm_actor": "RecurrentPPO",
     "cg_max_steps": "TRPO",
 }
@@ -108,8 +107,10 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
         return "ppo" if "clip_range" in data else "a2c"
     if any(name.startswith("q_net.q_net.") for name in tensors):
         return "dqn"
-    if any(name.startswith("actor.mu.") for name in tensors):
-        return "ddpg"
+    if any(name.startswith(("actor.log_std.", "actor.latent_pi.")) or name == "actor.log_std" for name in tensors):
+        return "sac"
+    if any(name.startswith("actor.mu.") for name in tensors):  # DDPG is TD3 with one critic
+        return "td3" if any(name.startswith("critic.qf1.") for name in tensors) else "ddpg"
     raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
 
 
