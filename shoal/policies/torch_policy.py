@@ -92,6 +92,10 @@ class TorchPolicy(TrainedPolicy):
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """(B, N, O) states that it visited, and their source."""
 
+    def notice(self, states: Array, return_mean: float | None = None) -> None:
+        """Told of states (B, N, O) that it visited in full precision and of its mean return, to warn if they differ
+        from those of its training."""
+
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
         env = self.make_env(VISITED_COPIES, seed)

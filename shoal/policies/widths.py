@@ -189,6 +189,7 @@ def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = N
     seen = Thinned(STATES)
     full = _played(policy, policy.network, wanted, tell, "float32", seen)
     states = seen.array()
+    policy.notice(states, full[0])
     head = policy.outputs(states, policy.network)
     rows = [_row(policy, "float32", 32, "none", full, full[0], head, head, model_bytes(policy.network, Plan()))]
     failed = []

@@ -1,17 +1,20 @@
 """The parts of a Stable-Baselines3 zip that can be read without running code: its tensors and its JSON.
 
 policy.pth is a pickle, too: torch's weights-only loader reads tensors and plain containers from it and refuses
-everything else. The pickles inside the JSON are not read.
+everything else. The pickles inside the JSON are not loaded.
 """
 
+import base64
 import io
 import json
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -134,6 +137,36 @@ def plain(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The plain fields of a JSON entry, ignoring a pickle beside them."""
     part = data.get(key)
     return part if isinstance(part, dict) else {}
+
+
+def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
+    """Returns of the last training episodes, from `ep_info_buffer`; empty if there are none to be read.
+
+    The buffer is a pickle of dictionaries {"r": return, …}. Its instructions are read, not followed: a number right
+    after the key "r", or after the memory cell that holds it, is a return.
+    """
+    found, keys, cells = [], set[int](), 0
+    after_key = text = False
+    try:
+        stored = base64.b64decode(plain(data, "ep_info_buffer")[":serialized:"])
+        for operation, value, _ in pickletools.genops(stored):
+            if operation.name == "MEMOIZE":
+                if text:
+                    keys.add(cells)
+                cells += 1
+                continue  # the key is still the last value
+            if after_key and operation.name == "BINFLOAT" and isfinite(value):
+                found.append(float(value))
+            text = "UNICODE" in operation.name and value == "r"
+            after_key = text or ("GET" in operation.name and value in keys)
+    except (KeyError, TypeError, ValueError):  # none there, or of another version of Python
+        return ()
+    return tuple(found)
+
+
+def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool:
+    """Whether the zip says that it was trained with VecNormalize: A2C and PPO keep original observations only then."""
+    return algorithm in ("a2c", "ppo") and data.get("_last_original_obs") is not None
 
 
 def class_name(value: Any) -> str:

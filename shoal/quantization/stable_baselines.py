@@ -24,7 +24,16 @@ from shoal.errors import UserError, counted
 from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Layer, Linear
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.quantization.affine import check_finite
-from shoal.quantization.baselines_zip import Algorithm, algorithm_of, check_spaces, class_name, plain, read_parts
+from shoal.quantization.baselines_zip import (
+    Algorithm,
+    algorithm_of,
+    check_spaces,
+    class_name,
+    logged_returns,
+    plain,
+    read_parts,
+    saw_normalised,
+)
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
 from shoal.quantization.torch_engine import MODULES
@@ -69,8 +78,10 @@ class Model:
     trained_bits: int | None = None
     """Bits that QatCallback trained it with."""
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
-    notes: tuple[str, ...] = ()
-    """Warnings for the user."""
+    saw_normalised: bool = False
+    """The zip says that its training used VecNormalize."""
+    logged_returns: tuple[float, ...] = ()
+    """Of the last training episodes, as far as the zip has them."""
     seen: tuple[int, ...] | None = None
     """(I,) or (C, height, width), if the model's own code defines it; None: from its first layer."""
 
@@ -135,10 +146,8 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
         model = _built(path, algorithm, data, tensors)
     check_weights(model.network)
     model.check_deviations()
-    notes: tuple[str, ...] = ()
-    if normaliser is None and (beside := path.parent / "vecnormalize.pkl").exists():
-        notes = (f"'{beside}' lies beside the zip, but is not used unless --normaliser names it.",)
-    model = replace(model, normaliser=normaliser, notes=notes, **_trained_quantized(path, data))
+    trained = {"saw_normalised": saw_normalised(data, algorithm), "logged_returns": logged_returns(data)}
+    model = replace(model, normaliser=normaliser, **trained, **_trained_quantized(path, data))
     model.check_normaliser()
     return model
 

@@ -17,7 +17,7 @@ from shoal.errors import UserError
 from shoal.quantization.layers import find_layers
 from shoal.quantization.normaliser import convert, read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy
-from tests.quantization.zips import NETS, Pictures, Trap, changed, make, playing, saved
+from tests.quantization.zips import Pictures, Trap, changed, make, playing, saved
 
 ENVS = {
     "a2c": "CartPole-v1",
