@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,8 @@ from typing import Any, TextIO
 from shoal.errors import UserError, printable
 from shoal.results import Result, Table
 
+WIDTH = 120
+"""Columns of a table that is not printed on a terminal."""
 _out: TextIO | None = sys.stdout  # where results go
 
 
@@ -125,17 +128,32 @@ def print_table(table: Table) -> None:
 
     narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
     grid = Grid(title=Text(printable(table.title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
-    for number, column in enumerate(table.columns):
-        words = all(isinstance(row[number], str) for row in table.rows)
-        grid.add_column(Text(column.heading), justify="left" if words else "right", overflow="fold")
-    for row in table.rows:
-        texts = (column.text(value) for column, value in zip(table.columns, row, strict=True))
-        grid.add_row(*(Text(printable(text)) for text in texts))  # no markup: names may have brackets
     text = io.StringIO()
     on_terminal = _out is not None and _out.isatty()
-    width = None if on_terminal else 160
-    Console(file=text, width=width, force_terminal=on_terminal).print(grid)
+    console = Console(file=text, width=None if on_terminal else WIDTH, force_terminal=on_terminal)
+    values = [[row[number] for row in table.rows] for number in range(len(table.columns))]
+    columns = [
+        [printable(text) for text in column.texts(own)] for column, own in zip(table.columns, values, strict=True)
+    ]
+    for heading, own in zip(_headings(table, columns, console.width), values, strict=True):
+        words = all(isinstance(value, str) for value in own)
+        grid.add_column(Text(heading), justify="left" if words else "right", overflow="fold")
+    for texts in zip(*columns, strict=True):
+        grid.add_row(*(Text(text) for text in texts))  # no markup: names may have brackets
+    console.print(grid)
     put(text.getvalue().rstrip("\n"))
+
+
+def _headings(table: Table, columns: list[list[str]], room: int) -> list[str]:
+    """The columns' headings; on several lines where the table would be too wide for its console."""
+    headings = [column.heading for column in table.columns]
+    widest = [max(map(len, texts), default=0) for texts in columns]
+    if sum(map(max, zip(map(len, headings), widest, strict=True))) + 3 * len(headings) + 1 <= room:
+        return headings
+    return [
+        textwrap.fill(heading, max(width, *map(len, heading.split(" "))), break_long_words=False)
+        for heading, width in zip(headings, widest, strict=True)
+    ]
 
 
 def print_result(result: Result) -> None:

@@ -30,6 +30,8 @@ from shoal.inference.ports import ACTION, NOISE, OBSERVATION, Ports
 
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
+MEASURED_ROOM = 192
+"""Characters that the results of a check take in the metadata."""
 
 
 class Graph:
@@ -91,9 +93,21 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
     return model
 
 
-def set_facts(model: onnx.ModelProto, policy: Policy, form: Form, facts: Mapping[str, Any]) -> None:
-    """Write the policy's metadata and these facts into the model."""
-    helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(facts))})
+def set_facts(
+    model: onnx.ModelProto,
+    policy: Policy,
+    form: Form,
+    facts: Mapping[str, Any],
+    measured: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the policy's metadata and these facts into the model.
+
+    What was `measured` takes the same room whatever its values, filled up with blanks, so that a file's size can be
+    predicted without its check.
+    """
+    known = describe(policy, form) | dict(facts)
+    text = json.dumps(known | dict(measured or {})).ljust(len(json.dumps(known)) + MEASURED_ROOM)
+    helper.set_model_props(model, {"shoal": text})
 
 
 def describe(policy: Policy, form: Form) -> dict[str, Any]:

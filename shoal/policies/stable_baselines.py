@@ -59,7 +59,7 @@ class BaselinesPolicy(TorchPolicy):
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
         self.image: tuple[int, int, int] | None = None
         self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
-        self.overhead = 0 if model.normaliser is None else 4 * 2 * model.normaliser.mean.size
+        self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
         self.samples = (False, True) if self._draws_actions else (False,)
         world = self.make_env()  # checked before anything is played
         self.spec = world.spec

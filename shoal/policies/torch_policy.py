@@ -62,6 +62,11 @@ class TorchPolicy(TrainedPolicy):
         return self.config.env
 
     @property
+    def played_network(self) -> nn.Module:
+        """The network without outputs that its most likely actions do not need."""
+        return self.network
+
+    @property
     def linear_only(self) -> bool:
         """Whether all layers are linear."""
         return not any(isinstance(part, nn.Conv2d) for part in self.network.modules())

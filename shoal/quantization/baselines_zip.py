@@ -155,8 +155,8 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
                     keys.add(cells)
                 cells += 1
                 continue  # the key is still the last value
-            if after_key and operation.name == "BINFLOAT" and isfinite(value):
-                found.append(float(value))
+            if after_key and operation.name == "BINFLOAT" and isinstance(value, float) and isfinite(value):
+                found.append(value)
             text = "UNICODE" in operation.name and value == "r"
             after_key = text or ("GET" in operation.name and value in keys)
     except (KeyError, TypeError, ValueError):  # none there, or of another version of Python

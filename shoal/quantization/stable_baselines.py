@@ -146,8 +146,8 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
         model = _built(path, algorithm, data, tensors)
     check_weights(model.network)
     model.check_deviations()
-    trained = {"saw_normalised": saw_normalised(data, algorithm), "logged_returns": logged_returns(data)}
-    model = replace(model, normaliser=normaliser, **trained, **_trained_quantized(path, data))
+    model = replace(model, normaliser=normaliser, **_trained_quantized(path, data))
+    model = replace(model, saw_normalised=saw_normalised(data, algorithm), logged_returns=logged_returns(data))
     model.check_normaliser()
     return model
 
