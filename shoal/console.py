@@ -203,11 +203,11 @@ def print_result(result: Result) -> None:
         put("\n".join(result.findings))
 
 
-def output_file(option: str, name: str, suffix: str) -> Path:
+def output_file(option: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
     path = Path(name)
-    if path.suffix.lower() != suffix:
-        raise UserError(f"{option} is '{name}', but must end in {suffix}.")
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"{option} is '{name}', but must end in {' or '.join(suffixes)}.")
     try:
         folder, beside = path.is_dir(), path.parent.is_dir()
     except OSError as error:  # a name that is too long

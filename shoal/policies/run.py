@@ -59,6 +59,11 @@ class RunPolicy(TorchPolicy):
         self._noise = team.random_state()
 
     @property
+    def algorithm(self) -> str:
+        """The run's."""
+        return self.config.algorithm
+
+    @property
     def played_network(self) -> nn.Module:
         """The actors; of Gaussian ones only the means."""
         if self.team.rollout_actors.kind != "gaussian":

@@ -69,6 +69,11 @@ class BaselinesPolicy(TorchPolicy):
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
 
+    @property
+    def algorithm(self) -> str:
+        """The model's."""
+        return self.model.algorithm
+
     def evaluate(self, *args: Any, **options: Any) -> Evaluation:
         """Play whole episodes in its environment: see `TrainedPolicy.evaluate`."""
         found = super().evaluate(*args, **options)

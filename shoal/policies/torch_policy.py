@@ -62,6 +62,11 @@ class TorchPolicy(TrainedPolicy):
         return self.config.env
 
     @property
+    @abstractmethod
+    def algorithm(self) -> str:
+        """The algorithm that it was trained with, such as ppo."""
+
+    @property
     def played_network(self) -> nn.Module:
         """The network without outputs that its most likely actions do not need."""
         return self.network

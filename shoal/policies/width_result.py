@@ -10,7 +10,8 @@ from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 def width_result(found: WidthTable, style: str) -> Result:
     """The rows as a table and two figures; `style` is that of the quantizers."""
     played = counted(found.episodes, "episode")
-    over_bits = f"Return over bits, {found.env}: means of {played} with 95 % intervals"
+    whose = f"{found.algorithm.upper()} in {found.env}" if found.algorithm else found.env
+    over_bits = f"Return over bits, {whose}: means of {played} with 95 % intervals"
     return Result(
         "quantize",
         f"{found.subject} in {found.env}",
@@ -18,7 +19,9 @@ def width_result(found: WidthTable, style: str) -> Result:
         _larger_files(found.rows),
         figures=[
             Figure("quantize", over_bits, [return_panel(found.rows)]),
-            Figure("weights", "Weight histograms of the layers", [weights_panel(layer) for layer in found.layers]),
+            Figure(
+                "weights", f"Weight histograms of the layers, {whose}", [weights_panel(layer) for layer in found.layers]
+            ),
         ],
         data=found.to_dict() | {"style": style},
     )

@@ -126,6 +126,8 @@ class WidthTable:
     layers: list[WeightHistogram]
     failed: list[str]
     """Why rows are missing, one sentence each."""
+    algorithm: str = ""
+    """That it was trained with."""
     interrupted: bool = False
     """Ctrl-C ended the table early."""
 
@@ -216,6 +218,7 @@ def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = N
         rows,
         weight_histograms(policy.network, policy.layer_names),
         failed,
+        policy.algorithm,
         interrupted=bool(failed),
     )
 

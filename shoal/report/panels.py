@@ -3,7 +3,7 @@
 import io
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
 WIDEST_TICKS = 40
 """Characters that fit side by side under a panel."""
@@ -24,6 +25,8 @@ LEAST_SHARE = 7.0
 PAPERS = "papers"
 ROW_INCHES = 0.2
 """Height of a row of a map."""
+HANDLE_INCHES, LETTER_INCHES = 0.6, 0.07
+"""Width of a label of the legend: of its handle with the gap around it, and of a letter."""
 LEAST_COLOURED = 1e-6
 """Smallest share of a map with a colour of its own."""
 
@@ -211,12 +214,18 @@ def _finish(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
         axes.set_xlim(-0.5, len(panel.ticks) - 0.5)
         if sum(map(len, panel.ticks)) > WIDEST_TICKS:
-            axes.tick_params("x", rotation=25)
+            axes.set_xticks(
+                range(len(panel.ticks)), panel.ticks, rotation=25, ha="right", va="top", rotation_mode="anchor"
+            )
     else:
+        if _counts(panel, "at"):
+            axes.xaxis.set_major_locator(_whole())
         axes.xaxis.set_major_formatter("{x:,.5g}")
         axes.margins(x=0.05, y=0.08)
     if panel.log:
         axes.set_yscale("log")
+    elif _counts(panel, "values"):
+        axes.yaxis.set_major_locator(_whole())
     axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
     axes.set_xlabel(panel.x, fontsize=9, color=FAINT_INK)
     axes.set_ylabel(panel.y, fontsize=9, color=FAINT_INK)
@@ -227,6 +236,19 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     axes.tick_params(labelsize=8)
 
 
+def _counts(panel: Panel, what: Literal["at", "values"]) -> bool:
+    """Whether all positions, or all values, of a panel are whole numbers, so that there is nothing between them."""
+    numbers = [number for series in panel.series if series.kind != "steps" for number in getattr(series, what)]
+    return bool(numbers) and all(number is None or float(number).is_integer() for number in numbers)
+
+
+def _whole() -> "MaxNLocator":
+    """Ticks at whole numbers, if need be a single one."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
+
+
 def _legend(canvas: "Canvas", order: list[str]) -> None:
     """One legend below all panels; none if there is nothing to distinguish."""
     found: dict[str, Artist] = {}
@@ -235,7 +257,8 @@ def _legend(canvas: "Canvas", order: list[str]) -> None:
             found.setdefault(label, handle)
     labels = [*(label for label in order if label in found), *(label for label in found if label not in order)]
     if len(labels) > 1:
-        handles, columns = [found[label] for label in labels], min(5, len(labels))
+        room = canvas.get_figwidth() / (HANDLE_INCHES + LETTER_INCHES * max(map(len, labels)))
+        handles, columns = [found[label] for label in labels], max(1, min(5, len(labels), int(room)))
         canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
