@@ -25,6 +25,8 @@ LEAST_SHARE = 7.0
 PAPERS = "papers"
 ROW_INCHES = 0.2
 """Height of a row of a map."""
+NEAR = 0.02
+"""Share of the x axis within which labels of spans would overlap."""
 HANDLE_INCHES, LETTER_INCHES = 0.6, 0.07
 """Width of a label of the legend: of its handle with the gap around it, and of a letter."""
 LEAST_COLOURED = 1e-6
@@ -199,12 +201,19 @@ def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: 
 
 
 def _draw_spans(axes: "Axes", series: Series) -> None:
-    """Thin vertical lines, with labels alternately above and below so that neighbours do not overlap."""
+    """Thin vertical lines, with labels alternately above and below so that neighbours do not overlap.
+
+    Of two nearly at the same place, the upper one has its label above: else it would lie on the other one's marks.
+    """
     from matplotlib.patheffects import withStroke
 
-    for number, (x, low, high) in enumerate(zip(series.at, _gaps(series.low), _gaps(series.values), strict=True)):
+    lows, highs = _gaps(series.low), _gaps(series.values)
+    near = NEAR * (max(series.at) - min(series.at)) if series.at else 0.0
+    for number, (x, low, high) in enumerate(zip(series.at, lows, highs, strict=True)):
         axes.plot([x, x], [low, high], color=FAINT_INK, linewidth=0.8, zorder=1)
-        end, offset = (low, (0, -14)) if number % 2 else (high, (0, 7))
+        others = [y for other, y in zip(series.at, highs, strict=True) if abs(other - x) <= near and y != high]
+        below = any(y > high for y in others) if others else bool(number % 2)
+        end, offset = (low, (0, -14)) if below else (high, (0, 7))
         text = axes.annotate(series.texts[number], (x, end), offset, textcoords="offset points", ha="center", color=INK)
         text.set(fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])  # over other marks
 

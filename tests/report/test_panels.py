@@ -68,6 +68,14 @@ def test_counts_have_ticks_at_whole_numbers(canvas, tmp_path, numbers, whole):
         assert seen and all(tick == round(tick) for tick in seen) == whole
 
 
+def test_labels_of_close_marks_are_on_the_outside(canvas, tmp_path):
+    heights = [2.0, 1.0, 3.0, 4.0, 1.0, 5.0]
+    spans = Series("", heights, "spans", [10, 20, 90, 90.5, 60, 30], low=heights, texts=list("abcdef"))
+    draw_figure(Figure("x", "", [Panel("", "", [spans])]), tmp_path / "x.png")
+    above = {text.get_text(): text.xyann[1] > 0 for text in canvas().axes[0].texts}
+    assert above == {"a": True, "b": False, "c": False, "d": True, "e": True, "f": False}
+
+
 def test_stacks_have_the_numbers_of_their_larger_parts(canvas, tmp_path):
     stack = [Series("a", [95.0, 40.0], "stack"), Series("b", [5.0, 60.0], "stack")]
     draw_figure(Figure("x", "", [Panel("", "%", stack, ticks=TICKS, above=["A", "B"])]), tmp_path / "x.png")
