@@ -20,6 +20,7 @@ def evaluate(argv: list[str]) -> int:
     shoal evaluate runs/hunt --episodes 1000 --json
     shoal evaluate policy.onnx --threads 2
     shoal evaluate ppo.zip --env CartPole-v1
+    shoal evaluate sac.zip --env Pendulum-v1 --normaliser vecnormalize.npz
     """
     import tyro
 

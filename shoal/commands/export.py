@@ -22,6 +22,7 @@ def export(argv: list[str]) -> int:
     shoal export runs/hunt --precision packed --bits 4 --out hunt.onnx --each
     shoal export dqn.zip --env CartPole-v1 --precision packed --bits 4 --rounding output-error
     shoal export ppo.zip --env CartPole-v1 --precision static-int8 --json
+    shoal export sac.zip --env Pendulum-v1 --normaliser vecnormalize.npz --precision int8
     """
     import tyro
 
