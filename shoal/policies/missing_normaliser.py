@@ -17,9 +17,10 @@ from shoal.quantization.stable_baselines import Model
 
 LARGEST_MEDIAN = 10.0
 """Median size of the first layer's pre-activations; in a trained network it is about 1, and tanh saturates at 5."""
-LEAST_EPISODES = 5
-DEVIATIONS, SHARE = 3.0, 0.25
-"""How far below the training's mean a return must be: so many standard deviations, plus this share of the mean."""
+LEAST_EPISODES, MOST_EPISODES = 5, 20
+"""Training episodes that a return is compared with: the last ones, because those before may still have been learning."""
+DEVIATIONS, SHARE = 2.0, 0.25
+"""How far below their mean a return must be: so many standard deviations, plus this share of the mean."""
 GIVE = "if it was trained with VecNormalize, pass its file with --normaliser FILE."
 
 
@@ -56,7 +57,7 @@ class MissingNormaliser:
 
     def check_return(self, mean: float) -> None:
         """Compare a mean return with those of the last training episodes."""
-        logged = np.array(self.model.logged_returns)
+        logged = np.array(self.model.logged_returns[-MOST_EPISODES:])
         if len(logged) < LEAST_EPISODES:
             return
         before = float(logged.mean())

@@ -88,9 +88,10 @@ def test_a_return_far_below_the_logged_one(tmp_path, plain):
     assert not warnings_of(low, evaluated=True)
     few = changed(plain, tmp_path / "few.zip", data=logging(-150.0, -160.0))
     assert not warnings_of(few, evaluated=True)
-    high = changed(plain, tmp_path / "high.zip", data=logging(*[-150.0 - k for k in range(8)]))
+    learning = [-2000.0] * 60  # episodes before the last ones do not count
+    high = changed(plain, tmp_path / "high.zip", data=logging(*learning, *[-150.0 - k for k in range(20)]))
     (sentence,) = warnings_of(high, evaluated=True, states=True)
-    assert "but -153.5 at the end of its training" in sentence and "--normaliser FILE" in sentence
+    assert "but -159.5 at the end of its training" in sentence and "--normaliser FILE" in sentence
 
 
 def test_logged_returns_are_read_without_loading_the_pickle(tmp_path):
