@@ -18,7 +18,7 @@ from shoal.quantization.stable_baselines import Model
 LARGEST_MEDIAN = 10.0
 """Median size of the first layer's pre-activations; in a trained network it is about 1, and tanh saturates at 5."""
 LEAST_EPISODES, MOST_EPISODES = 5, 20
-"""Training episodes that a return is compared with: the last ones, because those before may still have been learning."""
+"""Training episodes that a return is compared with: the last ones, since earlier ones may have been learning still."""
 DEVIATIONS, SHARE = 2.0, 0.25
 """How far below their mean a return must be: so many standard deviations, plus this share of the mean."""
 GIVE = "if it was trained with VecNormalize, pass its file with --normaliser FILE."
