@@ -5,17 +5,23 @@ While a command runs, standard output is for results only: third-party output go
 
 import contextlib
 import io
+import itertools
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
 from shoal.results import Result, Table
 
+WIDTH = 120
+"""Columns of a table that is not printed on a terminal."""
 _out: TextIO | None = sys.stdout  # where results go
 
 
@@ -117,25 +123,76 @@ def print_files(run: Path, pictures: list[Path]) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output."""
+    """Print a table on standard output; one that is too wide for it in parts, each with the leading columns."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
-    grid = Grid(title=Text(printable(table.title)), title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
-    for number, column in enumerate(table.columns):
-        words = all(isinstance(row[number], str) for row in table.rows)
-        grid.add_column(Text(column.heading), justify="left" if words else "right", overflow="fold")
-    for row in table.rows:
-        texts = (column.text(value) for column, value in zip(table.columns, row, strict=True))
-        grid.add_row(*(Text(printable(text)) for text in texts))  # no markup: names may have brackets
     text = io.StringIO()
     on_terminal = _out is not None and _out.isatty()
-    width = None if on_terminal else 160
-    Console(file=text, width=width, force_terminal=on_terminal).print(grid)
+    console = Console(file=text, width=None if on_terminal else WIDTH, force_terminal=on_terminal)
+    narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
+    columns = [_Texts.of(table, number) for number in range(len(table.columns))]
+    if _width(columns) > console.width:
+        columns = [column.folded() for column in columns]
+    for part, chosen in enumerate(_parts(columns, console.width)):
+        title = Text(printable(table.title) + (", continued" if part else ""))
+        grid = Grid(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
+        for column in chosen:
+            grid.add_column(Text(column.heading), justify="left" if column.words else "right", overflow="fold")
+        for texts in zip(*(column.texts for column in chosen), strict=True):
+            grid.add_row(*(Text(text) for text in texts))  # no markup: names may have brackets
+        console.print(grid)
     put(text.getvalue().rstrip("\n"))
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A column as it is printed."""
+
+    heading: str
+    texts: list[str]
+    words: bool
+    """It has nothing but words."""
+    names: bool
+    """It tells rows apart: words or whole numbers."""
+
+    @classmethod
+    def of(cls, table: Table, number: int) -> "_Texts":
+        column, values = table.columns[number], [row[number] for row in table.rows]
+        words = all(isinstance(value, str) for value in values)
+        names = all(isinstance(value, str | int) for value in values)
+        return cls(column.heading, [printable(text) for text in column.texts(values)], words, names)
+
+    def folded(self) -> "_Texts":
+        """The heading on as many lines as its words need to be no wider than the cells."""
+        longest = max(map(len, re.split(" |(?<=-)", self.heading)))
+        width = max(longest, *map(len, self.texts), 1)
+        return replace(self, heading=textwrap.fill(self.heading, width, break_long_words=False))
+
+    @property
+    def width(self) -> int:
+        return max(map(len, [*self.heading.split("\n"), *self.texts]))
+
+
+def _width(columns: Sequence[_Texts]) -> int:
+    return sum(column.width + 3 for column in columns) + 1
+
+
+def _parts(columns: list[_Texts], room: int) -> list[list[_Texts]]:
+    """The columns in parts that fit; each starts with the leading columns that tell rows apart."""
+    if _width(columns) <= room:
+        return [columns]
+    names = list(itertools.takewhile(lambda column: column.names, columns))
+    while names and (_width(names) > room // 2 or len(names) == len(columns)):
+        names.pop()
+    parts = [names]
+    for column in columns[len(names) :]:
+        if parts[-1] is not names and _width([*parts[-1], column]) > room:
+            parts.append(names)
+        parts[-1] = [*parts[-1], column]
+    return parts
 
 
 def print_result(result: Result) -> None:
@@ -146,11 +203,11 @@ def print_result(result: Result) -> None:
         put("\n".join(result.findings))
 
 
-def output_file(option: str, name: str, suffix: str) -> Path:
+def output_file(option: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
     path = Path(name)
-    if path.suffix.lower() != suffix:
-        raise UserError(f"{option} is '{name}', but must end in {suffix}.")
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"{option} is '{name}', but must end in {' or '.join(suffixes)}.")
     try:
         folder, beside = path.is_dir(), path.parent.is_dir()
     except OSError as error:  # a name that is too long

@@ -14,9 +14,8 @@ from shoal.classifiers.result import ClassifierResult
 from shoal.errors import UserError, counted
 from shoal.numerics.hardware.area import Area
 from shoal.numerics.hardware.energy import Operation
-from shoal.numerics.hardware.report import MARKS, figure
 from shoal.numerics.mac.unit import parse_mac
-from shoal.numerics.sweep import cost_of
+from shoal.numerics.sweep import cost_of, cost_table
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 
 
@@ -68,7 +67,7 @@ def train_units(units: Sequence[str], config: ClassifierConfig, observer: Observ
 
 
 def training_result(found: Sequence[TrainedUnit], config: ClassifierConfig) -> Result:
-    """Accuracy beside LUTs and energy: a table, and accuracy over LUTs."""
+    """Accuracy, LUTs and energy as tables, and accuracy over LUTs."""
     title = f"{config.model} on {config.data} through MAC units, {counted(config.epochs, 'epoch')}, seed {config.seed}"
     baseline = next((one.result.accuracy for one in found if one.result.scheme == FLOAT32), None)
     units = [one for one in found if one.result.scheme != FLOAT32]
@@ -79,7 +78,8 @@ def training_result(found: Sequence[TrainedUnit], config: ClassifierConfig) -> R
         *(f"{one.result.scheme}: {one.result.diverged}" for one in units if one.result.diverged),
     ]
     data = {"trainings": [one.json() for one in found], "settings": config.settings}
-    return Result("mac sweep", title, [table], notes, _figures(units, baseline, title), data)
+    costs = cost_table({one.result.scheme: (one.system, one.spent) for one in units})
+    return Result("mac sweep", title, [table, costs], notes, _figures(units, baseline, title), data)
 
 
 def _cells(one: TrainedUnit, baseline: float | None) -> dict[Column, Value]:
@@ -93,8 +93,6 @@ def _cells(one: TrainedUnit, baseline: float | None) -> dict[Column, Value]:
         Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
         **{Column(event): None if share is None else share_text(share) for event, share in shares.items()},
         Column("time", "s", ",.1f"): result.seconds,
-        Column("system LUTs"): figure(one.system),
-        Column("pJ/MAC"): None if one.spent is None else f"{one.spent.total:.3g}{MARKS[one.spent.kind]}",
     }
 
 

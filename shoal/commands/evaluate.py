@@ -20,13 +20,15 @@ def evaluate(argv: list[str]) -> int:
     shoal evaluate runs/hunt --episodes 1000 --json
     shoal evaluate policy.onnx --threads 2
     shoal evaluate ppo.zip --env CartPole-v1
+    shoal evaluate sac.zip --env Pendulum-v1 --normaliser vecnormalize.npz
     """
     import tyro
 
     @dataclass(frozen=True)
     class EvaluateCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-        """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG), or a file of `shoal export` (needs no torch)."""
+        """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC), or a file of `shoal export` (needs no
+        torch)."""
         env: str = ""
         """World to play in; empty: the policy's own. A zip needs one, e.g. CartPole-v1."""
         agents: int | None = None

@@ -2,12 +2,13 @@
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoal.arguments import parse
 from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
-from shoal.results import Table
+from shoal.results import Column, Table
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:
@@ -21,13 +22,14 @@ def export(argv: list[str]) -> int:
     shoal export runs/hunt --precision packed --bits 4 --out hunt.onnx --each
     shoal export dqn.zip --env CartPole-v1 --precision packed --bits 4 --rounding output-error
     shoal export ppo.zip --env CartPole-v1 --precision static-int8 --json
+    shoal export sac.zip --env Pendulum-v1 --normaliser vecnormalize.npz --precision int8
     """
     import tyro
 
     @dataclass(frozen=True)
     class ExportCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
         precision: Literal["float32", "float16", "int8", "static-int8", "packed"] = "float32"
         """float16: weights only; int8: activations scaled per state; static-int8: scales calibrated on the policy's
         states; packed: weights of few bits, for storage."""
@@ -111,22 +113,33 @@ def say_int8(linear_only: bool, bits: int | None) -> None:
 
 def print_exports(exported: list["Exported"]) -> None:
     """The files, with the results of their checks."""
-    from shoal.policies.width_result import correction_words
+    from shoal.policies.width_result import correction_words, no_smaller
 
-    rows = [
+    files = [
         {
-            "file": one.path,
+            "file": Path(one.path).name,
             "precision": one.precision,
             "bits": one.bits,
-            "bytes": one.bytes,
-            "of float32": one.bytes / one.float32_bytes,
-            "mean error": one.error,
-            "allowed": one.tolerance,
-            "equal choices": one.agreement,
-            "products in int8": one.int8_share,
             "corrected": correction_words(one.corrected, one.rounding),
+            "weight bytes": one.weight_bytes,
+            "file bytes": one.bytes,
+            Column("of the float32 file", format=".0%"): one.bytes / one.float32_file_bytes,
         }
         for one in exported
     ]
-    title = f"Exported, checked on {exported[0].states} states ({exported[0].states_from})"
-    print_table(Table.of(title, rows))
+    checks = [
+        {
+            "file": Path(one.path).name,
+            "mean error": one.error,
+            "allowed": one.tolerance,
+            Column("equal choices", format=".1%"): one.agreement,
+            Column("products in int8", format=".0%"): one.int8_share,
+        }
+        for one in exported
+    ]
+    print_table(Table.of("Exported", files))
+    print_table(Table.of(f"Checked on {exported[0].states} states ({exported[0].states_from})", checks))
+    largest = max(exported, key=lambda one: one.bytes / one.float32_file_bytes)
+    if largest.precision != "float32" and largest.bytes >= largest.float32_file_bytes:
+        sizes = largest.bytes, largest.weight_bytes, largest.float32_file_bytes
+        put(no_smaller(largest.precision, *sizes))

@@ -21,7 +21,7 @@ def quantize(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class QuantizeCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG)."""
+        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
         env: str = ""
         """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
         bits: str = "32,16,8,6,5,4,3,2"

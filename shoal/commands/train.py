@@ -102,8 +102,11 @@ def print_result(result: "TrainResult") -> None:
 def learning_curve(result: "TrainResult") -> Path:
     """The learning curve of a run."""
     from shoal.report.curve import draw_curve
+    from shoal.training.config import read_config
 
     run = Path(result.run)
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
-    draw_curve(run / "metrics.jsonl", run / "curve.png", title=name, random_return=result.return_random)
+    config = read_config(run)
+    title = f"{config.algorithm.upper()} in {config.env}: {name}"
+    draw_curve(run / "metrics.jsonl", run / "curve.png", title=title, random_return=result.return_random)
     return run / "curve.png"

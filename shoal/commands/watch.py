@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shoal.arguments import parse
-from shoal.console import put, say
+from shoal.console import output_file, put, say
 from shoal.errors import check_range, printable
 
 
@@ -14,6 +14,7 @@ def watch(argv: list[str]) -> int:
 
     shoal watch runs/hunt
     shoal watch runs/hunt --seed 7 --noisy
+    shoal watch runs/hunt --out hunt.gif
     """
     import tyro
 
@@ -25,13 +26,16 @@ def watch(argv: list[str]) -> int:
         """Random seed of the episode."""
         noisy: bool = False
         """Play with exploration noise instead of the most likely actions."""
+        out: str = ""
+        """File to write instead: .png (strip) or .gif (animation); empty: episode.png and episode.gif in the run."""
         trust: bool = False
         """Allow third-party code that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
 
     command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)
+    out = output_file("--out", command.out, ".png", ".gif") if command.out else None
     from shoal.report.watch import draw_run
 
-    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust):
+    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out):
         put(printable(str(path)))
     return 0

@@ -75,6 +75,13 @@ def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]
     return array if name == "weight" else array[:, None]
 
 
+def weight_bytes(policy: Policy, form: Form) -> int:
+    """Bytes of weights, scales, biases and normaliser in this form; a file also has its graph, sums and metadata."""
+    named = [(name, array) for layer in policy.layers for name, array in layer_arrays(layer, form, False).items()]
+    normaliser = 0 if policy.normaliser is None else policy.normaliser.nbytes
+    return normaliser + sum(array.nbytes for name, array in named if name not in ("sums", "zero"))
+
+
 def layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
     """weight (N, I, U), bias, scale and, where int8 is per row, sums (N, U); without N for a convolution."""
     if form.precision == "float32":

@@ -24,12 +24,14 @@ from onnx import TensorProto, helper, numpy_helper
 from shoal.inference.codes import fields
 from shoal.inference.form import Arrays, Form, apart, key, weight_arrays
 from shoal.inference.grid import code_range
-from shoal.inference.layers import LEAK, Activation, Conv2d, Layer, Linear
+from shoal.inference.layers import BOUND, LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
 from shoal.inference.ports import ACTION, NOISE, OBSERVATION, Ports
 
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
+MEASURED_ROOM = 192
+"""Characters that the results of a check take in the metadata."""
 
 
 class Graph:
@@ -91,9 +93,21 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
     return model
 
 
-def set_facts(model: onnx.ModelProto, policy: Policy, form: Form, facts: Mapping[str, Any]) -> None:
-    """Write the policy's metadata and these facts into the model."""
-    helper.set_model_props(model, {"shoal": json.dumps(describe(policy, form) | dict(facts))})
+def set_facts(
+    model: onnx.ModelProto,
+    policy: Policy,
+    form: Form,
+    facts: Mapping[str, Any],
+    measured: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the policy's metadata and these facts into the model.
+
+    What was `measured` takes the same room whatever its values, filled up with blanks, so that a file's size can be
+    predicted without its check.
+    """
+    known = describe(policy, form) | dict(facts)
+    text = json.dumps(known | dict(measured or {})).ljust(len(json.dumps(known)) + MEASURED_ROOM)
+    helper.set_model_props(model, {"shoal": text})
 
 
 def describe(policy: Policy, form: Form) -> dict[str, Any]:
@@ -320,6 +334,16 @@ def _activate(graph: Graph, x: str, activation: Activation) -> str:
         nothing, one = graph.constant(0.0), graph.constant(1.0)
         below = graph("Sub", graph("Exp", graph("Min", x, nothing)), one)
         return str(graph("Add", graph("Max", x, nothing), below))
+    if activation == "clip-2":
+        return str(graph("Clip", x, graph.constant(-BOUND), graph.constant(BOUND)))
+    if activation in ("gelu", "gelu-tanh"):
+        return str(graph("Gelu", x, approximate="tanh" if activation == "gelu-tanh" else "none"))
+    if activation == "silu":  # Sigmoid is less accurate
+        return str(graph("Div", x, graph("Add", graph("Exp", graph("Neg", x)), graph.constant(1.0))))
+    if activation == "mish":  # ONNX Runtime's Mish may differ in the last bit depending on the position in the array
+        exp, two = graph("Exp", graph("Min", x, graph.constant(20.0))), graph.constant(2.0)
+        n = graph("Mul", exp, graph("Add", exp, two))  # tanh(log(1 + exp)) = n / (n + 2)
+        return str(graph("Mul", x, graph("Div", n, graph("Add", n, two))))
     return str(graph({"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[activation], x))
 
 

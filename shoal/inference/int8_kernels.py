@@ -27,7 +27,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from shoal.inference.layers import ACTIVATIONS, LEAK
+from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
+from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK
 
 # numba's cache only notices changes to this file, so the functions below use no constants from other files, except
 # those that are asserted here.
@@ -44,9 +45,11 @@ ROWS = 32
 """Rows that go through a layer together."""
 LN2 = float(np.log(2.0))
 TINY = np.finfo(np.float32).tiny
-RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
+RELU, TANH, ELU, LEAKY, SIGMOID, NONE, MISH, SILU, GELU, GELU_TANH, CLIP_2 = range(11)
 NO_SQUASH, CLIP = range(2)
-assert (ACTIVATIONS, LEAK) == (("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"), 0.01)
+assert (LEAK, BOUND, *ACTIVATIONS) == (
+    0.01, 2.0, "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2",
+)  # fmt: skip
 
 
 @cache
@@ -304,6 +307,21 @@ def activate_row(y, activation):  # type: ignore[no-untyped-def]
     elif activation == SIGMOID:
         for u in range(y.size):
             y[u] = one / (one + np.exp(-y[u]))
+    elif activation == MISH:
+        for u in range(y.size):
+            y[u] = mish(y[u])
+    elif activation == SILU:
+        for u in range(y.size):
+            y[u] = silu(y[u])
+    elif activation == GELU:
+        for u in range(y.size):
+            y[u] = gelu(y[u])
+    elif activation == GELU_TANH:
+        for u in range(y.size):
+            y[u] = gelu_tanh(y[u])
+    elif activation == CLIP_2:
+        for u in range(y.size):
+            y[u] = min(max(y[u], np.float32(-BOUND)), np.float32(BOUND))
 
 
 @njit(error_model="numpy")

@@ -4,8 +4,9 @@ Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
 Shape letters: B batch rows, N agents, I inputs of a layer, U its outputs, C channels.
 """
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,13 @@ from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid, GridKind
 
 Array = NDArray[np.float32]
-Activation = Literal["relu", "tanh", "elu", "leaky-relu", "sigmoid", "none"]
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
-LEAK = 0.01
+Activation = Literal[
+    "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2"
+]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+"""Packed codes and engines store positions in this list: new ones go to its end."""
+LEAK, BOUND = 0.01, 2.0
+"""Slope of leaky-relu below 0; bound of clip-2, which limits the means of Stable-Baselines3's SAC with gSDE."""
 
 Floating = TypeVar("Floating", bound=np.floating[Any])
 
@@ -103,7 +108,22 @@ def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
         return np.where(x > 0, x, x * x.dtype.type(LEAK))
     if activation == "sigmoid":
         return np.asarray(1 / (1 + np.exp(-x)), x.dtype)
-    return x
+    if activation == "clip-2":
+        return np.clip(x, -BOUND, BOUND)
+    return x if activation == "none" else np.asarray(x * _gate(x.astype(np.float64), activation), x.dtype)
+
+
+def _gate(x: NDArray[np.float64], activation: Activation) -> NDArray[np.float64]:
+    """The factor from 0 to 1 that mish, silu and both forms of gelu multiply their input by."""
+    if activation == "mish":
+        return np.tanh(np.logaddexp(0, x))
+    if activation == "gelu":
+        return 0.5 * np.asarray(_erfc(-math.sqrt(0.5) * x), np.float64)
+    z = x if activation == "silu" else 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return 0.5 + 0.5 * np.tanh(0.5 * z)
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)  # numpy has none
 
 
 def run_layer(

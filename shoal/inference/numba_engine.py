@@ -11,15 +11,18 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
+from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
 from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, refuse_grids
-from shoal.inference.layers import ACTIVATIONS, LEAK, Array, Linear
+from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
 # positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
 SQUASHES = ("none", "clip", "tanh")
-RELU, TANH, ELU, LEAKY, SIGMOID, NONE = range(6)
-assert ACTIVATIONS == ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
+RELU, TANH, ELU, LEAKY, SIGMOID, NONE, MISH, SILU, GELU, GELU_TANH, CLIP_2 = range(11)
+assert ACTIVATIONS == (
+    "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2",
+)  # fmt: skip
 
 
 @njit(inline="always")
@@ -39,6 +42,21 @@ def _activate(y, outputs, activation):  # type: ignore[no-untyped-def]
     elif activation == SIGMOID:
         for u in range(outputs):
             y[u] = np.float32(1) / (np.float32(1) + np.exp(-y[u]))
+    elif activation == MISH:
+        for u in range(outputs):
+            y[u] = mish(y[u])
+    elif activation == SILU:
+        for u in range(outputs):
+            y[u] = silu(y[u])
+    elif activation == GELU:
+        for u in range(outputs):
+            y[u] = gelu(y[u])
+    elif activation == GELU_TANH:
+        for u in range(outputs):
+            y[u] = gelu_tanh(y[u])
+    elif activation == CLIP_2:
+        for u in range(outputs):
+            y[u] = min(max(y[u], np.float32(-BOUND)), np.float32(BOUND))
 
 
 @njit(inline="always")

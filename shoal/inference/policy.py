@@ -41,6 +41,11 @@ class Normaliser:
     clip: float = 10.0
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of mean and variance."""
+        return self.mean.nbytes + self.var.nbytes
+
+    @property
     def deviation(self) -> NDArray[np.float64]:
         """(N, O): sqrt(var + epsilon)."""
         return np.asarray(np.sqrt(self.var.astype(np.float64) + self.epsilon))

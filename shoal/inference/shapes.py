@@ -186,8 +186,8 @@ def _axes(axes: Sequence[int], rank: int) -> list[int]:
 
 
 SAME = {
-    "Cast", "Clip", "DequantizeLinear", "Exp", "Identity", "LeakyRelu", "Log", "Neg", "QuantizeLinear", "Relu", "Round",
-    "Sigmoid", "Tanh",
+    "Cast", "Clip", "DequantizeLinear", "Exp", "Gelu", "Identity", "LeakyRelu", "Log", "Neg", "QuantizeLinear", "Relu",
+    "Round", "Sigmoid", "Tanh",
 }  # fmt: skip
 BROADCAST = {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "Div", "Max", "Min", "Mul", "Sub"}
 RULES: dict[str, Rule] = {

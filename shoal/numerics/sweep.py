@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,7 @@ def sweep(
 
 
 def sweep_result(found: Sequence[Line], scale: float) -> Result:
-    """The sweep as a table, what its columns mean, and the error over the area."""
+    """The sweep as two tables, what their columns mean, and the error over the area."""
     notes = [
         f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
         "Errors are relative to the RMS of the float64 product; 'of sums' compares with the operands after the cast.",
@@ -109,8 +109,22 @@ def sweep_result(found: Sequence[Line], scale: float) -> Result:
     if any("," in line.unit.partition("+")[2] for line in found):
         notes.append("Cost depends on formats only; order, rounding and overflow are not included.")
     table = Table.of("Products through MAC units", [_cells(line) for line in found])
+    costs = cost_table({line.unit: (line.system, line.spent) for line in found})
     data = {"rows": [line.json() for line in found]}
-    return Result("mac sweep", "Products through MAC units", [table], notes, _figures(found), data)
+    return Result("mac sweep", "Products through MAC units", [table, costs], notes, _figures(found), data)
+
+
+def cost_table(units: Mapping[str, tuple[Area | None, Operation | None]]) -> Table:
+    """The cost of every unit: LUTs of a system, and energy."""
+    rows: list[dict[Column, Value]] = [
+        {
+            Column("unit"): unit,
+            Column("system LUTs"): figure(system),
+            Column("pJ/MAC"): None if spent is None else f"{spent.total:.3g}{MARKS[spent.kind]}",
+        }
+        for unit, (system, spent) in units.items()
+    ]
+    return Table.of("Cost of the units", rows)
 
 
 def _cells(line: Line) -> dict[Column, Value]:
@@ -124,8 +138,6 @@ def _cells(line: Line) -> dict[Column, Value]:
         Column("overflowed"): share_text(line.overflowed),
         Column("underflowed"): share_text(line.underflowed),
         Column("GMAC/s", format=".3g"): line.gmac_per_second,
-        Column("system LUTs"): figure(line.system),
-        Column("pJ/MAC"): None if line.spent is None else f"{line.spent.total:.3g}{MARKS[line.spent.kind]}",
     }
 
 

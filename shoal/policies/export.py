@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from shoal import __version__
 from shoal.errors import UserError
 from shoal.files import write_whole
-from shoal.inference.correction import Correction, Rounding
+from shoal.inference.correction import NOTHING, Correction, Rounding
 from shoal.inference.form import CODED, ExportPrecision
 from shoal.inference.policy import Policy
 from shoal.policies.trained import Array
-from shoal.quantization.export import Exported, checked, each_agent, raw_states
+from shoal.quantization.export import Exported, checked, each_agent, file_bytes, make_form, raw_states
 
 if TYPE_CHECKING:
     from shoal.policies.torch_policy import StatesFrom, TorchPolicy
@@ -88,9 +88,21 @@ def make_jobs(
     ]
 
 
+def predicted_bytes(trained: "TorchPolicy", wanted: Wanted) -> int:
+    """Bytes of the file that `export` would write; not of static-int8, nor with one file per agent."""
+    policy = trained.portable().check()
+    form = make_form(policy, wanted.precision, wanted.bits)
+    learnt = any(layer.quantized for layer in policy.layers)
+    return file_bytes(policy, form, _facts(trained.name, "played"), NOTHING if learnt else wanted.correction)
+
+
+def _facts(exported_from: str, states_from: "StatesFrom") -> dict[str, str]:
+    return {"shoal_version": __version__, "exported_from": exported_from, "states_from": states_from}
+
+
 def write(jobs: list[Job], wanted: Wanted, exported_from: str, states_from: "StatesFrom") -> list[Exported]:
     """Write all files of an export, once all are checked against PyTorch."""
-    facts = {"shoal_version": __version__, "exported_from": exported_from, "states_from": states_from}
+    facts = _facts(exported_from, states_from)
     how = wanted.bits, wanted.single, wanted.tolerance, facts, wanted.correction
     found = [
         checked(job.policy, job.path, wanted.precision, job.states, job.outputs, *how, job.visited) for job in jobs

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec, VectorEnv
@@ -58,6 +58,21 @@ class RunPolicy(TorchPolicy):
         self.trained_agents = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
         self._noise = team.random_state()
+
+    @property
+    def algorithm(self) -> str:
+        """The run's."""
+        return self.config.algorithm
+
+    @property
+    def played_network(self) -> nn.Module:
+        """The actors; of Gaussian ones only the means."""
+        if self.team.rollout_actors.kind != "gaussian":
+            return self.network
+        actors = _without_quantizer(self.team.rollout_actors)
+        for last in (actors.weights, actors.biases):
+            last[-1] = nn.Parameter(last[-1].detach()[..., : self.action_size])
+        return actors
 
     def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
         """Make copies of its world."""

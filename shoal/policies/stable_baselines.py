@@ -15,13 +15,14 @@ from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
 from shoal.inference.policy import Head, Policy
 from shoal.policies.compare import choices_kl, gaussians_kl
+from shoal.policies.missing_normaliser import MissingNormaliser
 from shoal.policies.states import STATES, meet
 from shoal.policies.torch_policy import StatesFrom, TorchPolicy
 from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array
 from shoal.policies.worlds import world_config
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
-from shoal.training.play import build_env, random_act
+from shoal.training.play import Evaluation, build_env, random_act
 
 COPIES, AT_RANDOM = 16, 0.2
 """For collecting states: copies of the environment, and the share of random actions."""
@@ -32,9 +33,7 @@ def load_zip(
 ) -> "BaselinesPolicy":
     """Load the model in a zip, in the environment that `said` names."""
     model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
-    for note in model.notes:
-        warn(note)
-    return BaselinesPolicy(model, said)
+    return BaselinesPolicy(model, said, warn)
 
 
 class BaselinesPolicy(TorchPolicy):
@@ -43,7 +42,9 @@ class BaselinesPolicy(TorchPolicy):
     kind = "zip"
     agents = 1
 
-    def __init__(self, model: Model, said: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Model, said: Mapping[str, Any], warn: Callable[[str], None] = lambda sentence: None
+    ) -> None:
         """`said`: its environment, with or without the prefix gym:, and the user's other options for it."""
         self.model, self.name = model, model.path
         env = str(said.get("env") or "")
@@ -58,13 +59,32 @@ class BaselinesPolicy(TorchPolicy):
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
         self.image: tuple[int, int, int] | None = None
         self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
-        self.overhead = 0 if model.normaliser is None else 4 * 2 * model.normaliser.mean.size
+        self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
         self.samples = (False, True) if self._draws_actions else (False,)
         world = self.make_env()  # checked before anything is played
         self.spec = world.spec
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
+        self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
+        self._missing.check_files()
+
+    @property
+    def algorithm(self) -> str:
+        """The model's."""
+        return self.model.algorithm
+
+    def evaluate(self, *args: Any, **options: Any) -> Evaluation:
+        """Play whole episodes in its environment: see `TrainedPolicy.evaluate`."""
+        found = super().evaluate(*args, **options)
+        self._missing.check_return(found.mean)
+        return found
+
+    def notice(self, states: Array, return_mean: float | None = None) -> None:
+        """Warn if its normaliser seems to be missing."""
+        self._missing.check_states(states)
+        if return_mean is not None:
+            self._missing.check_return(return_mean)
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Make the environment, after checking that it fits the model."""
@@ -117,8 +137,8 @@ class BaselinesPolicy(TorchPolicy):
 
     @property
     def _draws_actions(self) -> bool:
-        """A2C and PPO; DQN and DDPG are deterministic."""
-        if self.model.algorithm in ("dqn", "ddpg"):
+        """A2C and PPO; SAC's deviations are not read, the others are deterministic."""
+        if self.model.algorithm not in ("a2c", "ppo"):
             return False
         return self.model.discrete or self.model.log_std is not None
 
@@ -154,7 +174,9 @@ class BaselinesPolicy(TorchPolicy):
             random = rng.random((copies, 1, 1)) < AT_RANDOM
             return np.where(random, at_random(observation), self.respond(observation, sample=False))
 
-        return meet(env, act, rng, -(-STATES // copies)), "played"
+        met = meet(env, act, rng, -(-STATES // copies))
+        self.notice(met)
+        return met, "played"
 
     def _check(self, spec: EnvSpec) -> None:
         model = self.model

@@ -62,6 +62,16 @@ class TorchPolicy(TrainedPolicy):
         return self.config.env
 
     @property
+    @abstractmethod
+    def algorithm(self) -> str:
+        """The algorithm that it was trained with, such as ppo."""
+
+    @property
+    def played_network(self) -> nn.Module:
+        """The network without outputs that its most likely actions do not need."""
+        return self.network
+
+    @property
     def linear_only(self) -> bool:
         """Whether all layers are linear."""
         return not any(isinstance(part, nn.Conv2d) for part in self.network.modules())
@@ -91,6 +101,10 @@ class TorchPolicy(TrainedPolicy):
     @abstractmethod
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """(B, N, O) states that it visited, and their source."""
+
+    def notice(self, states: Array, return_mean: float | None = None) -> None:
+        """Told of states (B, N, O) that it visited in full precision and of its mean return, to warn if they differ
+        from those of its training."""
 
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""

@@ -10,16 +10,36 @@ from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 def width_result(found: WidthTable, style: str) -> Result:
     """The rows as a table and two figures; `style` is that of the quantizers."""
     played = counted(found.episodes, "episode")
-    over_bits = f"Return over bits, {found.env}: means of {played} with 95 % intervals"
+    whose = f"{found.algorithm.upper()} in {found.env}" if found.algorithm else found.env
+    over_bits = f"Return over bits, {whose}: means of {played} with 95 % intervals"
     return Result(
         "quantize",
         f"{found.subject} in {found.env}",
         [Table.of(f"{found.subject} in {found.env}, {played} each", [_cells(row) for row in found.rows])],
+        _larger_files(found.rows),
         figures=[
             Figure("quantize", over_bits, [return_panel(found.rows)]),
-            Figure("weights", "Weight histograms of the layers", [weights_panel(layer) for layer in found.layers]),
+            Figure(
+                "weights", f"Weight histograms of the layers, {whose}", [weights_panel(layer) for layer in found.layers]
+            ),
         ],
         data=found.to_dict() | {"style": style},
+    )
+
+
+def _larger_files(rows: list[Row]) -> list[str]:
+    """A sentence if a file of int8 is no smaller than one of float32."""
+    full, small = rows[0].file_bytes, next((row for row in rows if row.bits == 8 and row.file_bytes), None)
+    if full is None or small is None or small.file_bytes is None or small.file_bytes < full:
+        return []
+    return [no_smaller("int8", small.file_bytes, small.bytes, full)]
+
+
+def no_smaller(precision: str, file: int, weights: int, float32: int) -> str:
+    """What is said of a file that saves nothing."""
+    return (
+        f"The {precision} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
+        f"({float32:,} bytes): for a network this small, graph and metadata decide."
     )
 
 
@@ -30,11 +50,12 @@ def _cells(row: Row) -> dict[Column, Value]:
         Column("quantized"): row.what,
         Column("corrected"): correction_words(row.corrected, row.rounding),
         Column("return"): mean,
-        Column("95 % interval"): "–" if half is None else f"{mean - half:,.1f} to {mean + half:,.1f}",
+        Column("95 % interval"): "–" if half is None else f"± {half:,.1f}",
         Column("relative error", format="+z.1%"): row.relative_error,
         Column("equal actions", format=".1%"): row.equal_actions,
         Column("KL"): row.kl,
-        Column("bytes"): row.bytes,
+        Column("weight bytes"): row.bytes,
+        Column("file bytes"): row.file_bytes,
     }
 
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from shoal.advance import Advance
 from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
+from shoal.inference.form import ExportPrecision
+from shoal.policies.export import Wanted, predicted_bytes
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
 from shoal.quantization.affine import LEAST_BITS, MOST_BITS, Scheme, Style
@@ -89,6 +91,9 @@ class Row:
     equal_actions: float
     kl: float | None
     bytes: int
+    """Of weights, scales, biases and normaliser."""
+    file_bytes: int | None = None
+    """Of the file that `shoal export` writes with these weights; None: it writes none."""
     corrected: bool = False
     """Biases are corrected."""
     rounding: Rounding = "nearest"
@@ -121,6 +126,8 @@ class WidthTable:
     layers: list[WeightHistogram]
     failed: list[str]
     """Why rows are missing, one sentence each."""
+    algorithm: str = ""
+    """That it was trained with."""
     interrupted: bool = False
     """Ctrl-C ended the table early."""
 
@@ -189,8 +196,11 @@ def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = N
     seen = Thinned(STATES)
     full = _played(policy, policy.network, wanted, tell, "float32", seen)
     states = seen.array()
+    policy.notice(states, full[0])
     head = policy.outputs(states, policy.network)
-    rows = [_row(policy, "float32", 32, "none", full, full[0], head, head, model_bytes(policy.network, Plan()))]
+    size = model_bytes(policy.played_network, Plan())
+    row = _row(policy, "float32", 32, "none", full, full[0], head, head, size)
+    rows = [dataclasses.replace(row, file_bytes=_file_bytes(policy, None, "weights", NOTHING))]
     failed = []
     try:
         for row in _narrow_rows(policy, wanted, tell, full[0], states, head):
@@ -208,6 +218,7 @@ def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = N
         rows,
         weight_histograms(policy.network, policy.layer_names),
         failed,
+        policy.algorithm,
         interrupted=bool(failed),
     )
 
@@ -222,11 +233,13 @@ def _narrow_rows(
 ) -> Iterator[Row]:
     if policy.trained is not None and policy.trained_bits is not None:
         bits = policy.trained_bits
-        stored = Plan(Scheme(bits, per_channel=True), networks=policy.trained_agents)
-        name, size = f"{bits} bits", model_bytes(policy.network, stored)
+        scheme = Scheme(bits, per_channel=True)
+        stored = Plan(scheme, networks=policy.trained_agents)
+        name, size = f"{bits} bits", model_bytes(policy.played_network, stored)
         played = _played(policy, policy.trained, wanted, tell, f"{name} (trained)")
         other = policy.outputs(states, policy.trained)
-        yield _row(policy, name, bits, "trained", played, full, head, other, size)
+        row = _row(policy, name, bits, "trained", played, full, head, other, size)
+        yield dataclasses.replace(row, file_bytes=_file_bytes(policy, scheme, "weights", NOTHING))
     ranges = calibrate(policy.network, lambda network: policy.head(network, states))
     visited = policy.visited() if any(how for *_, how in wanted.narrow) else None
     for width, what, how in wanted.narrow:
@@ -235,9 +248,31 @@ def _narrow_rows(
         run = None if visited is None else lambda network: policy.head(network, visited)
         network = quantized(policy.network, plan, _calibrated(ranges, plan), how, run)
         played = _played(policy, network, wanted, tell, f"{width.name}, {what}{', corrected' * bool(how)}")
-        other, size = policy.outputs(states, network), model_bytes(policy.network, plan)
+        other, size = policy.outputs(states, network), model_bytes(policy.played_network, plan)
         row = _row(policy, width.name, width.bits, what, played, full, head, other, size)
-        yield dataclasses.replace(row, corrected=how.bias, rounding=how.rounding)
+        file = None if wanted.edges or wanted.agents else _file_bytes(policy, width.scheme, what, how)
+        yield dataclasses.replace(row, corrected=how.bias, rounding=how.rounding, file_bytes=file)
+
+
+def _file_bytes(policy: "TorchPolicy", scheme: Scheme | None, what: What, how: Correction) -> int | None:
+    """Bytes of the file that `shoal export` writes for such a row; None if it has no precision for it."""
+    one_agent = policy.trained is not None and policy.trained_agents is not None  # has one file per agent
+    if one_agent or (found := _exported_as(scheme, what)) is None:
+        return None
+    return predicted_bytes(policy, Wanted(*found, correct_bias=how.bias, rounding=how.rounding))
+
+
+def _exported_as(scheme: Scheme | None, what: What) -> tuple[ExportPrecision, int | None] | None:
+    """Precision and bits of the exported file that holds such weights."""
+    if scheme is None:
+        return "float32", None
+    if scheme.format == "float16" and what == "weights":
+        return "float16", None
+    if scheme != Scheme(scheme.bits, per_channel=True) or what == "activations" or scheme.bits > 8:
+        return None
+    if scheme.bits == 8:
+        return "int8", 8
+    return ("packed", scheme.bits) if what == "weights" else None
 
 
 def plays(policy: "TorchPolicy", wanted: WidthSweep) -> int:

@@ -48,10 +48,11 @@ def remarks(found: Profile) -> list[str]:
 
 def without_constants(title: str, rows: Sequence[Cells]) -> Table:
     """A table in which columns that say the same in every row are said once, in the title."""
-    names = [Column(name) for name in ("env", "algorithm", "implementation", "sampler")]
+    names = [*(Column(name) for name in ("env", "algorithm", "implementation", "sampler")), RING]
     constant = [name for name in names if rows and name in rows[0] and len({row[name] for row in rows}) == 1]
     left = [{name: value for name, value in row.items() if name not in constant} for row in rows]
-    return Table.of(f"{title} ({', '.join(str(rows[0][name]) for name in constant)})" if constant else title, left)
+    said = [f"ring {name.text(rows[0][name])}" if name is RING else str(rows[0][name]) for name in constant]
+    return Table.of(f"{title} ({', '.join(said)})" if said else title, left)
 
 
 def _about(row: Mapping[str, Any]) -> Cells:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range
+from shoal.inference.codes import fields
 from shoal.inference.grid import Grid, GridKind, value_range
 
 Style = Literal["standard", "paper"]
@@ -129,14 +130,16 @@ def simulate(
 
 
 def stored_bytes(numbers: int, scales: int, scheme: Scheme | None) -> int:
-    """Bytes of this many values with this many scales, the codes packed bit by bit; None: float32.
+    """Bytes of this many values with this many scales, the codes packed as in exported files; None: float32.
 
-    A scale takes 4 bytes, a shared exponent of a block format 1, and a zero point as many as a code. The paper style
+    Codes of 2 to 7 bits are in fields of 4, 2 and 1 bits that fill whole bytes, others bit by bit. A scale takes 4
+    bytes, a shared exponent of a block format 1, and a zero point as many as a code. The paper style
     counts n bits, as the paper does.
     """
     if scheme is None:
         return 4 * numbers
-    packed = (numbers * scheme.width + 7) // 8
+    whole = scheme.format is not None or scheme.style == "paper" or scheme.bits > 7
+    packed = sum((numbers * width + 7) // 8 for width in ([scheme.width] if whole else fields(scheme.bits)))
     if scheme.format is not None:
         return packed + scales
     zeros = 0 if scheme.symmetric or scheme.style == "paper" else scales * (1 if scheme.bits <= 8 else 2)

@@ -1,17 +1,20 @@
 """The parts of a Stable-Baselines3 zip that can be read without running code: its tensors and its JSON.
 
 policy.pth is a pickle, too: torch's weights-only loader reads tensors and plain containers from it and refuses
-everything else. The pickles inside the JSON are not read.
+everything else. The pickles inside the JSON are not loaded.
 """
 
+import base64
 import io
 import json
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +23,16 @@ from torch import Tensor
 
 from shoal.errors import UserError
 
-Algorithm = Literal["a2c", "ppo", "dqn", "ddpg"]
-READ = "A2C, PPO, DQN and DDPG can be read"
+Algorithm = Literal["a2c", "ppo", "dqn", "ddpg", "td3", "sac"]
+READ = "A2C, PPO, DQN, DDPG, TD3 and SAC can be read"
 SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
 MOST_PACKED = 100
 """Largest compression ratio of a genuine model's parts; weights hardly compress at all."""
 MOST_SHOWN = 16
 """Largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
-    "actor.latent_pi": "SAC",
-    "critic.qf1": "TD3",
     "quantile_net": "QR-DQN",
+    "top_quantiles_to_drop_per_net": "TQC",
     "lstm_actor": "RecurrentPPO",
     "cg_max_steps": "TRPO",
 }
@@ -108,8 +110,10 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
         return "ppo" if "clip_range" in data else "a2c"
     if any(name.startswith("q_net.q_net.") for name in tensors):
         return "dqn"
-    if any(name.startswith("actor.mu.") for name in tensors):
-        return "ddpg"
+    if any(name.startswith(("actor.log_std.", "actor.latent_pi.")) or name == "actor.log_std" for name in tensors):
+        return "sac"
+    if any(name.startswith("actor.mu.") for name in tensors):  # DDPG is TD3 with one critic
+        return "td3" if any(name.startswith("critic.qf1.") for name in tensors) else "ddpg"
     raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
 
 
@@ -133,6 +137,36 @@ def plain(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The plain fields of a JSON entry, ignoring a pickle beside them."""
     part = data.get(key)
     return part if isinstance(part, dict) else {}
+
+
+def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
+    """Returns of the last training episodes, from `ep_info_buffer`; empty if there are none to be read.
+
+    The buffer is a pickle of dictionaries {"r": return, …}. Its instructions are read, not followed: a number right
+    after the key "r", or after the memory cell that holds it, is a return.
+    """
+    found, keys, cells = [], set[int](), 0
+    after_key = text = False
+    try:
+        stored = base64.b64decode(plain(data, "ep_info_buffer")[":serialized:"])
+        for operation, value, _ in pickletools.genops(stored):
+            if operation.name == "MEMOIZE":
+                if text:
+                    keys.add(cells)
+                cells += 1
+                continue  # the key is still the last value
+            if after_key and operation.name == "BINFLOAT" and isinstance(value, float) and isfinite(value):
+                found.append(value)
+            text = "UNICODE" in operation.name and value == "r"
+            after_key = text or ("GET" in operation.name and value in keys)
+    except (KeyError, TypeError, ValueError):  # none there, or of another version of Python
+        return ()
+    return tuple(found)
+
+
+def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool:
+    """Whether the zip says that it was trained with VecNormalize: A2C and PPO keep original observations only then."""
+    return algorithm in ("a2c", "ppo") and data.get("_last_original_obs") is not None
 
 
 def class_name(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from shoal.algorithms.team import Team
 from shoal.errors import UserError, check_choice, check_range
@@ -21,7 +22,7 @@ from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
 from shoal.inference.engine import Draws
-from shoal.inference.form import PRECISIONS, ExportPrecision, Form
+from shoal.inference.form import PRECISIONS, ExportPrecision, Form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.policy import Exploration, Head, Policy
@@ -80,8 +81,13 @@ class Exported:
     precision: str
     bits: int
     bytes: int
+    """Of the whole file."""
+    weight_bytes: int
+    """Of weights, scales, biases and normaliser alone."""
     float32_bytes: int
-    """Bytes of the weights alone in full precision."""
+    """Of the same in full precision."""
+    float32_file_bytes: int
+    """Of the file in full precision."""
     states: int
     error: float
     """Mean error of an action, comparable with `tolerance`."""
@@ -149,7 +155,7 @@ def checked(
 
     `outputs` (B, N, U) are the original's for the states (B, N, O); it is corrected on those that it `visited`.
     """
-    policy = policy.check().played()
+    original = policy = policy.check().played()
     refuse_dead_layers(policy)
     refuse_other_network(policy, path, states, outputs)
     form = make_form(policy, precision, bits, single)
@@ -167,25 +173,41 @@ def checked(
     if tolerance is None:
         tolerance = TOLERANCES.get(precision, 2.0 ** (1 - form.bits))
     counted = audit(model.SerializeToString(), _positions(policy))
-    facts = {
-        "scheme": SCHEMES[precision],
-        "vnni": has_vnni(),
-        "states": len(states),
-        "error": found["error"],
-        "agreement": found["agreement"],
-        "int8_share": counted.share,
-        **(metadata or {}),
-    }
+    measured = {"error": found["error"], "agreement": found["agreement"], "int8_share": counted.share}
+    measured |= {"states": len(states)}
     if correction and visited is not None:
-        facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding, "corrected_on": len(visited)}
-    set_facts(model, policy, form, facts)
-    written = sealed(model.SerializeToString())
+        measured |= {"corrected_on": len(visited)}
+    written = _sealed(model, policy, form, metadata or {}, correction, measured)
+    full = Form("float32", alone=single)
     exported = Exported(
-        str(path), precision, _bits(form), len(written), policy.nbytes, len(states), tolerance=tolerance,
+        str(path), precision, _bits(form), len(written), weight_bytes(policy, form), weight_bytes(policy, full),
+        file_bytes(original, full, metadata or {}), len(states), tolerance=tolerance,
         int8_share=counted.share, nodes=counted.nodes, corrected=correction.bias, rounding=correction.rounding, **found,
     )  # fmt: skip
     refuse_if_wrong(exported)
     return exported, written
+
+
+def file_bytes(policy: Policy, form: Form, metadata: Mapping[str, Any], correction: Correction = NOTHING) -> int:
+    """Bytes of the file that `checked` makes of a policy in this form, whatever its weights; not of static-int8."""
+    policy = policy.played()
+    return len(_sealed(build(policy, form), policy, form, metadata, correction, {}))
+
+
+def _sealed(
+    model: ModelProto,
+    policy: Policy,
+    form: Form,
+    metadata: Mapping[str, Any],
+    correction: Correction,
+    measured: Mapping[str, Any],
+) -> bytes:
+    """The finished file."""
+    facts = {"scheme": SCHEMES[form.precision], "vnni": has_vnni(), **metadata}
+    if correction:
+        facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding}
+    set_facts(model, policy, form, facts, measured)
+    return sealed(model.SerializeToString())
 
 
 SCHEMES = {

@@ -3,7 +3,9 @@
 A safe file (.npz or .safetensors) holds `mean` and `var` (O,), and optionally `epsilon` and `clip`.
 """
 
+import contextlib
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from shoal.inference.policy import Normaliser
 from shoal.quantization.baselines_zip import MOST_PACKED, unpacked_times
 
 SUFFIXES = (".npz", ".safetensors", ".pkl")
+NAME = re.compile("_?(vec_?norm(ali[sz]e)?|normali[sz]er)", re.IGNORECASE)
+"""What the name of a normaliser's file usually has in it."""
 
 
 def read_normaliser(path: Path, trust: bool = False) -> Normaliser:
@@ -37,6 +41,21 @@ def read_normaliser(path: Path, trust: bool = False) -> Normaliser:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"'{path}' cannot be read as a normaliser: {reason.rstrip('.')}.") from None
     return _normaliser(held, path)
+
+
+def normaliser_beside(path: Path, env: str) -> Path | None:
+    """A file beside a zip that looks like its normaliser, or None.
+
+    RL Baselines3 Zoo has it in a folder named like the zip or the environment; the checkpoints of Stable-Baselines3,
+    such as rl_model_500_steps.zip, have one file each, rl_model_vecnormalize_500_steps.pkl.
+    """
+    found = []
+    for folder in (path.parent, path.with_suffix(""), path.parent / env):
+        with contextlib.suppress(OSError):
+            files = (file for file in folder.iterdir() if file.suffix in SUFFIXES and NAME.search(file.stem))
+            found += sorted(files)
+    own = [file for file in found if NAME.sub("", file.stem) == path.stem]
+    return next(iter([*own, *found]), None)
 
 
 def convert(pickled: str | Path, safe: str | Path) -> Path:

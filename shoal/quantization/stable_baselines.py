@@ -1,4 +1,4 @@
-"""Stable-Baselines3 policies (A2C, PPO, DQN, DDPG) read from their zips without running any code in them.
+"""Stable-Baselines3 policies (A2C, PPO, DQN, DDPG, TD3, SAC) read from their zips without running any code in them.
 
 A zip holds `policy.pth`, the tensors (read with torch's weights-only loader), and `data`, a JSON text that stores other
 objects as base64 pickles with their plain fields beside them. The pickles are not opened: the architecture follows from
@@ -21,20 +21,40 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, counted
-from shoal.inference.layers import Activation, Array, Conv2d, Layer, Linear
+from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Layer, Linear
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.quantization.affine import check_finite
-from shoal.quantization.baselines_zip import Algorithm, algorithm_of, check_spaces, class_name, plain, read_parts
+from shoal.quantization.baselines_zip import (
+    Algorithm,
+    algorithm_of,
+    check_spaces,
+    class_name,
+    logged_returns,
+    plain,
+    read_parts,
+    saw_normalised,
+)
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
+from shoal.quantization.torch_engine import MODULES
 
-ACTIVATIONS: dict[str, tuple[type[nn.Module], Activation]] = {
-    "ReLU": (nn.ReLU, "relu"),
-    "Tanh": (nn.Tanh, "tanh"),
-    "ELU": (nn.ELU, "elu"),
-    "LeakyReLU": (nn.LeakyReLU, "leaky-relu"),
-    "Sigmoid": (nn.Sigmoid, "sigmoid"),
+ACTIVATIONS: dict[str, Activation] = {
+    "ReLU": "relu",
+    "Tanh": "tanh",
+    "ELU": "elu",
+    "LeakyReLU": "leaky-relu",
+    "Sigmoid": "sigmoid",
+    "Mish": "mish",
+    "SiLU": "silu",
+    "GELU": "gelu",
 }
+"""Activation functions of `torch.nn` with their default parameters."""
+GELU_TANH = "functools.partial(<class 'torch.nn.modules.activation.GELU'>, approximate='tanh')"
+"""How a zip names the other form of GELU."""
+SQUASHED = ("ddpg", "td3", "sac")
+"""Algorithms whose means go through tanh to the box."""
+CLIPPED_MEANS = "actor.mu.0"
+"""The last layer of SAC with gSDE, whose outputs are clipped; without clipping it is actor.mu."""
 NATURE = (((8, 8), 4), ((4, 4), 2), ((3, 3), 1))
 """Kernels and strides of Stable-Baselines3's only convolutional network."""
 
@@ -52,14 +72,16 @@ class Model:
     log_std: Tensor | None = None
     """(A,) for a Gaussian policy; None for others, or if its deviations depend on the state."""
     squash: Literal["tanh", "clip", "none"] = "none"
-    """How the means of a box are bounded: DDPG squashes them, A2C and PPO clip them."""
+    """How the means of a box are bounded: DDPG, TD3 and SAC squash them, A2C and PPO clip them."""
     scale_image: bool = False
     normaliser: Normaliser | None = None
     trained_bits: int | None = None
     """Bits that QatCallback trained it with."""
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
-    notes: tuple[str, ...] = ()
-    """Warnings for the user."""
+    saw_normalised: bool = False
+    """The zip says that its training used VecNormalize."""
+    logged_returns: tuple[float, ...] = ()
+    """Of the last training episodes, as far as the zip has them."""
     seen: tuple[int, ...] | None = None
     """(I,) or (C, height, width), if the model's own code defines it; None: from its first layer."""
 
@@ -124,10 +146,8 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
         model = _built(path, algorithm, data, tensors)
     check_weights(model.network)
     model.check_deviations()
-    notes: tuple[str, ...] = ()
-    if normaliser is None and (beside := path.parent / "vecnormalize.pkl").exists():
-        notes = (f"'{beside}' lies beside the zip, but is not used unless --normaliser names it.",)
-    model = replace(model, normaliser=normaliser, notes=notes, **_trained_quantized(path, data))
+    model = replace(model, normaliser=normaliser, **_trained_quantized(path, data))
+    model = replace(model, saw_normalised=saw_normalised(data, algorithm), logged_returns=logged_returns(data))
     model.check_normaliser()
     return model
 
@@ -190,12 +210,14 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
             layers.append(nn.Flatten())
         layers.append(_filled(nn.Linear(weight.shape[1], weight.shape[0]), weight, bias))
         if name != names[-1]:
-            layers.append(nn.ReLU() if ".linear." in name else activation())  # the one after the convolutions
+            layers.append(nn.ReLU() if ".linear." in name else MODULES[activation]())  # the one after the convolutions
+    if names[-1] == CLIPPED_MEANS:
+        _check_bound(path, settings)
+        layers.append(MODULES["clip-2"]())
     _check_widths(path, names, tensors)
     sde = bool(data.get("use_sde"))
-    box = algorithm == "ddpg" or "log_std" in tensors
-    squash: Literal["tanh", "clip", "none"] = "none" if not box else "clip"
-    if algorithm == "ddpg" or (box and str(settings.get("squash_output")) == "True"):
+    squash: Literal["tanh", "clip", "none"] = "clip" if "log_std" in tensors else "none"
+    if algorithm in SQUASHED or (squash == "clip" and str(settings.get("squash_output")) == "True"):
         squash = "tanh"
     return Model(
         str(path), algorithm, nn.Sequential(*layers).eval(), tuple(names),
@@ -212,17 +234,27 @@ def _filled(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor) -> nn.Mo
     return layer
 
 
-def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -> type[nn.Module]:
+def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -> Activation:
     """The activation function that the settings name in plain text, or the algorithm's default."""
     default = "Tanh" if algorithm in ("a2c", "ppo") else "ReLU"
     name = class_name(settings["activation_fn"]) if "activation_fn" in settings else default
+    if name == GELU_TANH:
+        return "gelu-tanh"
     short = name.removeprefix("torch.nn.modules.activation.")
     if short not in ACTIVATIONS:
         raise UserError(
             f"The model in '{path}' has the activation function {name}, but only {', '.join(ACTIVATIONS)} are known "
             "without running the zip's code; --trust runs it."
         )
-    return ACTIVATIONS[short][0]
+    return ACTIVATIONS[short]
+
+
+def _check_bound(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse means that SAC with gSDE clips to another bound than its default."""
+    if (bound := settings.get("clip_mean", BOUND)) != BOUND:
+        raise UserError(
+            f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read."
+        )
 
 
 def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -230,6 +262,8 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
     prefixes = {
         "dqn": ("q_net.features_extractor.", "q_net.q_net."),
         "ddpg": ("actor.features_extractor.", "actor.mu."),
+        "td3": ("actor.features_extractor.", "actor.mu."),
+        "sac": ("actor.features_extractor.", "actor.latent_pi."),
     }.get(algorithm, ("features_extractor.", "mlp_extractor.policy_net."))
     names: list[str] = []
     for prefix in prefixes:
@@ -244,6 +278,8 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
         names += sorted(found, key=lambda name: (".linear." in name, int(name.rpartition(".")[2])))
     if algorithm in ("a2c", "ppo"):
         names.append("action_net")
+    if algorithm == "sac":
+        names.append(CLIPPED_MEANS if f"{CLIPPED_MEANS}.weight" in tensors else "actor.mu")
     if any(f"{name}.weight" not in tensors for name in names):
         raise UserError(f"'policy.pth' in '{path}' lacks the weights of a layer.")
     return names
@@ -368,8 +404,9 @@ def _usual(part: nn.Conv2d) -> bool:
 
 
 def _known(part: nn.Module) -> Activation | None:
-    """The activation function, if it is supported and has default parameters."""
-    for kind, name in ACTIVATIONS.values():
-        if type(part) is kind and re.sub("(, )?inplace=True", "", part.extra_repr()) == kind().extra_repr():
+    """The activation function, if it is supported, parameters included."""
+    shown = re.sub("(, )?inplace=True", "", part.extra_repr())
+    for name, make in MODULES.items():
+        if name != "none" and type(part) is type(own := make()) and shown == own.extra_repr():
             return name
     return None

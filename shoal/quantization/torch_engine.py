@@ -1,20 +1,28 @@
 """PyTorch as an engine: the baseline for the others."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
-from shoal.inference.layers import Activation, Array, Conv2d, Linear
+from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Linear
 from shoal.inference.policy import Actions, Policy
 
-MODULES: dict[Activation, type[nn.Module]] = {
+MODULES: dict[Activation, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
     "elu": nn.ELU,
     "leaky-relu": nn.LeakyReLU,
     "sigmoid": nn.Sigmoid,
     "none": nn.Identity,
+    "mish": nn.Mish,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, approximate="tanh"),
+    "clip-2": partial(nn.Hardtanh, -BOUND, BOUND),
 }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from shoal.errors import UserError, install
 from shoal.quantization.baselines_zip import Algorithm
 from shoal.quantization.layers import find_layers
-from shoal.quantization.stable_baselines import Model
+from shoal.quantization.stable_baselines import SQUASHED, Model
 
 try:
     import stable_baselines3
@@ -55,7 +55,7 @@ def load_trusted(path: Path, algorithm: Algorithm) -> Model:
     network = nn.Sequential(*parts.values()).eval()
     log_std = getattr(policy, "log_std", None)
     squash: Literal["tanh", "clip", "none"] = "none" if log_std is None else "clip"
-    if algorithm == "ddpg" or (log_std is not None and policy.squash_output):
+    if algorithm in SQUASHED or (log_std is not None and policy.squash_output):
         squash = "tanh"
     space = policy.observation_space
     image = is_image_space(space)
@@ -81,7 +81,11 @@ def _parts(policy: Any, algorithm: Algorithm) -> dict[str, nn.Module]:
     """The consecutive parts between observation and action, by Stable-Baselines3's names."""
     if algorithm == "dqn":
         return {"q_net.features_extractor": policy.q_net.features_extractor, "q_net.q_net": policy.q_net.q_net}
-    if algorithm == "ddpg":
+    if algorithm == "sac":
+        actor = policy.actor
+        names = ("features_extractor", "latent_pi", "mu")
+        return {f"actor.{name}": getattr(actor, name) for name in names}
+    if algorithm in ("ddpg", "td3"):
         means = policy.actor.mu[:-1]  # without the last Tanh: it is the squash
         return {"actor.features_extractor": policy.actor.features_extractor, "actor.mu": means}
     parts: dict[str, nn.Module] = {"features_extractor": policy.pi_features_extractor}
@@ -110,8 +114,8 @@ def _computes(policy: Any, model: Model) -> bool:
     found = model.network(preprocess_obs(observation, space, normalize_images=policy.normalize_images))
     if model.algorithm == "dqn":
         own = policy.q_net(observation)
-    elif model.algorithm == "ddpg":
-        own = policy.actor(observation)
+    elif model.algorithm in SQUASHED:
+        own = policy.actor._predict(observation, deterministic=True)
     else:
         given = policy.get_distribution(observation).distribution
         own = given.logits if model.discrete else given.mean
@@ -120,7 +124,7 @@ def _computes(policy: Any, model: Model) -> bool:
         outputs = found if model.algorithm == "dqn" else found.log_softmax(-1)
         return _close(outputs, own) and bool((found.argmax(-1) == played.flatten()).float().mean() > 0.95)
     acted = found.tanh() if model.squash == "tanh" else found
-    return _close(acted if model.algorithm == "ddpg" else found, own) and _close(acted, played)
+    return _close(acted if model.algorithm in SQUASHED else found, own) and _close(acted, played)
 
 
 def _observations(space: Any) -> np.ndarray:

@@ -38,8 +38,8 @@ def draw_curve(
         path: where to write.
         title: heading; a caption with episodes, steps and seconds goes under it.
         random_return: return of a random team, drawn as a dashed line.
-        evaluations: evaluations along the way, each with `episode`, `return_mean` and perhaps `return_ci95`
-            (both ends of the interval, or its half width).
+        evaluations: evaluations besides those among the metrics (`evaluate/return_mean`), each with `episode`,
+            `return_mean` and perhaps `return_ci95` (both ends of the interval, or its half width).
 
     """
     lines = _lines(metrics)
@@ -51,7 +51,7 @@ def draw_curve(
     label, colour = ("predators", COLOURS[1]) if hunt else ("training", COLOURS[0])
     _plot_returns(curve, *_series(lines, "return_mean"), label, colour)
     _plot_returns(curve, prey_episodes, prey_returns, "prey", COLOURS[0])
-    _plot_evaluations(curve, evaluations or [])
+    _plot_evaluations(curve, [*_evaluations(lines), *(evaluations or [])])
     _finish_curve(curve, random_return)
     if bar:
         _plot_phases(bar, phases)
@@ -88,6 +88,16 @@ def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
     return table[:, 0], table[:, 1]
 
 
+def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
+    """Evaluations along the way, whose keys in the metrics start with `evaluate/`."""
+    found = []
+    for line in lines:
+        entry = {key.removeprefix("evaluate/"): value for key, value in line.items() if key.startswith("evaluate/")}
+        if "return_mean" in entry:
+            found.append({"episode": line.get("episode"), **entry})
+    return found
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, Real) else math.nan
 
@@ -120,6 +130,7 @@ def _caption(latest: Mapping[str, Any]) -> str:
 def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes, Axes | None]":
     """A figure with axes for the curve and, if asked for, narrow ones for the bar of phases below."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 5.6 if with_phases else 4.6), dpi=120)
     figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
@@ -133,6 +144,7 @@ def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes,
     curve.margins(x=0.01)
     curve.grid(color="#E8EBF0", linewidth=0.8)
     curve.spines[["top", "right"]].set_visible(False)
+    curve.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
     curve.xaxis.set_major_formatter("{x:,.0f}")
     curve.yaxis.set_major_formatter("{x:,.5g}")
     return figure, curve, axes[1] if with_phases else None
@@ -159,7 +171,7 @@ def _plot_evaluations(axes: "Axes", evaluations: Metrics) -> None:
         episode, mean = _number(entry.get("episode")), _number(entry.get("return_mean"))
         if not math.isfinite(episode + mean):
             continue
-        ci95 = np.ravel(entry.get("return_ci95", ())).astype(float)
+        ci95 = np.ravel([] if (found := entry.get("return_ci95")) is None else found).astype(float)
         low, high = ci95 if len(ci95) == 2 else (mean - ci95.sum(), mean + ci95.sum())
         error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
         axes.errorbar(episode, mean, error, fmt="D", color=INK, markersize=5, capsize=3, linewidth=1.2, label=label)

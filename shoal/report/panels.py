@@ -3,7 +3,7 @@
 import io
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
 WIDEST_TICKS = 40
 """Characters that fit side by side under a panel."""
@@ -24,6 +25,10 @@ LEAST_SHARE = 7.0
 PAPERS = "papers"
 ROW_INCHES = 0.2
 """Height of a row of a map."""
+NEAR = 0.02
+"""Share of the x axis within which labels of spans would overlap."""
+HANDLE_INCHES, LETTER_INCHES = 0.6, 0.07
+"""Width of a label of the legend: of its handle with the gap around it, and of a letter."""
 LEAST_COLOURED = 1e-6
 """Smallest share of a map with a colour of its own."""
 
@@ -196,12 +201,19 @@ def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: 
 
 
 def _draw_spans(axes: "Axes", series: Series) -> None:
-    """Thin vertical lines, with labels alternately above and below so that neighbours do not overlap."""
+    """Thin vertical lines, with labels alternately above and below so that neighbours do not overlap.
+
+    Of two nearly at the same place, the upper one has its label above: else it would lie on the other one's marks.
+    """
     from matplotlib.patheffects import withStroke
 
-    for number, (x, low, high) in enumerate(zip(series.at, _gaps(series.low), _gaps(series.values), strict=True)):
+    lows, highs = _gaps(series.low), _gaps(series.values)
+    near = NEAR * (max(series.at) - min(series.at)) if series.at else 0.0
+    for number, (x, low, high) in enumerate(zip(series.at, lows, highs, strict=True)):
         axes.plot([x, x], [low, high], color=FAINT_INK, linewidth=0.8, zorder=1)
-        end, offset = (low, (0, -14)) if number % 2 else (high, (0, 7))
+        others = [y for other, y in zip(series.at, highs, strict=True) if abs(other - x) <= near and y != high]
+        below = any(y > high for y in others) if others else bool(number % 2)
+        end, offset = (low, (0, -14)) if below else (high, (0, 7))
         text = axes.annotate(series.texts[number], (x, end), offset, textcoords="offset points", ha="center", color=INK)
         text.set(fontsize=8, zorder=5, path_effects=[withStroke(linewidth=3, foreground="white")])  # over other marks
 
@@ -211,12 +223,18 @@ def _finish(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
         axes.set_xlim(-0.5, len(panel.ticks) - 0.5)
         if sum(map(len, panel.ticks)) > WIDEST_TICKS:
-            axes.tick_params("x", rotation=25)
+            axes.set_xticks(
+                range(len(panel.ticks)), panel.ticks, rotation=25, ha="right", va="top", rotation_mode="anchor"
+            )
     else:
+        if _counts(panel, "at"):
+            axes.xaxis.set_major_locator(_whole())
         axes.xaxis.set_major_formatter("{x:,.5g}")
         axes.margins(x=0.05, y=0.08)
     if panel.log:
         axes.set_yscale("log")
+    elif _counts(panel, "values"):
+        axes.yaxis.set_major_locator(_whole())
     axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
     axes.set_xlabel(panel.x, fontsize=9, color=FAINT_INK)
     axes.set_ylabel(panel.y, fontsize=9, color=FAINT_INK)
@@ -227,6 +245,19 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     axes.tick_params(labelsize=8)
 
 
+def _counts(panel: Panel, what: Literal["at", "values"]) -> bool:
+    """Whether all positions, or all values, of a panel are whole numbers, so that there is nothing between them."""
+    numbers = [number for series in panel.series if series.kind != "steps" for number in getattr(series, what)]
+    return bool(numbers) and all(number is None or float(number).is_integer() for number in numbers)
+
+
+def _whole() -> "MaxNLocator":
+    """Ticks at whole numbers, if need be a single one."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
+
+
 def _legend(canvas: "Canvas", order: list[str]) -> None:
     """One legend below all panels; none if there is nothing to distinguish."""
     found: dict[str, Artist] = {}
@@ -235,7 +266,8 @@ def _legend(canvas: "Canvas", order: list[str]) -> None:
             found.setdefault(label, handle)
     labels = [*(label for label in order if label in found), *(label for label in found if label not in order)]
     if len(labels) > 1:
-        handles, columns = [found[label] for label in labels], min(5, len(labels))
+        room = canvas.get_figwidth() / (HANDLE_INCHES + LETTER_INCHES * max(map(len, labels)))
+        handles, columns = [found[label] for label in labels], max(1, min(5, len(labels), int(room)))
         canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 

@@ -41,6 +41,8 @@ BUMPED: Colour = (230, 159, 0)
 TOUCHED_WORD = {"agent": "bumping", "landmark": "covered", "prey": "caught"}
 LEGEND_RADIUS = {"agent": 0.85, "predator": 0.7, "prey": 0.43, "landmark": 0.55, "obstacle": 0.85}
 
+FARTHEST = 1.8
+"""How far from the centre of the arena, whose half width is 1, a picture reaches at most."""
 SUPERSAMPLE = 3  # drawn this much larger and averaged down: smooth edges
 
 
@@ -146,10 +148,14 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
 
 
 def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]]) -> tuple[Position, float]:
-    """Centre and half width of the smallest square, with a margin, around the arena and all bodies at all times."""
+    """Centre and half width of the smallest square, with a margin, around the arena and all bodies at all times.
+
+    Bodies that leave the arena are followed up to FARTHEST: one that runs away must not make all others tiny.
+    """
     radius = np.array([entity.radius for entity in entities])[:, None]  # (K, 1)
     low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in positions)], axis=0)
     high = np.max([(1.0, 1.0), *((position + radius).max(axis=(0, 1)) for position in positions)], axis=0)
+    low, high = np.maximum(low, -FARTHEST), np.minimum(high, FARTHEST)
     return (low + high) / 2, float((high - low).max()) / 2 * 1.04
 
 
@@ -157,7 +163,7 @@ class Brush:
     """Draws discs and lines, given in world units (y up), on an image of `size` × `size` pixels."""
 
     def __init__(self, draw: "ImageDraw.ImageDraw", size: int, centre: Position, half_width: float):
-        self.draw = draw
+        self.draw, self.size = draw, size
         self.scale = size / (2 * half_width)
         self.left, self.top = float(centre[0]) - half_width, float(centre[1]) + half_width
 
@@ -191,6 +197,21 @@ class Brush:
         """The border of [-1, 1]², inside which everything starts."""
         corners = self.pixel(np.array((-1.0, 1.0))), self.pixel(np.array((1.0, -1.0)))
         self.draw.rounded_rectangle(corners, 3 * SUPERSAMPLE, PAPER, BORDER, SUPERSAMPLE)
+
+    def seen(self, at: Position) -> bool:
+        """Whether a point is in the picture."""
+        return all(0 <= coordinate <= self.size for coordinate in self.pixel(at))
+
+    def arrow(self, at: Position, colour: Colour) -> None:
+        """A triangle at the edge of the picture that points to a body outside of it."""
+        x, y = self.pixel(at)
+        side = 7.0 * SUPERSAMPLE
+        edge_x, edge_y = (min(max(coordinate, side), self.size - side) for coordinate in (x, y))
+        length = math.hypot(x - edge_x, y - edge_y)
+        across, down = side * (x - edge_x) / length, side * (y - edge_y) / length
+        tip, base = (edge_x + across, edge_y + down), (edge_x - 0.3 * across, edge_y - 0.3 * down)
+        sides = ((base[0] - 0.7 * down, base[1] + 0.7 * across), (base[0] + 0.7 * down, base[1] - 0.7 * across))
+        self.draw.polygon([tip, *sides], colour)
 
     def body(self, entity: Entity, at: Position, touched: bool) -> None:
         """One entity; a covered landmark, a caught prey and a bumping agent look different from others."""
@@ -229,7 +250,10 @@ def _draw_moment(scene: Scene, time: float, side: int, trail: int) -> "Image.Ima
 
 def _draw_bodies(brush: Brush, scene: Scene, kind: str, now: NDArray[np.float64], step: int) -> None:
     for index in scene.indices(kind):
-        brush.body(scene.entities[index], now[index], bool(scene.touched[step, index]))
+        if brush.seen(now[index]):
+            brush.body(scene.entities[index], now[index], bool(scene.touched[step, index]))
+        else:
+            brush.arrow(now[index], BODY[kind])
 
 
 def _draw_trails(brush: Brush, scene: Scene, step: int, now: NDArray[np.float64], trail: int) -> None:

@@ -218,18 +218,25 @@ def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], t
         policy.config = dataclasses.replace(config, env_options=json.dumps(options))
     env = policy.make_env(1, seed)
     try:
-        return record(env, lambda observation: policy.respond(observation, sample=noisy))
+        film = record(env, lambda observation: policy.respond(observation, sample=noisy))
     finally:
         env.close()
+    return dataclasses.replace(film, title=f"{config.algorithm.upper()} in {film.title}")
 
 
 # Drawing --------------------------------------------------------------------------------------------------------------
 
 
-def draw_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> list[Path]:
-    """Draw an episode of a run's trained team, as a strip and as a GIF, into its folder."""
+def draw_run(
+    run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False, out: Path | None = None
+) -> list[Path]:
+    """Draw an episode of a run's trained team, as a strip and as a GIF, into its folder.
+
+    `out`: into this file only, a strip (.png) or a GIF (.gif).
+    """
     film = record_run(run, seed, noisy, warn, trust)
-    return [draw_strip(film, run / "episode.png"), draw_gif(film, run / "episode.gif")]
+    files = [run / "episode.png", run / "episode.gif"] if out is None else [out]
+    return [draw_gif(film, file) if file.suffix.lower() == ".gif" else draw_strip(film, file) for file in files]
 
 
 def draw_gif(film: Film, path: str | Path, seconds_per_step: float | None = None, pause: float = 2.0) -> Path:

@@ -21,6 +21,15 @@ class Column:
         """The name with the unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
+    def texts(self, values: Sequence[Value]) -> list[str]:
+        """The column as text, its numbers in one notation: with exponents if one of them needs that."""
+        texts = [self.text(value) for value in values]
+        exponents = ["e" in text for text, value in zip(texts, values, strict=True) if isinstance(value, float)]
+        if not any(exponents):
+            return texts
+        numbers = [isinstance(value, float) and value for value in values]
+        return [f"{value:.2e}" if value else text for value, text in zip(numbers, texts, strict=True)]
+
     def text(self, value: Value) -> str:
         """A value as text."""
         if value is None:

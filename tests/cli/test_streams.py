@@ -94,3 +94,26 @@ def test_where_numba_keeps_compiled_loops(monkeypatch):
     assert processes.numba_places()[1] == Path("/nonexistent/.cache/numba")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert processes.numba_places()[1] == Path("/cache/numba")
+
+
+def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    row = {f"a long heading number {k}": 1000.5 + k for k in range(8)} | {"name": "x" * 30}
+    print_table(Table.of("T", [row]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120 and sum("1,000" in line for line in lines) == 1
+    assert any("x" * 30 in line and "1,008" in line for line in lines)  # no cell is folded
+    print_table(Table.of("T", [{"a long heading": 1.5}]))
+    assert "a long heading" in capsys.readouterr().out
+
+
+def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    rows = [
+        {"unit": f"unit {n}", "agents": n} | {f"measure_{k:02}": 1e3 * n + k + 0.5 for k in range(16)} for n in (1, 2)
+    ]
+    print_table(Table.of("T", rows))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 120 and out.count("T, continued") == out.count("│ unit 1 │") - 1 == 1
+    assert sum(f"measure {k:02}" in " ".join(out.split()) or f"{k:02}" in out for k in range(16)) == 16
+    assert all(f"{1000 + k + 0.5:,.0f}" in out for k in range(16))

@@ -19,7 +19,7 @@ from tests.inference.simulated import int8_outputs
 from tests.inference.test_engine import SHAPES, noise_for
 
 BATCH = ROWS + 5
-EXACT = ("relu", "leaky-relu", "none")
+EXACT = ("relu", "leaky-relu", "none", "clip-2")
 
 
 def alone(engine, x, noise=None):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UserError
 from shoal.inference import Exploration, Policy, make_engine
+from shoal.inference.layers import ACTIVATIONS
 from shoal.inference.serialized import FORMAT, HEADER, MAGIC, sealed
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
@@ -37,7 +38,7 @@ def policies(draw):
         )
         policy = random_policy(
             seed, agents, draw(st.sampled_from(((), (3,), (5, 4)))), (4, 2, 3), (3, 1, 2), kind,
-            draw(st.sampled_from(("tanh", "clip", "none"))), draw(st.sampled_from(("relu", "tanh", "sigmoid"))),
+            draw(st.sampled_from(("tanh", "clip", "none"))), draw(st.sampled_from(ACTIVATIONS)),
             not one_hot and draw(st.booleans()), one_hot,
         )  # fmt: skip
     if policy.normaliser is not None and draw(st.booleans()):

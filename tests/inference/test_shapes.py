@@ -8,10 +8,10 @@ from onnx import TensorProto, helper, shape_inference
 from shoal.inference import Head
 from shoal.inference.form import PRECISIONS, Form
 from shoal.inference.graph import build
+from shoal.inference.layers import ACTIVATIONS
 from shoal.inference.shapes import OPERATORS, Contradiction, inferred
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
-ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "leaky-relu")
 POLICIES = [
     *(random_policy(activation=activation) for activation in ACTIVATIONS),
     random_policy(agents=3, observation=(6, 4, 5), action=(4, 2, 3)),

@@ -48,5 +48,19 @@ def test_the_table():
     (table,) = result.tables
     assert table.title == "ppo.zip in CartPole-v1, 5 episodes each"
     shown = [[column.text(value) for column, value in zip(table.columns, cells, strict=True)] for cells in table.rows]
-    assert shown[2] == ["4 bits", "both", "–", "50", "49.0 to 51.0", "+50.0%", "90.0%", "–", "10"]
-    assert shown[1][4] == "–" and result.data["style"] == "paper" and result.data["rows"][0]["precision"] == "float32"
+    assert shown[2] == ["4 bits", "both", "–", "50", "± 1.0", "+50.0%", "90.0%", "–", "10", "–"]
+    assert (
+        not result.findings
+        and shown[1][4] == "–"
+        and result.data["style"] == "paper"
+        and result.data["rows"][0]["precision"] == "float32"
+    )
+
+
+def test_a_file_in_int8_that_saves_nothing_is_said_once():
+    found = [replace(ROWS[0], bytes=400, file_bytes=2000), replace(ROWS[4], bytes=100, file_bytes=2600)]
+    table = WidthTable("ppo.zip", "CartPole-v1", 5, 1, 10, "calibrated", [*found, found[1]], [], [])
+    (sentence,) = width_result(table, "standard").findings
+    assert "int8 file (2,600 bytes, 100 of them weights) is not smaller than the float32 one (2,000 bytes)" in sentence
+    smaller = replace(table, rows=[found[0], replace(found[1], file_bytes=1999)])
+    assert not width_result(smaller, "standard").findings

@@ -157,7 +157,8 @@ def test_formats_by_name():
 
 def test_bytes():
     assert stored_bytes(10, 1, None) == 40
-    assert stored_bytes(10, 3, Scheme(3)) == 4 + 12  # 30 bits are 4 bytes
+    assert stored_bytes(10, 3, Scheme(3)) == 3 + 2 + 12  # 20 bits and 10 bits, in whole bytes each
+    assert stored_bytes(10, 3, Scheme(3, style="paper")) == 4 + 12  # 30 bits are 4 bytes
     assert stored_bytes(10, 2, Scheme(4, symmetric=False)) == 5 + 8 + 2
     assert stored_bytes(10, 2, Scheme(12, symmetric=False)) == 15 + 8 + 4
     assert stored_bytes(10, 0, Scheme(format="bf16")) == 20

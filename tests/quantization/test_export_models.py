@@ -20,6 +20,8 @@ from tests.quantization.zips import Pictures, make, playing, saved
         ("dqn", "CartPole-v1", "static-int8"),
         ("a2c", "Pendulum-v1", "float16"),
         ("ddpg", "Pendulum-v1", "packed"),
+        ("td3", "Pendulum-v1", "float16"),
+        ("sac", "Pendulum-v1", "int8"),
     ],
 )
 def test_a_stable_baselines_model_plays_as_in_its_own_library(tmp_path, shoal, algorithm, env, precision):

@@ -4,22 +4,29 @@ import base64
 import pickle
 import struct
 import zipfile
+from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from stable_baselines3 import SAC, TD3
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from shoal.errors import UserError
 from shoal.quantization.layers import find_layers
 from shoal.quantization.normaliser import convert, read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy
-from tests.quantization.zips import NETS, Pictures, Trap, changed, make, playing, saved
+from tests.quantization.zips import Pictures, Trap, changed, make, playing, saved
 
-ENVS = {"a2c": "CartPole-v1", "ppo": "Pendulum-v1", "dqn": "CartPole-v1", "ddpg": "Pendulum-v1"}
+ENVS = {
+    "a2c": "CartPole-v1",
+    "ppo": "Pendulum-v1",
+    "dqn": "CartPole-v1",
+    "ddpg": "Pendulum-v1",
+    "td3": "Pendulum-v1",
+    "sac": "Pendulum-v1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +97,61 @@ def test_the_activation_function_and_separate_nets_are_read_from_plain_text(tmp_
         )
 
 
+NAMES = {"ReLU", "Tanh", "ELU", "LeakyReLU", "Sigmoid", "Mish", "SiLU", "GELU", "GELU, tanh"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_activation_function_is_read_from_plain_text(tmp_path, name):
+    kind = partial(torch.nn.GELU, approximate="tanh") if name == "GELU, tanh" else getattr(torch.nn, name)
+    theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [12, 8], "activation_fn": kind})
+    path, states = saved(theirs, tmp_path / "sac.zip"), rows(3)
+    for trust in (False, True):
+        ours = read_zip(path, trust)
+        policy = to_policy(ours, *box(theirs))
+        np.testing.assert_allclose(policy.reference(states)[:, 0], played(theirs, states[:, 0]), atol=1e-5)
+
+
+def rows(size, count=50):
+    return np.random.default_rng(0).normal(size=(count, 1, size)).astype(np.float32)
+
+
+ACTORS = {
+    "dicts": ("sac", {"net_arch": {"pi": [7], "qf": [20, 20]}}, {}),
+    "no hidden layer": ("sac", {"net_arch": {"pi": [], "qf": [5]}}, {}),
+    "one critic": ("sac", {"net_arch": [8], "n_critics": 1}, {}),
+    "gSDE": ("sac", {"net_arch": [8]}, {"use_sde": True}),
+    "gSDE, not clipped": ("sac", {"net_arch": [8], "clip_mean": 0.0}, {"use_sde": True}),
+    "shared extractor": ("td3", {"net_arch": [8], "share_features_extractor": True}, {}),
+    "three critics": ("td3", {"net_arch": {"pi": [9, 5], "qf": [4]}, "n_critics": 3}, {}),
+}
+
+
+@pytest.mark.parametrize("case", ACTORS)
+def test_actors_of_sac_and_td3_in_a_box_that_is_not_centred(tmp_path, case):
+    algorithm, settings, others = ACTORS[case]
+    theirs = make(algorithm, "Lopsided-v0", policy_kwargs=settings, **others)
+    with torch.no_grad():
+        for parameter in theirs.actor.mu.parameters():
+            parameter.mul_(3)  # far beyond ±2, where gSDE clips
+    path, states = saved(theirs, tmp_path / "model.zip"), rows(3)
+    expected = played(theirs, states[:, 0])
+    assert np.ptp(expected, axis=0).min() > 1
+    for trust in (False, True):
+        ours = read_zip(path, trust)
+        assert ours.algorithm == algorithm and ours.squash == "tanh"
+        subject = playing(ours, "Lopsided-v0")
+        assert subject.samples == (False,)
+        np.testing.assert_allclose(subject.respond(states, sample=False)[:, 0], expected, atol=1e-5)
+        np.testing.assert_allclose(subject.portable().reference(states)[:, 0], expected, atol=1e-5)
+
+
+def test_another_bound_of_the_means_is_refused(tmp_path):
+    theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [8], "clip_mean": 3.0}, use_sde=True)
+    path = saved(theirs, tmp_path / "model.zip")
+    with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\)"):
+        read_zip(path)
+
+
 @pytest.mark.parametrize("squash", [False, True])
 def test_state_dependent_exploration_is_read(tmp_path, squash):
     theirs = make("a2c", "Pendulum-v1", use_sde=True, policy_kwargs={"net_arch": [8], "squash_output": squash})
@@ -102,11 +164,12 @@ def test_state_dependent_exploration_is_read(tmp_path, squash):
         np.testing.assert_allclose(subject.actions(head)[:, 0], played(theirs, states[:, 0]), atol=1e-5)
 
 
-def test_a_model_can_be_exported(tmp_path, zips):
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+def test_a_model_can_be_exported(tmp_path, zips, algorithm):
     from shoal.inference.file import PolicyFile
     from shoal.quantization.export import export_policy
 
-    path, theirs = zips["ddpg"]
+    path, theirs = zips[algorithm]
     subject = playing(read_zip(path), "Pendulum-v1")
     states = np.random.default_rng(0).normal(size=(64, 1, 3)).astype(np.float32)
     export_policy(subject.portable(), tmp_path / "policy.onnx", "float32", states, subject.outputs(states).numpy())
@@ -203,11 +266,16 @@ def test_an_archive_of_torchscript_is_refused_without_a_warning(tmp_path, recwar
     assert not recwarn.list
 
 
-@pytest.mark.parametrize(("kind", "name"), [(SAC, "SAC"), (TD3, "TD3")])
-def test_other_algorithms_are_refused_by_name(tmp_path, kind, name):
-    model = kind("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(NETS), device="cpu")
-    with pytest.raises(UserError, match=f"is a model of {name}, but only A2C, PPO, DQN and DDPG"):
-        read_zip(saved(model, tmp_path / "other.zip"))
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"data": lambda d: d | {"top_quantiles_to_drop_per_net": 2}}, "TQC"),
+        ({"tensors": lambda t: t | {"lstm_actor.weight": torch.zeros(1)}}, "RecurrentPPO"),
+    ],
+)
+def test_other_algorithms_are_refused_by_name(tmp_path, zips, changes, name):
+    with pytest.raises(UserError, match=f"is a model of {name}, but only A2C, PPO, DQN, DDPG, TD3 and SAC"):
+        read_zip(changed(zips["sac"][0], tmp_path / "other.zip", **changes))
 
 
 def renamed(old, new):

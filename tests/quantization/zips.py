@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
-from stable_baselines3 import A2C, DDPG, DQN, PPO
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
 from shoal.policies.stable_baselines import BaselinesPolicy
 
@@ -46,10 +46,33 @@ class Pictures(gymnasium.Env):
 gymnasium.register("TinyPictures-v0", Pictures)
 
 
+class Lopsided(gymnasium.Env):
+    """Two actions in a box that is not centred at 0; observations of three numbers."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = Box(np.float32([-3, 0.5]), np.float32([1, 9]))
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self._look(), float(action[0]), False, self.time >= 8, {}
+
+    def _look(self):
+        return self.np_random.normal(size=3).astype(np.float32)
+
+
+gymnasium.register("Lopsided-v0", Lopsided)
+
+
 def make(algorithm, env, policy="MlpPolicy", **settings):
     """A model with random weights, large enough that actions differ."""
-    kinds = {"a2c": A2C, "ppo": PPO, "dqn": DQN, "ddpg": DDPG}
-    if algorithm in ("dqn", "ddpg"):
+    kinds = {"a2c": A2C, "ppo": PPO, "dqn": DQN, "ddpg": DDPG, "td3": TD3, "sac": SAC}
+    if algorithm not in ("a2c", "ppo"):
         settings.setdefault("buffer_size", 10)
     settings.setdefault("policy_kwargs", dict(NETS))  # a copy: algorithms write into it
     model = kinds[algorithm](policy, env, device="cpu", seed=0, **settings)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shoal.errors import UserError
+from shoal.report import curve
 from shoal.report.curve import COLOURS, draw_curve, draw_curves, read_metrics, smooth
 
 PHASES = {"time/action selection": 3.0, "time/environment": 1.0, "time/Q loss": 6.0, "time/other": 0.001}
@@ -120,6 +121,25 @@ def test_evaluations_are_marked(tmp_path, ci95):
     evaluation = {"episode": 2000, "return_mean": -160.0, "return_ci95": ci95}
     marked = draw_curve(run(40), tmp_path / "a.png", evaluations=[evaluation, {"episode": 1}])
     assert marked.read_bytes() != draw_curve(run(40), tmp_path / "b.png").read_bytes()
+
+
+def test_evaluations_among_the_metrics_are_marked_as_well(tmp_path):
+    lines, entries = run(9), [{"episode": 500, "return_mean": -160.0, "return_ci95": 4.0}]
+    apart = draw_curve(lines, tmp_path / "a.png", evaluations=entries).read_bytes()
+    lines[4] |= {"evaluate/return_mean": -160.0, "evaluate/return_ci95": 4.0}
+    assert draw_curve(lines, tmp_path / "b.png").read_bytes() == apart
+
+
+@pytest.mark.parametrize("episodes", [(3,), (1, 2, 3), (10, 400)])
+def test_episodes_are_counted_in_whole_numbers(tmp_path, monkeypatch, episodes):
+    figures = []
+    monkeypatch.setattr(curve, "_write", lambda figure, path: figures.append(figure))
+    draw_curve([{"episode": episode, "return_mean": 1.5} for episode in episodes], tmp_path / "a.png")
+    figures[0].canvas.draw()
+    low, high = figures[0].axes[0].get_xlim()
+    texts = [tick.get_text() for tick in figures[0].axes[0].get_xticklabels()]
+    ticks = [tick for tick in figures[0].axes[0].get_xticks() if low <= tick <= high]
+    assert ticks and all(tick == round(tick) for tick in ticks) and len(set(texts)) == len(texts)
 
 
 def test_an_interval_is_the_same_by_its_ends_and_by_its_half_width(tmp_path):

@@ -48,6 +48,34 @@ def test_every_kind_in_one_figure(canvas, tmp_path):
     assert [tick.get_text() for tick in shown["lines"].get_xticklabels()] == TICKS
 
 
+def test_a_legend_of_long_labels_stays_in_the_picture(canvas, tmp_path):
+    lines = [Series(f"weights, bias and rounding corrected {k}", [float(k), 2.0]) for k in range(8)]
+    draw_figure(Figure("x", "", [Panel("", "", lines, ticks=TICKS)]), tmp_path / "x.png")
+    inside, legend = canvas().bbox, canvas().legends[0].get_window_extent()
+    assert inside.x0 <= legend.x0 < legend.x1 <= inside.x1
+    draw_figure(
+        Figure("x", "", [Panel("", "", [Series("a", [1, 2]), Series("b", [2, 1])], ticks=TICKS)]), tmp_path / "x.png"
+    )
+    assert canvas().legends[0]._ncols == 2
+
+
+@pytest.mark.parametrize(("numbers", "whole"), [([1, 2, 3], True), ([2], True), ([0.5, 2, 3], False)])
+def test_counts_have_ticks_at_whole_numbers(canvas, tmp_path, numbers, whole):
+    draw_figure(Figure("x", "", [Panel("", "", [Series("a", numbers, at=numbers)])]), tmp_path / "x.png")
+    (axes,) = canvas().axes
+    for ticks, (low, high) in ((axes.get_xticks(), axes.get_xlim()), (axes.get_yticks(), axes.get_ylim())):
+        seen = [tick for tick in ticks if low <= tick <= high]
+        assert seen and all(tick == round(tick) for tick in seen) == whole
+
+
+def test_labels_of_close_marks_are_on_the_outside(canvas, tmp_path):
+    heights = [2.0, 1.0, 3.0, 4.0, 1.0, 5.0]
+    spans = Series("", heights, "spans", [10, 20, 90, 90.5, 60, 30], low=heights, texts=list("abcdef"))
+    draw_figure(Figure("x", "", [Panel("", "", [spans])]), tmp_path / "x.png")
+    above = {text.get_text(): text.xyann[1] > 0 for text in canvas().axes[0].texts}
+    assert above == {"a": True, "b": False, "c": False, "d": True, "e": True, "f": False}
+
+
 def test_stacks_have_the_numbers_of_their_larger_parts(canvas, tmp_path):
     stack = [Series("a", [95.0, 40.0], "stack"), Series("b", [5.0, 60.0], "stack")]
     draw_figure(Figure("x", "", [Panel("", "%", stack, ticks=TICKS, above=["A", "B"])]), tmp_path / "x.png")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.envs.base import Entity
-from shoal.report.scene import BODY, BUMPED, CAUGHT, COVERED, FIELD, PAPER, Scene, contact_reach, fit_view
+from shoal.report.scene import BODY, BUMPED, CAUGHT, COVERED, FARTHEST, FIELD, PAPER, Scene, contact_reach, fit_view
 
 SIDE = 240
 AGENT, LANDMARK = Entity("agent", 0.15), Entity("landmark", 0.05)
@@ -102,11 +102,23 @@ def test_the_tally_counts_what_earns_rewards():
 
 @settings(max_examples=25, deadline=None)
 @given(arrays(np.float64, (3, 2, 2), elements=st.floats(-50, 50)))
-def test_the_view_holds_everything_and_the_arena(position):
+def test_the_view_holds_the_arena_and_everything_that_is_not_too_far(position):
     centre, half_width = fit_view([AGENT, LANDMARK], [position])
+    near = np.clip(position, 0.15 - FARTHEST, FARTHEST - 0.15)
     radius = np.array([[0.15], [0.05]])
-    assert np.all(np.abs(position - centre) + radius <= half_width)
-    assert np.all(np.abs(centre) + 1 <= half_width)
+    assert np.all(np.abs(near - centre) + radius <= half_width) or np.abs(position).max() < FARTHEST
+    assert np.all(np.abs(position - centre) + radius <= half_width) or np.abs(position).max() > FARTHEST - 0.15
+    assert np.all(np.abs(centre) + 1 <= half_width) and half_width <= 1.04 * FARTHEST
+
+
+@pytest.mark.parametrize(("far", "edge"), [((9, 0), (1, 0)), ((-9, 0), (-1, 0)), ((0, 30), (0, 1)), ((3, -3), (1, -1))])
+def test_an_arrow_at_the_edge_points_to_who_ran_away(far, edge):
+    world = scene([AGENT, LANDMARK], [(0.0, 0.0), (0.5, 0.5)], [far, (0.5, 0.5)])
+    assert colour_at(world, (0.0, 0.0)) == BODY["agent"]
+    picture = np.array(world.draw(1, SIDE, 1))
+    found = np.argwhere((picture == BODY["agent"]).all(axis=2))[:, ::-1] / SIDE * 2 - 1  # x to the right, y downwards
+    assert len(found) > 20 and np.ptp(found, axis=0).max() < 0.2
+    assert np.sign(np.round(found.mean(axis=0))).tolist() == [edge[0], -edge[1]]
 
 
 def test_outside_the_arena_is_shaded():
@@ -118,8 +130,8 @@ def test_outside_the_arena_is_shaded():
 @pytest.mark.parametrize("agents", [1, 12, 64])
 def test_crowds_are_drawn_with_everyone_in_it(agents):
     angle = np.arange(agents) * 2 * np.pi / agents
-    ring = 3 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    world = scene([AGENT] * agents, ring)
+    ring = 1.5 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    world = scene([Entity("agent", 0.05)] * agents, ring)
     assert all(colour_at(world, at) == BODY["agent"] for at in ring[:: max(1, agents // 8)])
 
 

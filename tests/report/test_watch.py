@@ -257,6 +257,9 @@ def test_the_trained_team_of_a_run_is_drawn_into_its_folder(world, tmp_path):
     with Image.open(strip) as image:
         assert image.format == "PNG"
     again = record_run(run, seed=3, noisy=False, warn=pytest.fail)
+    assert again.title.endswith(world.removeprefix("gym:")) and again.title.startswith("MADDPG in ")
+    (alone,) = draw_run(run, seed=3, noisy=False, warn=pytest.fail, out=tmp_path / "alone.GIF")
+    assert alone.read_bytes() == gif.read_bytes() and not (tmp_path / "episode.png").exists()
     assert draw_strip(again, tmp_path / "again.png").read_bytes() == strip.read_bytes()
     other = record_run(run, seed=4, noisy=False, warn=pytest.fail)
     assert draw_strip(other, tmp_path / "other.png").read_bytes() != strip.read_bytes()

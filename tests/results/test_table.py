@@ -27,6 +27,13 @@ def test_values_in_words(column, value, text):
     assert column.text(value) == text
 
 
+def test_a_column_has_one_notation():
+    assert Column("a").texts([0.04, 0.0, None, 4e-5, 3, "x"]) == ["4.00e-02", "0", "–", "4.00e-05", "3", "x"]
+    assert Column("a", "%", ".2g").texts([0.04, 4e-5]) == ["4.00e-02", "4.00e-05"]
+    assert Column("a").texts([0.04, 12.5, "one"]) == ["0.04", "12.5", "one"]
+    assert Column("a", format=".1%").texts([0.04, 4e-5]) == ["4.0%", "0.0%"]
+
+
 class Row(TypedDict):
     agents: int
     update_ms: Annotated[float, Column("update", "ms", ".1f")]
