@@ -129,7 +129,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
-        config = TrainConfig(**settings["train"], **QUIET, out=str(run)).checked()
+        config = TrainConfig(**settings["train"], **QUIET, update="torch", out=str(run)).checked()
         result, diverged = None, ""
         try:
             result = train(config)
