@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Returns of a trained policy and of a random team, with 95 % confidence intervals.
+    """Returns, landmarks covered or prey caught of a trained and of a random team, with 95 % confidence intervals.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json
@@ -69,7 +69,9 @@ def evaluate(argv: list[str]) -> int:
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
-    print_returns(returns, command.episodes, policy.env, own)
+    names = played["random"].figures
+    world = {name: {player: result.figures[name] for player, result in played.items()} for name in names}
+    print_returns(returns, command.episodes, policy.env, own, world)
     return 0
 
 
@@ -82,4 +84,8 @@ def figures(name: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]")
     for way in ("noisy", "random"):
         if way in played:
             found |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
+    for way, result in played.items():
+        suffix = "" if way == "deterministic" else f"_{way}"
+        for figure, (mean, ci95) in result.figures.items():
+            found |= {f"{figure}{suffix}": mean, f"{figure}{suffix}_ci95": ci95}
     return found

@@ -66,7 +66,7 @@ def train(argv: list[str]) -> int:
     result = loop.train(config, command.resume, observer, command.trust)
     try:
         if command.json:
-            print_json(dataclasses.asdict(result))
+            print_json(result.to_json())
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
@@ -85,12 +85,15 @@ def train(argv: list[str]) -> int:
 
 def print_result(result: "TrainResult") -> None:
     """The table at the end of training."""
+    from shoal.training.evaluation import PLAYERS
+
     if result.return_random is not None:
-        teams = {
-            name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95"))
-            for name in ("deterministic", "noisy", "random")
+        teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
+        figures = {
+            name: {player: (figure[player], figure[f"{player}_ci95"]) for player in PLAYERS}
+            for name, figure in result.figures.items()
         }
-        print_returns(teams, None)
+        print_returns(teams, None, figures=figures)
     put(
         f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
         f"{counted(result.updates, 'update')} "

@@ -1,6 +1,6 @@
 """The interface of every world: E copies of N agents in arrays.
 
-Shape letters: E copies, N agents, O observation, A action, K entities.
+Shape letters: E copies, N agents, O observation, A action, K entities, F figures of an episode.
 Shorter observations and actions are padded with zeros at the end; the true sizes are in the spec.
 """
 
@@ -66,6 +66,8 @@ class EnvSpec(AgentSizes):
     """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
+    figures: tuple[str, ...] = ()
+    """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
 
     @cached_property
     def action_mask(self) -> Bools:
@@ -99,6 +101,7 @@ class Step(NamedTuple):
     alive: Bools  # (E, N)  the agent took part in this step; False once it has left the episode
     ended: Bools  # (E,)    the copy's episode is over, for whichever reason
     final_observation: Array  # (E, N, O)
+    figures: Array | None = None  # (E, F)  those that the spec names, of episodes that ended; zeros for other copies
 
 
 class VectorEnv(Protocol):

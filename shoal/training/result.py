@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.play import Evaluation
+from shoal.training.returns import Estimate
 from shoal.training.run_folder import RESULT, finite
+
+Figures = dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,38 @@ class TrainResult:
     return_noisy_ci95: float | None = None
     return_prey: float | None = None
     """With learning prey: its training return, mean over the last 1,000 episodes."""
+    figures: Figures = dataclasses.field(default_factory=dict)
+    """What the world reports of an episode, by name: the mean in training (last 1,000 episodes) as "training", of the
+    evaluations as "deterministic", "noisy" and "random", and the half-widths of their intervals as "random_ci95", …"""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
     signal: int | None = None
     """The signal that stopped an unfinished run."""
 
+    def with_evaluations(self, played: dict[str, Evaluation]) -> "TrainResult":
+        """The result with evaluations by player: return_random, return_random_ci95, …"""
+        fields: dict[str, Any] = {f"return_{player}": evaluation.mean for player, evaluation in played.items()}
+        fields |= {f"return_{player}_ci95": evaluation.ci95 for player, evaluation in played.items()}
+        figures = {
+            name: known | by_player({player: evaluation.figures[name] for player, evaluation in played.items()})
+            for name, known in self.figures.items()
+        }
+        return dataclasses.replace(self, **fields, figures=figures)
 
-def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
-    """Evaluations as fields of the result: return_random, return_random_ci95, …"""
-    fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
-    return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
+    def to_json(self) -> dict[str, Any]:
+        """What `shoal train --json` prints: figures are beside the returns, as landmarks_covered_random, …"""
+        values = dataclasses.asdict(self)
+        for name, figure in values.pop("figures").items():
+            values |= {name if kind == "training" else f"{name}_{kind}": value for kind, value in figure.items()}
+        return values
+
+
+def by_player(estimates: dict[str, Estimate]) -> dict[str, float | None]:
+    """The estimates of one figure: means as "random", …, half-widths of their intervals as "random_ci95", …"""
+    found: dict[str, float | None] = {}
+    for player, estimate in estimates.items():
+        found |= {player: estimate.mean, f"{player}_ci95": estimate.ci95}
+    return found
 
 
 Result = TypeVar("Result")

@@ -1,10 +1,11 @@
-"""Returns: sums of an agent's rewards over a whole episode, never discounted.
+"""Returns: sums of an agent's rewards over a whole episode, never discounted; and the world's figures of an episode.
 
 The return of an episode is the mean over the agents of the team (the predators, where the prey learns too);
 the other side's is kept separately. Episodes cut short by a staggered start are not counted.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,27 @@ class Episode(NamedTuple):
 
     team: float
     prey: float | None
+    figures: tuple[float, ...] = ()
+    """What the world reports of it, in the order of the spec's names."""
+
+
+class Estimate(NamedTuple):
+    """A mean over episodes, and the half-width of its 95 % confidence interval."""
+
+    mean: float
+    ci95: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.floating]) -> "Estimate":
+        """The estimate from one value per episode."""
+        return cls(float(values.mean()), confidence95(values))
+
+
+def mean_figures(spec: EnvSpec, episodes: Iterable[Episode]) -> dict[str, float | None]:
+    """The mean of each figure that the world reports, by name; None without episodes."""
+    rows = [episode.figures for episode in episodes]
+    means = np.mean(rows, 0).tolist() if rows else [None] * len(spec.figures)
+    return dict(zip(spec.figures, means, strict=True))
 
 
 class ReturnTracker:
@@ -39,7 +61,8 @@ class ReturnTracker:
             if self.counts[copy]:
                 sums = self.sums[copy]
                 prey = float(sums[self.team :].mean()) if self.team < len(sums) else None
-                ended.append(Episode(float(sums[: self.team].mean()), prey))
+                figures = () if step.figures is None else tuple(step.figures[copy].tolist())
+                ended.append(Episode(float(sums[: self.team].mean()), prey, figures))
             self.sums[copy] = 0.0
             self.counts[copy] = True
         return ended

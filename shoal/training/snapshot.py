@@ -75,11 +75,11 @@ def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:
-    """(n, 2): team's and prey's returns, NaN where there is no learning prey."""
-    rows = [(episode.team, np.nan if episode.prey is None else episode.prey) for episode in episodes]
-    return np.array(rows, np.float64).reshape(-1, 2)
+    """(n, 2 + F): team's and prey's returns, NaN where there is no learning prey, and the world's figures."""
+    rows = [(episode.team, np.nan if episode.prey is None else episode.prey, *episode.figures) for episode in episodes]
+    return np.array(rows, np.float64).reshape(len(rows), -1 if rows else 2)
 
 
 def array_episodes(array: np.ndarray) -> list[Episode]:
     """The inverse of `episodes_array`."""
-    return [Episode(float(team), None if np.isnan(prey) else float(prey)) for team, prey in array]
+    return [Episode(team, None if np.isnan(prey) else prey, tuple(figures)) for team, prey, *figures in array.tolist()]

@@ -283,3 +283,15 @@ def test_lines_of_the_log_and_the_result(shoal, tmp_path):
     assert result["return_random"] < 0 and result["return_random_ci95"] is None
     code, _, err = shoal("train", *QUIET, "--log-every", "101", "--out", tmp_path / "other")
     assert code == 2 and "--log-every is 101" in one_sentence(err)
+
+
+def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run):
+    for words in (["evaluate", finished_run, "--episodes", "8"], ["train", "--resume", finished_run]):
+        code, out, _ = shoal(*words)
+        assert code == 0 and "landmarks covered" in out and " ± " in out
+    found = strict(shoal("evaluate", finished_run, "--episodes", "8", "--json")[1])
+    for name in ("landmarks_covered", "landmarks_covered_noisy", "landmarks_covered_random"):
+        assert 0 <= found[name] <= 3 and found[f"{name}_ci95"] >= 0
+    trained = strict(shoal("train", "--resume", finished_run, "--json")[1])
+    assert trained["landmarks_covered"] >= 0 and "figures" not in trained
+    assert "train/landmarks_covered" in b"".join(p.read_bytes() for p in finished_run.glob("events*")).decode("latin1")

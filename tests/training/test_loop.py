@@ -57,6 +57,15 @@ def test_every_kind_of_world(tmp_path, world):
     result = train(TrainConfig(**{**SMALL, "episodes": 40, "out": str(tmp_path / "run"), **world}))
     assert result.finished and result.updates > 0 and np.isfinite(result.return_mean)
     assert (result.return_prey is not None) == (world.get("prey") == "learned")
+    name = {"predator-prey": "prey_caught", "cooperative-navigation": "landmarks_covered"}.get(world["env"])
+    log = lines(tmp_path / "run")
+    assert {"prey_caught", "landmarks_covered"} & log[0].keys() == {name} - {None} == result.figures.keys()
+    if name:
+        # the mean of the lines is the mean of the episodes
+        assert result.figures[name]["training"] == pytest.approx(np.mean([line[name] for line in log]))
+        printed = result.to_json()
+        assert {name, f"{name}_deterministic", f"{name}_random", f"{name}_random_ci95"} <= printed.keys()
+        assert printed[f"{name}_noisy"] == result.figures[name]["noisy"] >= 0
 
 
 @pytest.mark.parametrize("copies", [1, 7, 25, 60])

@@ -33,11 +33,20 @@ def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():
 
     def step(rewards, ended):
         ended = np.array(ended)
-        return Step(nothing, np.array(rewards, np.float32), flags, ended, ~flags, ended, nothing)
+        figures = 10 * np.array(rewards, np.float32)[:, :1]
+        return Step(nothing, np.array(rewards, np.float32), flags, ended, ~flags, ended, nothing, figures)
 
     assert tracker.add(step([[1, 3, -5], [9, 9, 9]], [False, True])) == []  # shortened: not counted
-    assert tracker.add(step([[1, 1, -1], [2, 4, -3]], [True, False])) == [(3.0, -6.0)]
-    assert tracker.add(step([[0, 0, 0], [1, 1, 1]], [False, True])) == [(4.0, -2.0)]
+    assert tracker.add(step([[1, 1, -1], [2, 4, -3]], [True, False])) == [(3.0, -6.0, (10.0,))]
+    assert tracker.add(step([[0, 0, 0], [1, 1, 1]], [False, True])) == [(4.0, -2.0, (10.0,))]
+
+
+def test_figures_of_the_world_are_averaged_over_the_episodes_played():
+    env = make_env("predator-prey", agents=6, prey_count=2, copies=8, seed=1)
+    result = play(env, lambda observation: np.zeros((8, 6, 5), np.float32), 40)
+    mean, ci95 = result.figures["prey_caught"]
+    assert 0 < mean < 2 and 0 < ci95 < 1 and result.mean > 10 * mean  # a prey that is caught is touched at least once
+    assert play(Toy(agents=2), random_act(Toy(agents=2).spec, 0), 3).figures == {}
 
 
 def test_play_counts_the_same_number_of_episodes_in_every_copy():
