@@ -86,14 +86,11 @@ def train(argv: list[str]) -> int:
 def print_result(result: "TrainResult") -> None:
     """The table at the end of training."""
     from shoal.training.evaluation import PLAYERS
+    from shoal.training.result import COLUMNS
 
     if result.return_random is not None:
         teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
-        figures = {
-            name: {player: (figure[player], figure[f"{player}_ci95"]) for player in PLAYERS}
-            for name, figure in result.figures.items()
-        }
-        print_returns(teams, None, figures=figures)
+        print_returns(teams, None, fields={name: getattr(result, name) for name in COLUMNS})
     put(
         f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
         f"{counted(result.updates, 'update')} "
@@ -107,5 +104,8 @@ def learning_curve(result: "TrainResult") -> Path:
 
     run = Path(result.run)
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
-    draw_curve(run / "metrics.jsonl", run / "curve.png", title=name, random_return=result.return_random)
+    groups = {group: values.get("random") for group, values in result.groups.items()}
+    draw_curve(
+        run / "metrics.jsonl", run / "curve.png", title=name, random_return=result.return_random, random_groups=groups
+    )
     return run / "curve.png"

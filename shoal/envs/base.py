@@ -4,6 +4,7 @@ Shape letters: E copies, N agents, O observation, A action, K entities, F figure
 Shorter observations and actions are padded with zeros at the end; the true sizes are in the spec.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -66,6 +67,8 @@ class EnvSpec(AgentSizes):
     """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
+    agent_groups: tuple[str, ...] = ()
+    """The group of each agent (predator, prey) for the returns by group; empty: by the agents' names."""
     figures: tuple[str, ...] = ()
     """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
 
@@ -74,10 +77,23 @@ class EnvSpec(AgentSizes):
         """(N, A): True where the action entry is real, False where it is padding."""
         return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
 
+    @cached_property
+    def groups(self) -> dict[str, list[int]]:
+        """Agents by group, in their order; adversary_0 is in the group adversary unless the world says otherwise."""
+        groups: dict[str, list[int]] = {}
+        for i, name in enumerate(self.agent_groups or map(group_of, self.agent_names)):
+            groups.setdefault(name, []).append(i)
+        return groups
+
     @property
     def padded(self) -> bool:
         """Whether any agent has padded actions."""
         return len(set(self.action_sizes)) > 1
+
+
+def group_of(agent: str) -> str:
+    """An agent's name without the number at its end; agents that are only numbered are one group."""
+    return re.sub(r"_?\d+$", "", agent) or "agent"
 
 
 class Entity(NamedTuple):

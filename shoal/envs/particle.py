@@ -112,6 +112,7 @@ def predator_prey(
         team=predators if learned else 0,
         episode_length=episode_length,
         fixed_length=True,
+        agent_groups=("predator",) * predators + ("prey",) * trained_prey,
         figures=("prey_caught",),
     )
     kinds = ["predator"] * predators + ["prey"] * prey_count + ["obstacle"] * obstacles

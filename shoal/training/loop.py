@@ -27,8 +27,8 @@ from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
 from shoal.training.observer import Observer, Silent
 from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
-from shoal.training.result import TrainResult, result_json
-from shoal.training.returns import Episode, mean_figures
+from shoal.training.result import TrainResult, result_json, training_means
+from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
 from shoal.training.setup import make_device, most_samples, stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
@@ -263,7 +263,7 @@ class Training:
         line["return_mean"] = mean([episode.team for episode in self.fresh])
         if self.env.spec.team:
             line["return_prey"] = mean([episode.prey for episode in self.fresh if episode.prey is not None])
-        line |= mean_figures(self.env.spec, self.fresh)
+        line |= Columns.of(self.env.spec, self.fresh).line()
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
@@ -288,7 +288,7 @@ class Training:
             steps_per_second=self.samples / seconds,
             return_mean=mean([episode.team for episode in self.last]),
             return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
-            figures={name: {"training": value} for name, value in mean_figures(self.env.spec, self.last).items()},
+            **training_means(Columns.of(self.env.spec, self.last)),
             phases=self.clock.by_phase(),
             signal=signal,
         )

@@ -13,7 +13,7 @@ from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
-from shoal.training.returns import Episode, Estimate, ReturnTracker
+from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Maps observations (E, N, O) to actions (E, N, A) in the world's units."""
@@ -28,6 +28,10 @@ class Evaluation:
     ci95: float
     """Half-width of the 95 % confidence interval of the mean."""
     prey_mean: float | None = None
+    agents: dict[str, Estimate] = field(default_factory=dict, repr=False)
+    """Return of each agent, by name."""
+    groups: dict[str, Estimate] = field(default_factory=dict)
+    """Return per agent of each group, by name."""
     figures: dict[str, Estimate] = field(default_factory=dict)
     """What the world reports of an episode beside rewards, by name."""
 
@@ -90,12 +94,16 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 def evaluation(spec: EnvSpec, played: list[Episode]) -> Evaluation:
     """Means over the episodes that were played."""
     prey = [episode.prey for episode in played if episode.prey is not None]
-    figures = np.array([episode.figures for episode in played]).T  # (F, episodes)
+    agents, groups, figures = (
+        {name: Estimate.of(values) for name, values in columns.items()} for columns in Columns.of(spec, played)
+    )
     return Evaluation(
         len(played),
         *Estimate.of(np.array([episode.team for episode in played])),
         prey_mean=float(np.mean(prey)) if prey else None,
-        figures={name: Estimate.of(values) for name, values in zip(spec.figures, figures, strict=True)},
+        agents=agents,
+        groups=groups,
+        figures=figures,
     )
 
 

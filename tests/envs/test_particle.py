@@ -47,6 +47,7 @@ def test_cooperative_navigation_describes_itself():
     assert env.spec.action_sizes == (5,) * 4
     assert (env.spec.discrete, env.spec.soft_actions, env.spec.fixed_length) == (True, True, True)
     assert (env.spec.team, env.spec.episode_length) == (0, 25)
+    assert env.spec.groups == {"agent": [0, 1, 2, 3]}
     assert env.entities == (Entity("agent", 0.15),) * 4 + (Entity("landmark", 0.05),) * 3
     assert env.position.shape == env.velocity.shape == (2, 7, 2)
 
@@ -56,6 +57,7 @@ def test_predator_prey_describes_itself():
     assert env.spec.agent_names == ("adversary_0", "adversary_1", "agent_0", "agent_1", "agent_2")
     assert env.spec.observation_sizes == (20, 20, 18, 18, 18)
     assert env.spec.team == 2
+    assert env.spec.groups == {"predator": [0, 1], "prey": [2, 3, 4]}
     kinds = [Entity("predator", 0.075)] * 2 + [Entity("prey", 0.05)] * 3 + [Entity("obstacle", 0.2)]
     assert env.entities == tuple(kinds)
     scripted = make_env("predator-prey", 2, prey_count=3, obstacles=1)
