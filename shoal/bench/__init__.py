@@ -10,7 +10,7 @@ from shoal.errors import UserError
 from shoal.results import Result, Table
 
 BENCHES = {
-    "env": "steps/s of Shoal's worlds relative to mpe2's",
+    "env": "steps/s of Shoal's worlds relative to mpe2's, and to JaxMARL's where it is installed",
     "update": "time of one update of all trainers relative to its bare matrix products",
     "replay": "bytes/s of the samplers relative to a contiguous copy",
     "phases": "share of sampling in an update and of acting in training; time saved by neighbour sampling",
