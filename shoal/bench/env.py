@@ -72,10 +72,13 @@ def _row(world: str, agents: int, ours: ParticleWorld, name: str, peer: Episodes
 
 
 def _our_world(world: str, agents: int) -> ParticleWorld:
-    """Enough copies that a step occupies all threads, but observations take only a few megabytes."""
-    copies = max(64, 73_728 // agents**2)  # 8192 for 3 agents
+    """Enough copies that waking threads for a step takes little of it, but observations only a few megabytes.
+
+    They start together, as the peers' do.
+    """
+    copies = min(32_768, max(128, 294_912 // agents**2))
     prey = "learned" if world == "predator-prey" else "scripted"
-    return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE))
+    return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE, stagger=False))
 
 
 def _our_episode(env: VectorEnv) -> Callable[[], None]:
