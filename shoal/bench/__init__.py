@@ -10,7 +10,7 @@ from shoal.errors import UserError
 from shoal.results import Result, Table
 
 BENCHES = {
-    "env": "steps/s of Shoal's worlds relative to mpe2's",
+    "env": "steps/s of Shoal's worlds relative to mpe2's, and to JaxMARL's where it is installed",
     "workers": "steps/s of a slow environment in worker processes relative to one process",
     "update": "time of one update of all trainers, native and in torch, relative to its bare matrix products",
     "replay": "bytes/s of the samplers relative to a contiguous copy",

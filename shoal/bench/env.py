@@ -1,4 +1,4 @@
-"""`shoal bench env`: Shoal's worlds compared with those of the mpe2 package, in steps per second.
+"""`shoal bench env`: Shoal's worlds compared with mpe2's and, where it is installed, JaxMARL's, in steps per second.
 
 One step is one step of all agents of one copy. Both sides play random choices drawn in advance, for
 whole episodes with their resets, and take turns.
@@ -7,8 +7,10 @@ whole episodes with their resets, and take turns.
 from collections.abc import Callable
 from typing import Annotated, TypedDict, cast
 
+import numba
 import numpy as np
 
+from shoal.bench.jaxmarl_world import Episodes, jaxmarl_episodes
 from shoal.bench.timing import interleaved
 from shoal.envs import make_env
 from shoal.envs.base import VectorEnv
@@ -17,47 +19,66 @@ from shoal.errors import UserError, install
 from shoal.results import Column
 
 EPISODE = 25
+GOALS = {("mpe2", 3): 800.0, ("mpe2", 48): 1500.0}
+JAXMARL_GOAL = 12.0
 
 
 class Row(TypedDict):
-    """One world with one number of agents."""
+    """One world with one number of agents beside one peer."""
 
     world: str
     agents: int
+    peer: str
     shoal_steps_per_second: Annotated[float, Column("shoal", "steps/s")]
-    mpe2_steps_per_second: Annotated[float, Column("mpe2", "steps/s")]
+    peer_steps_per_second: Annotated[float, Column("peer", "steps/s")]
     ratio: float
+    goal: float | None
     copies: int
     threads: int
+    peer_copies: int
 
 
-def run(agents: tuple[int, ...] = (3, 48), seconds: float = 2.0) -> list[Row]:
-    """One row per task and number of agents; each takes about `seconds`, or three episodes of mpe2."""
+def run(agents: tuple[int, ...] = (3, 12, 48), seconds: float = 2.0) -> list[Row]:
+    """One row per task, number of agents and peer; each takes about `seconds`, or three episodes of mpe2."""
     rows: list[Row] = []
     for world in ("cooperative-navigation", "predator-prey"):
         for n in agents:
-            ours, theirs = _our_world(world, n), _their_episode(world, n)
-            our_time, their_time = interleaved([_our_episode(ours), theirs], seconds, least=3)
-            our_rate, their_rate = EPISODE * ours.copies / our_time, EPISODE / their_time
-            rows.append(
-                {
-                    "world": world,
-                    "agents": n,
-                    "shoal_steps_per_second": our_rate,
-                    "mpe2_steps_per_second": their_rate,
-                    "ratio": our_rate / their_rate,
-                    "copies": ours.copies,
-                    "threads": ours.threads,
-                }
-            )
+            ours = _our_world(world, n)
+            peers = {
+                "mpe2": Episodes(_their_episode(world, n), 1, 1),
+                "JaxMARL": jaxmarl_episodes(world, n, EPISODE, numba.get_num_threads()),
+            }
+            rows += [_row(world, n, ours, name, peer, seconds) for name, peer in peers.items() if peer is not None]
     return rows
 
 
+def _row(world: str, agents: int, ours: ParticleWorld, name: str, peer: Episodes, seconds: float) -> Row:
+    """Our copies and the peer's in turns."""
+    our_time, their_time = interleaved([_our_episode(ours), peer.play], seconds, least=3)
+    our_rate = EPISODE * ours.copies / our_time
+    their_rate = EPISODE * peer.copies * peer.episodes / their_time
+    return {
+        "world": world,
+        "agents": agents,
+        "peer": name,
+        "shoal_steps_per_second": our_rate,
+        "peer_steps_per_second": their_rate,
+        "ratio": our_rate / their_rate,
+        "goal": JAXMARL_GOAL if name == "JaxMARL" else GOALS.get((name, agents)),
+        "copies": ours.copies,
+        "threads": ours.threads,
+        "peer_copies": peer.copies,
+    }
+
+
 def _our_world(world: str, agents: int) -> ParticleWorld:
-    """Enough copies that a step occupies all threads, but observations take only a few megabytes."""
-    copies = max(64, 73_728 // agents**2)  # 8192 for 3 agents
+    """Enough copies that waking threads for a step takes little of it, but observations only a few megabytes.
+
+    They start together, as the peers' do.
+    """
+    copies = min(32_768, max(128, 294_912 // agents**2))
     prey = "learned" if world == "predator-prey" else "scripted"
-    return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE))
+    return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE, stagger=False))
 
 
 def _our_episode(env: VectorEnv) -> Callable[[], None]:

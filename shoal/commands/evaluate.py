@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Returns of a trained policy and of a random team, with 95 % confidence intervals.
+    """Returns, landmarks covered or prey caught of a trained and of a random team, with 95 % confidence intervals.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json
@@ -54,6 +54,7 @@ def evaluate(argv: list[str]) -> int:
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
     from shoal.policies import load
+    from shoal.training.result import by_player
 
     policy = load(
         command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
@@ -71,12 +72,14 @@ def evaluate(argv: list[str]) -> int:
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
-    print_returns(returns, command.episodes, policy.env, own)
+    print_returns(returns, command.episodes, policy.env, own, by_player(played))
     return 0
 
 
 def figures(name: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]") -> dict[str, Any]:
     """What --json prints."""
+    from shoal.training.result import by_player, flat
+
     own = played["deterministic"]
     found: dict[str, Any] = {"run": name} if policy.kind == "run" else {}
     found |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": own.episodes}
@@ -84,4 +87,4 @@ def figures(name: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]")
     for way in ("noisy", "random"):
         if way in played:
             found |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
-    return found
+    return found | flat(by_player(played), "deterministic")

@@ -67,7 +67,7 @@ def train(argv: list[str]) -> int:
     result = loop.train(config, command.resume, observer, command.trust)
     try:
         if command.json:
-            print_json(dataclasses.asdict(result))
+            print_json(result.to_json())
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
@@ -86,12 +86,12 @@ def train(argv: list[str]) -> int:
 
 def print_result(result: "TrainResult") -> None:
     """The table at the end of training."""
+    from shoal.training.evaluation import PLAYERS
+    from shoal.training.result import COLUMNS
+
     if result.return_random is not None:
-        teams = {
-            name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95"))
-            for name in ("deterministic", "noisy", "random")
-        }
-        print_returns(teams, None)
+        teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
+        print_returns(teams, None, fields={name: getattr(result, name) for name in COLUMNS})
     put(
         f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
         f"{counted(result.updates, 'update')} "
@@ -108,5 +108,7 @@ def learning_curve(result: "TrainResult") -> Path:
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
     config = read_config(run)
     title = f"{config.algorithm.upper()} in {config.env}: {name}"
-    draw_curve(run / "metrics.jsonl", run / "curve.png", title=title, random_return=result.return_random)
+    groups = {group: values.get("random") for group, values in result.groups.items()}
+    metrics, picture = run / "metrics.jsonl", run / "curve.png"
+    draw_curve(metrics, picture, title=title, random_return=result.return_random, random_groups=groups)
     return run / "curve.png"

@@ -1,9 +1,10 @@
 """The interface of every world: E copies of N agents in arrays.
 
-Shape letters: E copies, N agents, O observation, A action, K entities.
+Shape letters: E copies, N agents, O observation, A action, K entities, F figures of an episode.
 Shorter observations and actions are padded with zeros at the end; the true sizes are in the spec.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -68,16 +69,33 @@ class EnvSpec(AgentSizes):
     """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
+    agent_groups: tuple[str, ...] = ()
+    """The group of each agent (predator, prey) for the returns by group; empty: by the agents' names."""
+    figures: tuple[str, ...] = ()
+    """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
 
     @cached_property
     def action_mask(self) -> Bools:
         """(N, A): True where the action entry is real, False where it is padding."""
         return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
 
+    @cached_property
+    def groups(self) -> dict[str, list[int]]:
+        """Agents by group, in their order; adversary_0 is in the group adversary unless the world says otherwise."""
+        groups: dict[str, list[int]] = {}
+        for i, name in enumerate(self.agent_groups or map(group_of, self.agent_names)):
+            groups.setdefault(name, []).append(i)
+        return groups
+
     @property
     def padded(self) -> bool:
         """Whether any agent has padded actions."""
         return len(set(self.action_sizes)) > 1
+
+
+def group_of(agent: str) -> str:
+    """An agent's name without the number at its end; agents that are only numbered are one group."""
+    return re.sub(r"_?\d+$", "", agent) or "agent"
 
 
 class Entity(NamedTuple):
@@ -101,6 +119,7 @@ class Step(NamedTuple):
     alive: Bools  # (E, N)  the agent took part in this step; False once it has left the episode
     ended: Bools  # (E,)    the copy's episode is over, for whichever reason
     final_observation: Array  # (E, N, O)
+    figures: Array | None = None  # (E, F)  those that the spec names, of episodes that ended; zeros for other copies
 
 
 class VectorEnv(Protocol):

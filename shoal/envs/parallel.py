@@ -123,7 +123,10 @@ class ParallelCopies:
         for e in range(self.copies):
             if ended[e]:
                 self._begin(e, self._episode[e] + 1, 0)
-        return Step(self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation)
+        figures = np.zeros((self.copies, 0), np.float32)
+        return Step(
+            self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation, figures
+        )
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far."""

@@ -58,6 +58,7 @@ def cooperative_navigation(
         soft_actions=True,
         episode_length=episode_length,
         fixed_length=True,
+        figures=("landmarks_covered",),
     )
     return ParticleWorld(spec, layout, ["agent"] * agents + ["landmark"] * landmarks, copies, seed, stagger)
 
@@ -111,6 +112,8 @@ def predator_prey(
         team=predators if learned else 0,
         episode_length=episode_length,
         fixed_length=True,
+        agent_groups=("predator",) * predators + ("prey",) * trained_prey,
+        figures=("prey_caught",),
     )
     kinds = ["predator"] * predators + ["prey"] * prey_count + ["obstacle"] * obstacles
     return ParticleWorld(spec, layout, kinds, copies, seed, stagger)
@@ -155,6 +158,8 @@ class ParticleWorld:
         self._episode_step = self._first_step.copy()
         self._action_shape = (copies, spec.agents, ACTIONS)
         self._force = np.zeros((copies, layout.bodies, 2))
+        self._caught = np.zeros((copies, layout.bodies - layout.predators), np.bool_)  # prey touched in this episode
+        self._no_figures = np.zeros((copies, 1), np.float32)
         self._views = _Shelf((copies, spec.agents, spec.observation_size))
         self.reset()
 
@@ -171,6 +176,7 @@ class ParticleWorld:
     def reset(self) -> Array:
         """Start a new episode in every copy and return the observations (E, N, O)."""
         self._episode_step[:] = self._first_step
+        self._caught[:] = False
         physics.start(self._layout, self.position, self.velocity, self._random)
         return self.observe()
 
@@ -192,8 +198,9 @@ class ParticleWorld:
         observation = self._views.take()
         final_observation = self._views.take() if any_ended else observation
         reward = np.empty(self._action_shape[:2], np.float32)
-        state = (self.position, self.velocity, self._random, self._force)
-        results: Any = (ended, observation, reward, final_observation, any_ended)
+        figures = np.zeros((self.copies, 1), np.float32) if any_ended else self._no_figures
+        state = (self.position, self.velocity, self._random, self._force, self._caught)
+        results: Any = (ended, observation, reward, final_observation, any_ended, figures)
         if (threads := self.threads) == 1:
             self._refuse_if(vectors, physics.control_and_play(self._layout, vectors, *state, *results))
         else:
@@ -203,7 +210,7 @@ class ParticleWorld:
         if any_ended:
             self._episode_step[ended] = 0
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
-        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
+        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, figures)
 
     def _checked(self, given: ArrayLike) -> NDArray[np.floating]:
         """The actions as the kernels take them; a `UserError` before anything has moved."""
@@ -257,12 +264,13 @@ class ParticleWorld:
             array[:] = state[name]
 
     def _state_arrays(self) -> dict[str, NDArray]:
-        return {
+        arrays = {
             "position": self.position,
             "velocity": self.velocity,
             "episode_step": self._episode_step,
             "random": self._random,
         }
+        return arrays | ({"caught": self._caught} if self._layout.pursuit else {})
 
     def close(self) -> None:
         """Nothing to release."""

@@ -1,7 +1,7 @@
 """One step of a particle world, compiled: forces, motion, rewards, observations, new episodes.
 
-Shape letters: E copies, N agents, O observation, K entities. Entities are ordered: agents, then prey that the
-world itself moves, then landmarks or obstacles. "Bodies" are those that move.
+Shape letters: E copies, N agents, O observation, K entities, F figures. Entities are ordered: agents, then prey that
+the world itself moves, then landmarks or obstacles. "Bodies" are those that move.
 
 All that a kernel calls is in this one file, because numba's disk cache notices changes only in the file of
 the function it compiled.
@@ -25,6 +25,7 @@ NEGLIGIBLE = 40.0  # margins: exp(-40) is below the resolution of float64
 
 TOUCH_REWARD = 10.0
 LOCAL_RATIO = 0.5  # share of an agent's own collisions in its reward, mpe2 rules
+COVERED = 0.1  # an agent whose centre is nearer than this covers a landmark, as in OpenAI's benchmark data
 
 LEARNED, SCRIPTED, FACMAC, RANDOM = 0, 1, 2, 3
 PREY_LOOK = 0.3  # how far ahead the scripted prey looks
@@ -276,8 +277,11 @@ def navigation_reward(layout: Layout, e: int, position: Floats, reward: Array) -
 
 
 @inlined
-def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array) -> None:
-    """Predators share +10 for every predator that touches a prey; a prey pays for it and for leaving the arena."""
+def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array, caught: Bools) -> None:
+    """Predators share +10 for every predator that touches a prey; a prey pays for it and for leaving the arena.
+
+    Marks in `caught` (E, prey) the prey that are touched.
+    """
     total = 0.0
     for k in range(layout.predators, layout.bodies):
         x, y = position[e, k, 0], position[e, k, 1]
@@ -287,9 +291,36 @@ def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array) -> N
             dx, dy = x - position[e, p, 0], y - position[e, p, 1]
             touches += dx * dx + dy * dy < touch
         total += TOUCH_REWARD * touches
+        caught[e, k - layout.predators] |= touches > 0
         if layout.prey_rule == LEARNED:
             reward[e, k] = -TOUCH_REWARD * touches - border(abs(x)) - border(abs(y))
     reward[e, : layout.predators] = total
+
+
+# ---------------------------------------------------------------------------------------------- figures of an episode
+
+
+@inlined
+def landmarks_covered(layout: Layout, e: int, position: Floats) -> int:
+    """Landmarks with an agent's centre nearer than `COVERED`."""
+    covered = 0
+    for k in range(layout.agents, len(layout.size)):
+        nearest = np.inf
+        for i in range(layout.agents):
+            dx, dy = position[e, i, 0] - position[e, k, 0], position[e, i, 1] - position[e, k, 1]
+            nearest = min(nearest, dx * dx + dy * dy)
+        covered += nearest < COVERED * COVERED
+    return covered
+
+
+@inlined
+def prey_caught(e: int, caught: Bools) -> int:
+    """Prey that were touched in the episode; none are in the next one yet."""
+    count = 0
+    for k in range(caught.shape[1]):
+        count += caught[e, k]
+        caught[e, k] = False
+    return count
 
 
 # ---------------------------------------------------------------------------------------------- observations
@@ -332,22 +363,25 @@ def play(
     velocity: Floats,
     random: NDArray[np.uint64],
     force: Floats,
+    caught: Bools,
     ended: Bools,
     observation: Array,
     reward: Array,
     final_observation: Array,
     keep_final: bool,
+    figures: Array,
 ) -> None:
     """One step of the copies first..last, and a new episode for those that `ended` marks.
 
-    `force` holds the agents' own forces and is used up. `final_observation` is written if `keep_final`.
+    `force` holds the agents' own forces and is used up. `final_observation` is written if `keep_final`,
+    `figures` (E, 1) for the copies that end.
     """
     for e in range(first, last):
         move_prey(layout, e, position, random, force)
         add_contacts(layout, e, position, force)
         integrate(layout, e, position, velocity, force)
         if layout.pursuit:
-            pursuit_reward(layout, e, position, reward)
+            pursuit_reward(layout, e, position, reward, caught)
         else:
             navigation_reward(layout, e, position, reward)
         observe(layout, e, position, velocity, observation)
@@ -356,6 +390,7 @@ def play(
                 for o in range(observation.shape[2]):  # whole rows would compile numba's texts of shapes for seconds
                     final_observation[e, i, o] = observation[e, i, o]
         if ended[e]:
+            figures[e, 0] = prey_caught(e, caught) if layout.pursuit else landmarks_covered(layout, e, position)
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)
 
@@ -382,17 +417,19 @@ def control_and_play(
     velocity: Floats,
     random: NDArray[np.uint64],
     force: Floats,
+    caught: Bools,
     ended: Bools,
     observation: Array,
     reward: Array,
     final_observation: Array,
     keep_final: bool,
+    figures: Array,
 ) -> int:
     """`control` and, if all actions are finite, `play` of all copies: one call where calls take longer than steps."""
     culprit = control(layout, actions, force)
     if culprit < 0:
         play(
-            0, len(ended), layout, position, velocity, random, force, ended, observation, reward, final_observation,
-            keep_final,
+            0, len(ended), layout, position, velocity, random, force, caught, ended, observation, reward,
+            final_observation, keep_final, figures,
         )  # fmt: skip
     return culprit

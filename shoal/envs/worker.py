@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from shoal.child import reporting
 from shoal.envs.adapters import make_copies
-from shoal.envs.base import EnvSpec, Step
+from shoal.envs.base import EnvSpec
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError
 from shoal.shared_memory import SharedMemory, aligned
@@ -65,7 +65,8 @@ class Worker:
         elif what == "step":
             step = self.copies.step(self.arrays["actions"])
             for name, array in step._asdict().items():
-                self.arrays[name][...] = array
+                if array is not None:
+                    self.arrays[name][...] = array
         elif what == "load_state":
             said = self._load(data)
         self.arrays["present"][...] = self.copies.present
@@ -105,7 +106,7 @@ def step_bytes(spec: EnvSpec, copies: int) -> int:
 def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
     """Data type and shape of the arrays: actions in; a step, who is present and the step of the episode out."""
     each = (copies, spec.agents)
-    kinds: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
+    return {
         "observation": (np.float32, (*each, spec.observation_size)),
         "reward": (np.float32, each),
         "terminated": (np.bool_, each),
@@ -113,9 +114,6 @@ def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int,
         "alive": (np.bool_, each),
         "ended": (np.bool_, (copies,)),
         "final_observation": (np.float32, (*each, spec.observation_size)),
-    }
-    return {
-        **{name: kinds[name] for name in Step._fields},
         "actions": (np.float32, (*each, spec.action_size)),
         "present": (np.bool_, each),
         "episode_step": (np.int64, (copies,)),

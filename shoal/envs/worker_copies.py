@@ -102,7 +102,7 @@ class WorkerCopies:
         self._check_begun()
         self._arrays["actions"][...] = checked_actions(self.spec, self.copies, actions, self._arrays["present"])
         self._ask("step")
-        return Step(**{name: self._arrays[name].copy() for name in Step._fields})
+        return Step(**{name: self._arrays[name].copy() for name in Step._fields if name in self._arrays})
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far, as `ParallelCopies` has them."""

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, EnvSpec, Step, one_hot, random_actions
 from shoal.envs.particle import ACTIONS, ParticleWorld
-from shoal.envs.physics import FACMAC_CANDIDATES, PREY_DIRECTIONS, PREY_LOOK
+from shoal.envs.physics import COVERED, FACMAC_CANDIDATES, PREY_DIRECTIONS, PREY_LOOK
 from shoal.errors import UserError, install
 from shoal.seeding import stream, stream_seed
 from shoal.training.config import TrainConfig
@@ -89,6 +89,9 @@ class MpeWorld:
         self._idle = {name: np.zeros(ACTIONS, np.float32) for name in env.possible_agents}  # scripted prey
         self._last_step = spec.episode_length or 0
         self._sampler = stream(seed, "sampled actions")
+        self._predators = [body for body in self._world.agents if getattr(body, "adversary", False)]
+        self._prey = [body for body in self._world.agents if self._predators and not body.adversary]
+        self._caught = np.zeros(len(self._prey), np.bool_)  # prey touched in this episode
         if prey_rule is not None:
             self._script_prey(prey_rule)
         self._observe(env.reset(seed=stream_seed(seed, "envs"))[0])
@@ -117,6 +120,7 @@ class MpeWorld:
 
     def reset(self) -> Array:
         """Start a new episode and return the observations (1, N, O)."""
+        self._caught[:] = False
         return self._observe(self._env.reset()[0])
 
     def _observe(self, observations: dict[str, Array]) -> Array:
@@ -136,34 +140,47 @@ class MpeWorld:
         pushes = np.clip(vectors[0], 0, 1).astype(np.float32)  # mpe2 does so too, but warns each time
         played = self._idle | dict(zip(self.spec.agent_names, pushes, strict=True))
         observations, rewards, *_ = self._env.step(played)
+        self._mark_caught()
         reward = np.array([[rewards[name] for name in self.spec.agent_names]], np.float32)
         final_observation = self._observe(observations)
         ended = self.episode_step >= self._last_step  # (1,)
+        figures = np.array([[self._figure() if ended[0] else 0.0]], np.float32)
         observation = self.reset() if ended[0] else final_observation
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
-        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation)
+        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, figures)
+
+    def _mark_caught(self) -> None:
+        """Remember the prey that a predator touches now."""
+        for k, prey in enumerate(self._prey):
+            touch = (PREDATOR_SIZE + prey.size) ** 2
+            self._caught[k] |= squares(positions([prey]), positions(self._predators)).min() < touch
+
+    def _figure(self) -> float:
+        """What is reported of an episode at its end: prey that were touched in it, or landmarks covered."""
+        if self._prey:
+            return float(self._caught.sum())
+        nearest = squares(positions(self._world.landmarks), positions(self._world.agents)).min(1)
+        return float((nearest < COVERED**2).sum())
 
     def state(self) -> dict[str, NDArray]:
-        """Positions, velocities, the step and the random generator."""
+        """Positions, velocities, the step, the prey caught and the random generator."""
         entities = self._world.entities
         return {
             "position": np.array([entity.state.p_pos for entity in entities]),
             "velocity": np.array([entity.state.p_vel for entity in entities]),
             "episode_step": self.episode_step,
             "random": np.frombuffer(json.dumps(self._random.bit_generator.state).encode(), np.uint8),
-        }
+        } | ({"caught": self._caught.copy()} if self._prey else {})
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Continue exactly from what `state` returned."""
         entities = self._world.entities
-        if not {"position", "velocity", "episode_step", "random"} <= state.keys() or state["position"].shape != (
-            len(entities),
-            2,
-        ):
+        if not self.state().keys() <= state.keys() or state["position"].shape != (len(entities), 2):
             raise UserError(f"the saved state of {self.spec.name} does not fit this world of {len(entities)} bodies.")
         self.reset()  # mpe2's other state is that of a new episode
         for entity, position, velocity in zip(entities, state["position"], state["velocity"], strict=True):
             entity.state.p_pos, entity.state.p_vel = position.copy(), velocity.copy()
+        self._caught[:] = state.get("caught", False)
         self._env.unwrapped.steps = int(state["episode_step"][0])
         self._random.bit_generator.state = json.loads(state["random"].tobytes())
 
@@ -200,6 +217,11 @@ def facmac_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Float
 def random_prey(prey: Any, predators: Floats, rng: np.random.Generator) -> Floats:
     """A force drawn from U(-1, 1) on each axis, times the acceleration."""
     return prey.accel * rng.uniform(-1, 1, 2)
+
+
+def positions(bodies: list[Any]) -> Floats:
+    """(bodies, 2)."""
+    return np.array([body.state.p_pos for body in bodies])
 
 
 def squares(points: Floats, predators: Floats) -> Floats:

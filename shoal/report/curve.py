@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
+GROUP = "return/group/"
 
 
 def draw_curve(
@@ -30,8 +31,11 @@ def draw_curve(
     title: str = "",
     random_return: float | None = None,
     evaluations: Metrics | None = None,
+    random_groups: Mapping[str, float | None] | None = None,
 ) -> Path:
     """Write the learning curve of one run as a PNG, with its shares of time per phase below where it has them.
+
+    Where agents are in several groups each group has its own curve, and there is none of the mean over all.
 
     Args:
         metrics: the lines of a `metrics.jsonl`, or its path.
@@ -40,19 +44,26 @@ def draw_curve(
         random_return: return of a random team, drawn as a dashed line.
         evaluations: evaluations besides those among the metrics (`evaluate/return_mean`), each with `episode`,
             `return_mean` and perhaps `return_ci95` (both ends of the interval, or its half width).
+        random_groups: return of a random team by group, drawn instead where groups are.
 
     """
     lines = _lines(metrics)
     latest = {key: value for line in lines for key, value in line.items()}
     phases = _phase_seconds(latest)
     figure, curve, bar = _figure(title, _caption(latest), with_phases=bool(phases))
-    prey_episodes, prey_returns = _series(lines, "return_prey")
-    hunt = len(prey_returns) > 0  # the colours match those in the pictures of an episode
-    label, colour = ("predators", COLOURS[1]) if hunt else ("training", COLOURS[0])
-    _plot_returns(curve, *_series(lines, "return_mean"), label, colour)
-    _plot_returns(curve, prey_episodes, prey_returns, "prey", COLOURS[0])
+    groups = [key.removeprefix(GROUP) for key in latest if key.startswith(GROUP)]
+    colours = _group_colours(groups)
+    if len(groups) > 1:
+        for name in groups:
+            _plot_returns(curve, *_series(lines, GROUP + name), name, colours[name])
+    else:
+        _plot_returns(curve, *_series(lines, "return_mean"), "training", COLOURS[0])
     _plot_evaluations(curve, [*_evaluations(lines), *(evaluations or [])])
-    _finish_curve(curve, random_return)
+    if len(groups) > 1 and random_groups:
+        levels = [(name, random_groups.get(name), colours[name]) for name in groups]
+        _finish_curve(curve, [(f"random {name}", level, colour) for name, level, colour in levels])
+    else:
+        _finish_curve(curve, [("random team", random_return, FAINT_INK)])
     if bar:
         _plot_phases(bar, phases)
     return _write(figure, path)
@@ -69,7 +80,7 @@ def draw_curves(
     for number, (label, metrics) in enumerate(runs):
         episodes, returns = _series(_lines(metrics), "return_mean")
         _plot_returns(curve, episodes, returns, label, COLOURS[number % len(COLOURS)])
-    _finish_curve(curve, random_return, many=True)
+    _finish_curve(curve, [("random team", random_return, FAINT_INK)], many=True)
     return _write(figure, path)
 
 
@@ -100,6 +111,12 @@ def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, Real) else math.nan
+
+
+def _group_colours(groups: Sequence[str]) -> dict[str, str]:
+    """A colour for each group; predators and prey have those of the pictures of an episode."""
+    order = ["prey", "predator"] if set(groups) == {"prey", "predator"} else groups
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(order)}
 
 
 def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:
@@ -178,15 +195,16 @@ def _plot_evaluations(axes: "Axes", evaluations: Metrics) -> None:
         label = ""  # one entry in the legend is enough
 
 
-def _finish_curve(axes: "Axes", random_return: float | None, many: bool = False) -> None:
-    """The random team's level and the legend, or a note if there is nothing to show."""
+def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]], many: bool = False) -> None:
+    """Levels of random teams (label, return, colour) and the legend, or a note if there is nothing to show."""
     if not axes.has_data():
         axes.set(xticks=[], yticks=[])
         axes.annotate("no episodes yet", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT_INK)
         return
-    if random_return is not None and math.isfinite(random_return):
-        label = f"random team {random_return:.1f}".replace("-", "−")
-        axes.axhline(random_return, color=FAINT_INK, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
+    for name, level, colour in levels:
+        if level is not None and math.isfinite(level):
+            label = f"{_plain(name)} {level:.1f}".replace("-", "−")
+            axes.axhline(level, color=colour, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
     if many:
         axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     else:

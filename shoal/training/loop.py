@@ -4,7 +4,6 @@
 and resumed with bit-identical results (same machine; with torch also the same number of threads).
 """
 
-import dataclasses
 import importlib
 import signal
 from collections import deque
@@ -28,8 +27,8 @@ from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
 from shoal.training.observer import Observer, Silent
 from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
-from shoal.training.result import TrainResult, result_fields, result_json
-from shoal.training.returns import Episode
+from shoal.training.result import TrainResult, result_json, training_means
+from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
 from shoal.training.setup import check_workers, make_device, most_samples, stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
@@ -267,6 +266,7 @@ class Training:
         line["return_mean"] = mean([episode.team for episode in self.fresh])
         if self.env.spec.team:
             line["return_prey"] = mean([episode.prey for episode in self.fresh if episode.prey is not None])
+        line |= Columns.of(self.env.spec, self.fresh).line()
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
@@ -291,6 +291,7 @@ class Training:
             steps_per_second=self.samples / seconds,
             return_mean=mean([episode.team for episode in self.last]),
             return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
+            **training_means(Columns.of(self.env.spec, self.last)),
             phases=self.clock.by_phase(),
             signal=signal,
         )
@@ -303,7 +304,7 @@ class Training:
             return result
         advance = observer.evaluate(len(PLAYERS) * episodes)
         played = evaluate_team(self.team, self.config, episodes, self.config.seed + 1, advance)
-        return dataclasses.replace(result, **result_fields(played))
+        return result.with_evaluations(played)
 
     def save(self, folder: RunFolder, log: MetricsLog, with_ring: bool = True) -> None:
         """Save a checkpoint; a finished run no longer needs its ring."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import SettingError
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig, WorldConfig
-from shoal.training.returns import ReturnTracker, confidence95
+from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Maps observations (E, N, O) to actions (E, N, A) in the world's units."""
@@ -28,6 +28,12 @@ class Evaluation:
     ci95: float
     """Half-width of the 95 % confidence interval of the mean."""
     prey_mean: float | None = None
+    agents: dict[str, Estimate] = field(default_factory=dict, repr=False)
+    """Return of each agent, by name."""
+    groups: dict[str, Estimate] = field(default_factory=dict)
+    """Return per agent of each group, by name."""
+    figures: dict[str, Estimate] = field(default_factory=dict)
+    """What the world reports of an episode beside rewards, by name."""
 
 
 def build_env(
@@ -71,7 +77,7 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
     tracker = ReturnTracker(env.spec, env.episode_step == 0)
     wanted = np.full(env.copies, episodes // env.copies)
     wanted[: episodes % env.copies] += 1
-    team, prey = [], []
+    played: list[Episode] = []
     while wanted.any():
         open_copies = wanted > 0
         step = env.step(act(observation))
@@ -81,12 +87,24 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
                 wanted[copy] -= 1
                 if advance is not None:
                     advance(1)
-                team.append(episode.team)
-                prey += [] if episode.prey is None else [episode.prey]
+                played.append(episode)
         observation = step.observation
-    returns = np.array(team)
+    return evaluation(env.spec, played)
+
+
+def evaluation(spec: EnvSpec, played: list[Episode]) -> Evaluation:
+    """Means over the episodes that were played."""
+    prey = [episode.prey for episode in played if episode.prey is not None]
+    agents, groups, figures = (
+        {name: Estimate.of(values) for name, values in columns.items()} for columns in Columns.of(spec, played)
+    )
     return Evaluation(
-        len(returns), float(returns.mean()), confidence95(returns), float(np.mean(prey)) if prey else None
+        len(played),
+        *Estimate.of(np.array([episode.team for episode in played])),
+        prey_mean=float(np.mean(prey)) if prey else None,
+        agents=agents,
+        groups=groups,
+        figures=figures,
     )
 
 

@@ -14,9 +14,11 @@ from shoal.errors import counted, printable
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent
+from shoal.training.returns import Columns, means
 
 LINE_EVERY = 10.0  # seconds between lines without a terminal
 REFRESH = 0.2  # seconds between refreshes
+MOST_GROUPS = 3  # whose returns fit beside the bar
 
 
 class Quiet(Silent):
@@ -168,9 +170,15 @@ class ProgressDisplay(Display):
 
 
 def summary(training: "Training") -> str:
-    """Return per agent of the last hundred episodes, and steps per second."""
-    recent = [episode.team for episode in list(training.last)[-100:]]
-    figures = f"return {sum(recent) / len(recent):,.1f}  " if recent else ""
+    """Return per agent of the last hundred episodes, by group where there are a few, and steps per second."""
+    recent = list(training.last)[-100:]
+    groups = means(Columns.of(training.env.spec, recent).groups)
+    if not recent:
+        figures = ""
+    elif 1 < len(groups) <= MOST_GROUPS:
+        figures = "return " + ", ".join(f"{name} {value:,.1f}" for name, value in groups.items()) + "  "
+    else:
+        figures = f"return {sum(episode.team for episode in recent) / len(recent):,.1f}  "
     return figures + f"{training.samples / training.clock.total():,.0f} steps/s"
 
 

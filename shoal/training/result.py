@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,10 @@ from typing import Any, TypeVar
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.play import Evaluation
+from shoal.training.returns import Columns, means
 from shoal.training.run_folder import RESULT, finite
+
+Figures = dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,65 @@ class TrainResult:
     return_noisy_ci95: float | None = None
     return_prey: float | None = None
     """With learning prey: its training return, mean over the last 1,000 episodes."""
+    agents: Figures = dataclasses.field(default_factory=dict)
+    """Returns of each agent, by name: the mean in training (last 1,000 episodes) as "training", of the evaluations as
+    "deterministic", "noisy" and "random", and the half-widths of their intervals as "random_ci95", …"""
+    groups: Figures = dataclasses.field(default_factory=dict)
+    """Returns per agent of each group (predator, prey), by name; likewise."""
+    figures: Figures = dataclasses.field(default_factory=dict)
+    """What the world reports of an episode (landmarks_covered), by name; likewise."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
     signal: int | None = None
     """The signal that stopped an unfinished run."""
 
+    def with_evaluations(self, played: dict[str, Evaluation]) -> "TrainResult":
+        """The result with evaluations by player: return_random, return_random_ci95, …"""
+        fields: dict[str, Any] = {f"return_{player}": evaluation.mean for player, evaluation in played.items()}
+        fields |= {f"return_{player}_ci95": evaluation.ci95 for player, evaluation in played.items()}
+        for field, found in by_player(played).items():
+            known: Figures = getattr(self, field)
+            fields[field] = {name: known[name] | values for name, values in found.items()}
+        return dataclasses.replace(self, **fields)
 
-def result_fields(played: dict[str, Evaluation]) -> dict[str, Any]:
-    """Evaluations as fields of the result: return_random, return_random_ci95, …"""
-    fields: dict[str, Any] = {f"return_{name}": evaluation.mean for name, evaluation in played.items()}
-    return fields | {f"return_{name}_ci95": evaluation.ci95 for name, evaluation in played.items()}
+    def to_json(self) -> dict[str, Any]:
+        """What `shoal train --json` prints: everything at the top level, as return_random/group/prey, …"""
+        values = dataclasses.asdict(self)
+        return values | flat({field: values.pop(field) for field in COLUMNS}, "training")
+
+
+COLUMNS = ("agents", "groups", "figures")
+"""Fields of a result and of an evaluation that hold figures by name."""
+
+
+def training_means(columns: Columns) -> dict[str, Any]:
+    """Means in training, as fields of a result."""
+    return {
+        field: {name: {"training": value} for name, value in means(getattr(columns, field)).items()}
+        for field in COLUMNS
+    }
+
+
+def by_player(played: Mapping[str, Evaluation]) -> dict[str, Figures]:
+    """Evaluations as fields of a result: means as "random", …, half-widths of their intervals as "random_ci95", …"""
+    fields: dict[str, Figures] = {field: {} for field in COLUMNS}
+    for player, evaluation in played.items():
+        for field, found in fields.items():
+            for name, (mean, ci95) in getattr(evaluation, field).items():
+                found.setdefault(name, {}).update({player: mean, f"{player}_ci95": ci95})
+    return fields
+
+
+def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
+    """Figures under the names that --json has, such as return_random_ci95/group/prey; those of `plain` need no word."""
+    endings = {plain: "", f"{plain}_ci95": "_ci95"}
+    forms = {"agents": "return{}/agent/{}", "groups": "return{}/group/{}", "figures": "{1}{0}"}
+    return {
+        forms[field].format(endings.get(kind, f"_{kind}"), name): value
+        for field, figures in fields.items()
+        for name, values in figures.items()
+        for kind, value in values.items()
+    }
 
 
 Result = TypeVar("Result")

@@ -1,10 +1,11 @@
-"""Returns: sums of an agent's rewards over a whole episode, never discounted.
+"""Returns: sums of an agent's rewards over a whole episode, never discounted; and the world's figures of an episode.
 
 The return of an episode is the mean over the agents of the team (the predators, where the prey learns too);
 the other side's is kept separately. Episodes cut short by a staggered start are not counted.
 """
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,67 @@ from shoal.envs.base import EnvSpec, Step
 
 
 class Episode(NamedTuple):
-    """The returns of one finished episode, per agent."""
+    """The returns of one finished episode."""
 
     team: float
+    """Mean over the agents of the team."""
     prey: float | None
+    """Mean over the learning prey."""
+    agents: tuple[float, ...] = ()
+    """Each agent's."""
+    figures: tuple[float, ...] = ()
+    """What the world reports of it, in the order of the spec's names."""
+
+
+class Estimate(NamedTuple):
+    """A mean over episodes, and the half-width of its 95 % confidence interval."""
+
+    mean: float
+    ci95: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.floating]) -> "Estimate":
+        """The estimate from one value per episode."""
+        return cls(float(values.mean()), confidence95(values))
+
+
+Named = dict[str, NDArray[np.float64]]
+"""One value per episode (n,), by name."""
+
+
+class Columns(NamedTuple):
+    """What is reported of episodes beside the team's return."""
+
+    agents: Named
+    """Returns by agent."""
+    groups: Named
+    """Returns by group: the mean over its agents."""
+    figures: Named
+    """What the world reports."""
+
+    @classmethod
+    def of(cls, spec: EnvSpec, episodes: Collection[Episode]) -> "Columns":
+        """The episodes' values by the names of the spec."""
+        returns = np.array([episode.agents for episode in episodes]).reshape(-1, spec.agents)  # (n, N)
+        figures = np.array([episode.figures for episode in episodes]).reshape(len(returns), len(spec.figures))  # (n, F)
+        return cls(
+            {name: returns[:, i] for i, name in enumerate(spec.agent_names)},
+            {name: returns[:, members].mean(1) for name, members in spec.groups.items()},
+            {name: figures[:, f] for f, name in enumerate(spec.figures)},
+        )
+
+    def line(self) -> dict[str, float | None]:
+        """Means as keys of metrics.jsonl: return/agent/NAME, return/group/NAME, and the world's figures."""
+        return {
+            **{f"return/agent/{name}": value for name, value in means(self.agents).items()},
+            **{f"return/group/{name}": value for name, value in means(self.groups).items()},
+            **means(self.figures),
+        }
+
+
+def means(columns: Named) -> dict[str, float | None]:
+    """The mean of each; None without episodes."""
+    return {name: float(values.mean()) if len(values) else None for name, values in columns.items()}
 
 
 class ReturnTracker:
@@ -39,7 +97,8 @@ class ReturnTracker:
             if self.counts[copy]:
                 sums = self.sums[copy]
                 prey = float(sums[self.team :].mean()) if self.team < len(sums) else None
-                ended.append(Episode(float(sums[: self.team].mean()), prey))
+                figures = () if step.figures is None else tuple(step.figures[copy].tolist())
+                ended.append(Episode(float(sums[: self.team].mean()), prey, tuple(sums.tolist()), figures))
             self.sums[copy] = 0.0
             self.counts[copy] = True
         return ended

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.training.checkpoint import Arrays, Checkpoint
 from shoal.training.returns import Episode
@@ -56,8 +57,8 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     own = parts["training"]
     training.collector.load_state(own, meta)
     training.learner.load_state(own, meta)
-    training.fresh = array_episodes(own["fresh"])
-    training.last.extend(array_episodes(own["last"]))
+    training.fresh = array_episodes(own["fresh"], training.env.spec)
+    training.last.extend(array_episodes(own["last"], training.env.spec))
     training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.clock.seconds = dict(meta["seconds"])
@@ -75,11 +76,19 @@ def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:
-    """(n, 2): team's and prey's returns, NaN where there is no learning prey."""
-    rows = [(episode.team, np.nan if episode.prey is None else episode.prey) for episode in episodes]
-    return np.array(rows, np.float64).reshape(-1, 2)
+    """(n, 2 + N + F): returns of team, prey (NaN where it does not learn) and agents, and the world's figures."""
+    rows = [(e.team, np.nan if e.prey is None else e.prey, *e.agents, *e.figures) for e in episodes]
+    return np.array(rows, np.float64).reshape(len(rows), -1 if rows else 2)
 
 
-def array_episodes(array: np.ndarray) -> list[Episode]:
+def array_episodes(array: np.ndarray, spec: EnvSpec) -> list[Episode]:
     """The inverse of `episodes_array`."""
-    return [Episode(float(team), None if np.isnan(prey) else float(prey)) for team, prey in array]
+    if len(array) and array.shape[1] != 2 + spec.agents + len(spec.figures):
+        raise UserError(
+            "The checkpoint is from an earlier version of Shoal, which kept no returns per agent; train the run again."
+        )
+    end = 2 + spec.agents
+    return [
+        Episode(row[0], None if np.isnan(row[1]) else row[1], tuple(row[2:end]), tuple(row[end:]))
+        for row in array.tolist()
+    ]

@@ -52,7 +52,7 @@ def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, 
     )
     first, second = train(plain), train(actors)
     assert first.updates == second.updates > 5 and first.env_steps == second.env_steps
-    assert first.return_mean == second.return_mean
+    assert first.return_mean == second.return_mean and first.figures == second.figures
     same(weights(plain.out), weights(actors.out))
 
 

@@ -131,7 +131,7 @@ def test_no_reader_sees_half_a_version(request):
     thread.join()
 
 
-LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, steps=5)
+LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, steps=5, figures=1)
 
 
 def queues(slots=2):
@@ -144,7 +144,7 @@ def random_step(rng):
     shape = (LAYOUT.copies, LAYOUT.agents)
     floats = [rng.random(size, np.float32) for size in ((*shape, 3), shape, (*shape, 3))]
     flags = [rng.random(size) < 0.5 for size in (shape, (2,), shape, (2,))]
-    return Step(floats[0], floats[1], flags[0], flags[1], flags[2], flags[3], floats[2])
+    return Step(floats[0], floats[1], flags[0], flags[1], flags[2], flags[3], floats[2], rng.random((2, 1), np.float32))
 
 
 def sent(queue, rng, steps=5, begins=False):

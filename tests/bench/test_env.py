@@ -1,21 +1,26 @@
-"""The comparison with mpe2 runs and says what it compared. Speeds themselves are never asserted."""
+"""The comparison with other worlds runs and says what it compared. Speeds themselves are never asserted."""
 
 import sys
 
 import pytest
 
 from shoal.bench.env import run
+from shoal.bench.jaxmarl_world import Episodes
 from shoal.errors import UserError
 
+WORLDS = ["cooperative-navigation", "predator-prey"]
 
-def test_rows():
+
+def test_rows(monkeypatch):
     pytest.importorskip("mpe2")
+    monkeypatch.setitem(sys.modules, "jaxmarl", None)
     rows = run(agents=(1, 2), seconds=0.0)
-    worlds = ["cooperative-navigation", "predator-prey"]
-    assert [(row["world"], row["agents"]) for row in rows] == [(world, n) for world in worlds for n in (1, 2)]
+    assert [(row["world"], row["agents"], row["peer"]) for row in rows] == [
+        (world, n, "mpe2") for world in WORLDS for n in (1, 2)
+    ]
     for row in rows:
         assert row["shoal_steps_per_second"] > 0
-        assert row["ratio"] == row["shoal_steps_per_second"] / row["mpe2_steps_per_second"]
+        assert row["ratio"] == row["shoal_steps_per_second"] / row["peer_steps_per_second"]
         assert row["copies"] >= 64
         assert row["threads"] >= 1
 
@@ -24,3 +29,14 @@ def test_without_mpe2(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpe2", None)
     with pytest.raises(UserError, match=r"not installed; run pip install .*pettingzoo.* in your clone of Shoal\.$"):
         run(agents=(2,), seconds=0.0)
+
+
+def test_jaxmarl_has_rows_of_its_own_where_it_is_installed(monkeypatch):
+    pytest.importorskip("mpe2")
+    played = []
+    peer = Episodes(lambda: played.append(1), copies=32, episodes=5)
+    monkeypatch.setattr("shoal.bench.env.jaxmarl_episodes", lambda *world: peer)
+    rows = run(agents=(2,), seconds=0.0)
+    assert [row["peer"] for row in rows] == ["mpe2", "JaxMARL"] * 2
+    assert [row["goal"] for row in rows] == [None, 12.0] * 2
+    assert all(row["peer_copies"] == 32 for row in rows[1::2]) and len(played) >= 6

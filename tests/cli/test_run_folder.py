@@ -17,7 +17,7 @@ from shoal.training.config import read_config
 from shoal.training.result import read_result
 from shoal.training.run_folder import RunFolder, finite, new_run
 from shoal.training.stored import check_settings
-from tests.cli.helpers import QUIET, lines, one_sentence, strict
+from tests.cli.helpers import QUIET, SHORT, lines, one_sentence, strict
 
 
 def test_a_finished_run_keeps_one_checkpoint_and_no_replay(finished_run):
@@ -283,3 +283,31 @@ def test_lines_of_the_log_and_the_result(shoal, tmp_path):
     assert result["return_random"] < 0 and result["return_random_ci95"] is None
     code, _, err = shoal("train", *QUIET, "--log-every", "101", "--out", tmp_path / "other")
     assert code == 2 and "--log-every is 101" in one_sentence(err)
+
+
+def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run):
+    for words in (["evaluate", finished_run, "--episodes", "8"], ["train", "--resume", finished_run]):
+        code, out, _ = shoal(*words)
+        assert code == 0 and "landmarks covered" in out and " ± " in out
+    found = strict(shoal("evaluate", finished_run, "--episodes", "8", "--json")[1])
+    for name in ("landmarks_covered", "landmarks_covered_noisy", "landmarks_covered_random"):
+        assert 0 <= found[name] <= 3 and found[f"{name}_ci95"] >= 0
+    trained = strict(shoal("train", "--resume", finished_run, "--json")[1])
+    assert trained["landmarks_covered"] >= 0 and "figures" not in trained
+    assert "train/landmarks_covered" in b"".join(p.read_bytes() for p in finished_run.glob("events*")).decode("latin1")
+
+
+def test_returns_by_group_and_agent_are_in_tables_json_and_events(shoal, finished_run, tmp_path):
+    words = ["--env", "pettingzoo:mpe2.simple_adversary_v3", "--evaluate-episodes", "4", "--quiet", "--out", tmp_path]
+    assert shoal("train", *SHORT, *words, "--copies", "2", "--episodes", "6")[0] == 0
+    for command in (["evaluate", tmp_path, "--episodes", "4"], ["train", "--resume", tmp_path]):
+        out = shoal(*command)[1]
+        assert "group adversary" in out and "group agent" in out and "agent_1" in out
+    found = strict(shoal("evaluate", tmp_path, "--episodes", "4", "--json")[1])
+    for way in ("", "_noisy", "_random"):
+        adversary, agents = (found[f"return{way}/group/{name}"] for name in ("adversary", "agent"))
+        assert adversary == found[f"return{way}/agent/adversary_0"] and found[f"return{way}_ci95/group/agent"] >= 0
+        assert found[f"return{way}" if way else "return_mean"] == pytest.approx((adversary + 2 * agents) / 3)
+    events = b"".join(path.read_bytes() for path in tmp_path.glob("events*"))
+    assert b"return/group/adversary" in events and b"return/agent/agent_1" in events
+    assert "group agent" not in shoal("evaluate", finished_run, "--episodes", "4")[1]  # there is only one

@@ -96,6 +96,20 @@ def test_random_choices(agents, prey, obstacles):
         assert step.truncated[0] == (t == STEPS - 1)
 
 
+def test_landmarks_covered_are_those_that_mpe2_calls_occupied():
+    """Agents start about a tenth from a landmark each, some nearer, some farther."""
+    found = set()
+    for seed in range(5):
+        theirs, ours = pair(agents=6, seed=seed)
+        place(theirs, ours, ours.position[0, 6:] + np.random.default_rng(seed).normal(0, 0.07, (6, 2)))
+        for _ in range(STEPS):
+            step = assert_same_step(theirs, ours, [0] * 6, np.eye(5)[[0] * 6])
+        world = theirs.unwrapped.world
+        assert step.figures[0, 0] == theirs.unwrapped.scenario.benchmark_data(world.agents[0], world)[-1]
+        found.add(step.figures[0, 0])
+    assert len(found) > 1
+
+
 @worlds
 def test_everyone_drives_to_one_point(agents, prey, obstacles):
     """From one small heap, so that all press on all."""

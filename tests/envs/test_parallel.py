@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay import ACTION_SPACES, BOXES, OBSERVATION_SIZES, STAY, Relay, make
 
+from shoal.envs.base import group_of
 from shoal.envs.parallel import episode_seed
 from shoal.errors import UserError
 
@@ -209,3 +210,12 @@ def test_what_was_returned_and_given_stays_as_it_was():
     np.testing.assert_array_equal(state["actions"][0, 0], np.full((3, 4), 0.25))
     env.close()
     assert worlds[0].received is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "group"),
+    [("adversary_0", "adversary"), ("agent_12", "agent"), ("walker3", "walker"), ("north", "north"), ("7", "agent"),
+     ("x_1_left", "x_1_left")],
+)  # fmt: skip
+def test_group_of_an_agent_by_its_name(agent, group):
+    assert group_of(agent) == group

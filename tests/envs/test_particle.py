@@ -47,6 +47,7 @@ def test_cooperative_navigation_describes_itself():
     assert env.spec.action_sizes == (5,) * 4
     assert (env.spec.discrete, env.spec.soft_actions, env.spec.fixed_length) == (True, True, True)
     assert (env.spec.team, env.spec.episode_length) == (0, 25)
+    assert env.spec.groups == {"agent": [0, 1, 2, 3]}
     assert env.entities == (Entity("agent", 0.15),) * 4 + (Entity("landmark", 0.05),) * 3
     assert env.position.shape == env.velocity.shape == (2, 7, 2)
 
@@ -56,6 +57,7 @@ def test_predator_prey_describes_itself():
     assert env.spec.agent_names == ("adversary_0", "adversary_1", "agent_0", "agent_1", "agent_2")
     assert env.spec.observation_sizes == (20, 20, 18, 18, 18)
     assert env.spec.team == 2
+    assert env.spec.groups == {"predator": [0, 1], "prey": [2, 3, 4]}
     kinds = [Entity("predator", 0.075)] * 2 + [Entity("prey", 0.05)] * 3 + [Entity("obstacle", 0.2)]
     assert env.entities == tuple(kinds)
     scripted = make_env("predator-prey", 2, prey_count=3, obstacles=1)
@@ -71,11 +73,11 @@ def test_any_number_of_agents(name, rules, agents):
     env = make_env(name, agents, copies=2, rules=rules)
     observation = env.reset()
     assert observation.shape == (2, agents, env.spec.observation_size)
-    *results, position, velocity, _, _ = play(env, 30)
+    results, state = play(env, 30), env.state()
     assert np.isfinite(results[0]).all()
     assert np.isfinite(results[1]).all()
-    assert np.isfinite(position).all()
-    assert np.isfinite(velocity).all()
+    assert np.isfinite(state["position"]).all()
+    assert np.isfinite(state["velocity"]).all()
 
 
 @worlds
@@ -83,8 +85,9 @@ def test_types_of_a_step(world):
     env = make_env(**world, copies=3)
     step = env.step(np.zeros((3, 3 if world.get("prey") != "learned" else 4, 5)))
     n = env.spec.agents
-    assert [field.shape for field in step] == [env.reset().shape, (3, n), (3, n), (3,), (3, n), (3,), env.reset().shape]
-    assert [str(field.dtype) for field in step] == ["float32", "float32", "bool", "bool", "bool", "bool", "float32"]
+    seen = env.reset().shape
+    assert [field.shape for field in step] == [seen, (3, n), (3, n), (3,), (3, n), (3,), seen, (3, 1)]
+    assert [str(field.dtype) for field in step] == ["float32", "float32", *["bool"] * 4, "float32", "float32"]
 
 
 # ------------------------------------------------------------------------------------------------- episodes
@@ -121,6 +124,35 @@ def test_final_observation_is_that_of_the_episode_that_ended(world):
         np.testing.assert_array_equal(step.reward, expected.reward)
         np.testing.assert_array_equal(step.observation[~step.ended], expected.observation[~step.ended])
         assert (step.observation[step.ended] != expected.observation[step.ended]).any(axis=(1, 2)).all()
+
+
+def test_landmarks_count_that_an_agent_is_on_at_the_end_of_the_episode():
+    env = make_env("cooperative-navigation", 3, copies=2, landmarks=4, episode_length=1)
+    assert env.spec.figures == ("landmarks_covered",)
+    still, landmarks = np.zeros((2, 3, 5), np.float32), [(0.05, 0), (0, -0.0999), (0.5, 0.4), (-0.9, -0.9)]
+    for y, covered in ((0.5001, 2), (0.4999, 3)):  # one agent covers two landmarks, the next is near the third
+        env.position[:], env.velocity[:] = [(0, 0), (0.5, y), (-0.5, 0.5), *landmarks], 0.0
+        env.position[1, 0] = -0.5, 0.0  # nobody is where this agent was
+        np.testing.assert_array_equal(env.step(still).figures, [[covered], [covered - 2]])
+
+
+def test_prey_count_as_caught_once_in_an_episode_however_often_they_are_touched():
+    env = make_env("predator-prey", 1, copies=1, prey="learned", prey_count=3, obstacles=0, episode_length=3)
+    assert env.spec.figures == ("prey_caught",)
+    still, near, far = np.zeros((1, 4, 5), np.float32), (0.1249, 0), (0.1251, 0)
+
+    def last_step(*predator):
+        """The last step of so many, with the predator in these places."""
+        for place in predator:
+            env.position[0], env.velocity[0] = [place, (0, 0), (0.5, 0), (0, 0.5)], 0.0
+            step = env.step(still)
+        return step
+
+    assert last_step(near, near, (0.5, 0.1)).figures.tolist() == [[2.0]]
+    assert last_step(far, far, far).figures.tolist() == [[0.0]]  # what was caught in the episode before does not count
+    assert last_step(near, far).figures.tolist() == [[0.0]]  # not over yet
+    env.reset()
+    assert last_step(far, far, (0, 0.45)).figures.tolist() == [[1.0]]
 
 
 def test_episodes_start_anywhere_in_the_arena():

@@ -92,11 +92,15 @@ def test_a_line_about_something_else_changes_nothing(tmp_path):
     assert draw_curve(lines, tmp_path / "a.png").read_bytes() == draw_curve(other, tmp_path / "b.png").read_bytes()
 
 
-def test_the_prey_has_a_line_of_its_own(tmp_path):
-    alone = pixels(draw_curve(run(40), tmp_path / "a.png"))
-    both = pixels(draw_curve(run(40, return_prey=-30.0), tmp_path / "b.png"))
-    assert len(places(alone, COLOURS[1])) == 0
-    assert len(places(both, COLOURS[1])) > 0
+def test_groups_have_lines_of_their_own(tmp_path):
+    alone = pixels(draw_curve(run(40, **{"return/group/agent": -9.0}), tmp_path / "a.png"))
+    assert len(places(alone, COLOURS[1])) == 0  # one group is the team
+    assert draw_curve(run(40), tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+    sides = {"return/group/predator": 70.0, "return/group/prey": -30.0}
+    both = pixels(draw_curve(run(40, **sides), tmp_path / "c.png"))
+    assert places(both, COLOURS[1])[:, 0].mean() < places(both, COLOURS[0])[:, 0].mean()  # predators are higher up
+    levels = draw_curve(run(40, **sides), tmp_path / "d.png", random_groups={"predator": 0.0, "prey": None})
+    assert len(places(pixels(levels), COLOURS[1])) > len(places(both, COLOURS[1]))
 
 
 def test_the_bar_of_phases_has_their_shares(tmp_path):

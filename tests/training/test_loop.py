@@ -57,6 +57,25 @@ def test_every_kind_of_world(tmp_path, world):
     result = train(TrainConfig(**{**SMALL, "episodes": 40, "out": str(tmp_path / "run"), **world}))
     assert result.finished and result.updates > 0 and np.isfinite(result.return_mean)
     assert (result.return_prey is not None) == (world.get("prey") == "learned")
+    groups = (
+        {"speaker", "listener"} if "speaker" in world["env"] else {"predator", "prey"} if result.return_prey else None
+    )
+    assert result.groups.keys() == (groups or {"predator" if world["env"] == "predator-prey" else "agent"})
+    name = {"predator-prey": "prey_caught", "cooperative-navigation": "landmarks_covered"}.get(world["env"])
+    log = lines(tmp_path / "run")
+    printed = result.to_json()
+    for family, found in (("agent", result.agents), ("group", result.groups)):
+        keys = {f"return/{family}/{name}": name for name in found}
+        assert {key for key in log[0] if key.startswith(f"return/{family}/")} == keys.keys() <= printed.keys()
+        for key, own in keys.items():
+            assert printed[key] == found[own]["training"] == pytest.approx(np.mean([line[key] for line in log]))
+            assert printed[f"return_random_ci95/{family}/{own}"] == found[own]["random_ci95"]
+    assert {"prey_caught", "landmarks_covered"} & log[0].keys() == {name} - {None} == result.figures.keys()
+    if name:
+        # the mean of the lines is the mean of the episodes
+        assert result.figures[name]["training"] == pytest.approx(np.mean([line[name] for line in log]))
+        assert {name, f"{name}_deterministic", f"{name}_random", f"{name}_random_ci95"} <= printed.keys()
+        assert printed[f"{name}_noisy"] == result.figures[name]["noisy"] >= 0
 
 
 @pytest.mark.parametrize("copies", [1, 7, 25, 60])

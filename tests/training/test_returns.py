@@ -7,7 +7,7 @@ from scipy import stats
 from shoal import make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.training.evaluation import play, random_act
-from shoal.training.returns import ReturnTracker, confidence95
+from shoal.training.returns import Columns, Episode, ReturnTracker, confidence95
 from tests.toys import Toy
 
 
@@ -33,11 +33,41 @@ def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():
 
     def step(rewards, ended):
         ended = np.array(ended)
-        return Step(nothing, np.array(rewards, np.float32), flags, ended, ~flags, ended, nothing)
+        figures = 10 * np.array(rewards, np.float32)[:, :1]
+        return Step(nothing, np.array(rewards, np.float32), flags, ended, ~flags, ended, nothing, figures)
 
     assert tracker.add(step([[1, 3, -5], [9, 9, 9]], [False, True])) == []  # shortened: not counted
-    assert tracker.add(step([[1, 1, -1], [2, 4, -3]], [True, False])) == [(3.0, -6.0)]
-    assert tracker.add(step([[0, 0, 0], [1, 1, 1]], [False, True])) == [(4.0, -2.0)]
+    assert tracker.add(step([[1, 1, -1], [2, 4, -3]], [True, False])) == [(3.0, -6.0, (2.0, 4.0, -6.0), (10.0,))]
+    assert tracker.add(step([[0, 0, 0], [1, 1, 1]], [False, True])) == [(4.0, -2.0, (3.0, 5.0, -2.0), (10.0,))]
+
+
+def test_returns_by_agent_and_by_group():
+    spec = EnvSpec("sides", ("adversary_0", "agent_0", "agent_1"), (1, 1, 1), (2, 2, 2), True, figures=("goals",))
+    episodes = [Episode(1.0, None, (3.0, 1.0, -1.0), (2.0,)), Episode(2.0, None, (5.0, 1.0, 0.0), (4.0,))]
+    assert Columns.of(spec, episodes).line() == {
+        "return/agent/adversary_0": 4.0, "return/agent/agent_0": 1.0, "return/agent/agent_1": -0.5,
+        "return/group/adversary": 4.0, "return/group/agent": 0.25, "goals": 3.0,
+    }  # fmt: skip
+    none = Columns.of(spec, [])
+    assert none.line() == dict.fromkeys(Columns.of(spec, episodes).line())
+
+
+def test_play_returns_the_two_sides_of_a_hunt():
+    env = make_env("predator-prey", agents=6, prey="learned", copies=8)
+    result = play(env, random_act(env.spec, 0), 40)
+    assert result.groups.keys() == {"predator", "prey"} and result.agents.keys() == set(env.spec.agent_names)
+    assert result.groups["predator"].mean == pytest.approx(result.mean)
+    assert result.groups["predator"].ci95 == pytest.approx(result.ci95)
+    assert result.groups["prey"].mean == pytest.approx(result.prey_mean)
+    assert result.groups["prey"].mean == pytest.approx(np.mean([result.agents[f"agent_{i}"].mean for i in range(2)]))
+
+
+def test_figures_of_the_world_are_averaged_over_the_episodes_played():
+    env = make_env("predator-prey", agents=6, prey_count=2, copies=8, seed=1)
+    result = play(env, lambda observation: np.zeros((8, 6, 5), np.float32), 40)
+    mean, ci95 = result.figures["prey_caught"]
+    assert 0 < mean < 2 and 0 < ci95 < 1 and result.mean > 10 * mean  # a prey that is caught is touched at least once
+    assert play(Toy(agents=2), random_act(Toy(agents=2).spec, 0), 3).figures == {}
 
 
 def test_play_counts_the_same_number_of_episodes_in_every_copy():
