@@ -221,6 +221,15 @@ class Engine:
         self._run(self._prepare, alone=True)
 
 
+def compile_native() -> None:
+    """Compile what updates and acting run, or load it from numba's cache."""
+    program = Program(np.float32, 1, 1)
+    tables = Tables(
+        np.zeros(1, np.float32), program.ops(), program.pieces(), *(np.zeros(1, np.int64) for _ in range(6))
+    )
+    work.work(tables, ThreadMemory(program).own, 1, 1)
+
+
 def _part(stack: Networks, of: str) -> int:
     return {"weights": stack.at, "mean": stack.mean, "square": stack.square}[of] if stack.learned else stack.at
 

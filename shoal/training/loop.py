@@ -30,7 +30,15 @@ from shoal.training.parts import Collecting, Implementation, LearningTeam, Repla
 from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
-from shoal.training.setup import check_workers, make_device, most_samples, stored_config, told_if_long, use_threads
+from shoal.training.setup import (
+    check_workers,
+    functions_to_compile,
+    make_device,
+    most_samples,
+    stored_config,
+    told_if_long,
+    use_threads,
+)
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
@@ -91,7 +99,7 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     if config.threads is not None:
         check_threads(config.threads)
     check_workers(config)
-    with told_if_long(observer.note, "Compiling kernels for this machine; they are cached for later runs."):
+    with told_if_long(observer.note, functions_to_compile(config)):
         implementation(config).compile_loops(config)
     return Training(config)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba.core import event
 
 from shoal.algorithms.config import option
 from shoal.algorithms.teams import heads, network_weights
@@ -17,12 +18,17 @@ from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
+from shoal.native.engine import compile_native
+from shoal.native.maddpg import parts_for
+from shoal.native.tile import host_plan
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.training.config import StoredConfig, TrainConfig, read_config
 from shoal.training.evaluation import build_env
 
+LOOPS, NATIVE = 55, 70
+"""Functions compiled for worlds and replay, and for the native update."""
 PRODUCTS_PER_THREAD = 1_000_000_000
 """Multiplications of an update from which one more thread pays off. With fewer, a second thread saves less than a
 third of the time on an idle machine, and costs up to nine tenths of the speed if another program occupies one of the
@@ -141,7 +147,10 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     if config.qat_bits is not None:
         update *= 3  # every layer's input and its quantized value are kept for the gradients, too
     act = config.copies * (seen + 5 * n * spec.observation_size)  # the world keeps four steps of views
-    return 4 * (13 * sum(network_weights(spec, config)) + max(update, act))
+    copies = 13
+    if config.update != "torch" and config.why_torch() is None:  # weights, transposed, moments, targets, and gradients
+        copies += 6 + parts_for(n, config.batch) + native_threads(config) // n
+    return 4 * (copies * sum(network_weights(spec, config)) + max(update, act))
 
 
 def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
@@ -163,19 +172,51 @@ def most_samples(config: TrainConfig, spec: EnvSpec) -> int | None:
     return None if length is None else (config.episodes + 2 * config.copies) * length
 
 
+class _Compiled(event.Listener):
+    """Counts the functions that numba has compiled."""
+
+    count = 0
+
+    def on_start(self, event: Any) -> None:
+        """Nothing to count yet."""
+
+    def on_end(self, event: Any) -> None:
+        """One more."""
+        self.count += 1
+
+
 @contextlib.contextmanager
-def told_if_long(tell: Callable[[str], None], sentence: str, seconds: float = 2.0) -> Iterator[None]:
-    """Tell the user why they are waiting, if the block takes long."""
-    timer = threading.Timer(seconds, tell, (sentence,))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def told_if_long(
+    tell: Callable[[str], None], functions: int, seconds: float = 2.0, every: float = 5.0
+) -> Iterator[None]:
+    """Tell the user why they wait if compiling takes long, and then how far it is, of about so many functions."""
+    over, compiled = threading.Event(), _Compiled()
+
+    def report() -> None:
+        if not over.wait(seconds):
+            tell("Compiling native code for this machine; it is cached for later runs.")
+        while not over.wait(every):
+            tell(f"Compiled {compiled.count} of about {functions} functions.")
+
+    thread = threading.Thread(target=report, daemon=True)
+    with event.install_listener("numba:compile", compiled):
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def functions_to_compile(config: TrainConfig) -> int:
+    """About how many functions `compile_loops` compiles where nothing is cached."""
+    return LOOPS if config.update == "torch" or config.why_torch() else LOOPS + NATIVE
 
 
 def compile_loops(config: TrainConfig) -> None:
     """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
+    if config.update != "torch" and config.why_torch() is None and host_plan() is not None:
+        compile_native()
     foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
