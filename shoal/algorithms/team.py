@@ -136,11 +136,14 @@ class Team:
         """The run has collected so many samples: what decays with them goes on."""
         self.samples = samples
 
-    @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         if self.native is not None:
             return self.native.act(observation, explore)
+        return self._act_in_torch(observation, explore)
+
+    @torch.inference_mode()
+    def _act_in_torch(self, observation: NDArray[np.float32], explore: bool) -> NDArray[np.float32]:
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
             head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))

@@ -142,13 +142,13 @@ class Engine:
                 if not memory.called:
                     memory.called = True
                     lend(self._help, rounds, memory)
-        work.work(rounds.tables, self._memory[0].own, rounds.number, CHUNK)
+        work.work(rounds.tables, self._memory[0].own, rounds.number, CHUNK, False)
 
     def _help(self, rounds: Rounds, memory: ThreadMemory) -> None:
         """Work in another thread, unless the round is over by the time it comes; one that is late comes first."""
         with memory.lock:
             memory.called = False
-            work.work(rounds.tables, memory.own, rounds.number, CHUNK)
+            work.work(rounds.tables, memory.own, rounds.number, CHUNK, True)
 
     def _record_derived(self) -> None:
         """Pieces that make anew what is derived from weights, for weights that were loaded."""
@@ -227,7 +227,7 @@ def compile_native() -> None:
     tables = Tables(
         np.zeros(1, np.float32), program.ops(), program.pieces(), *(np.zeros(1, np.int64) for _ in range(6))
     )
-    work.work(tables, ThreadMemory(program).own, 1, 1)
+    work.work(tables, ThreadMemory(program).own, 1, 1, False)
 
 
 def _part(stack: Networks, of: str) -> int:

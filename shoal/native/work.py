@@ -217,14 +217,16 @@ def run_piece(tables, own, number, round_number, chunk):  # type: ignore[no-unty
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def work(tables, own, round_number, chunk):  # type: ignore[no-untyped-def]
-    """Take pieces of this round, counted from 1, until all are done.
+def work(tables, own, round_number, chunk, helps):  # type: ignore[no-untyped-def]
+    """Take pieces of this round until all are done.
 
     Args:
         tables: The program.
         own: This thread's memory.
         round_number: Counts from 1.
         chunk: Rows that go through a piece's operations together.
+        helps: Whether this thread only helps: it leaves steps of the optimizer to others while there is something
+            else to do, because all would have to wait if it were interrupted in one.
     """
     state, claims, pieces = tables.state, tables.claims, tables.pieces
     total, low, idle_since = len(pieces), 0, 0
@@ -234,7 +236,7 @@ def work(tables, own, round_number, chunk):  # type: ignore[no-untyped-def]
             low += 1
         if low == total:
             break
-        taken, late = -1, -1
+        taken, late, step, claimed_before = -1, -1, -1, 0
         for piece in range(low, total):
             if load(state, piece) > 2 * (round_number - 1):
                 continue
@@ -242,9 +244,15 @@ def work(tables, own, round_number, chunk):  # type: ignore[no-untyped-def]
             if claimed >= round_number:
                 if late < 0 and claimed == round_number and not pieces[piece, ALONE]:
                     late = piece
-            elif ready(tables, piece, round_number) and exchange(claims, piece, claimed, round_number):
-                taken = piece
-                break
+            elif ready(tables, piece, round_number):
+                if helps and pieces[piece, ALONE]:
+                    if step < 0:
+                        step, claimed_before = piece, claimed
+                elif exchange(claims, piece, claimed, round_number):
+                    taken = piece
+                    break
+        if taken < 0 and step >= 0 and exchange(claims, step, claimed_before, round_number):
+            taken = step
         if taken < 0:
             time = now()
             if idle_since == 0:
