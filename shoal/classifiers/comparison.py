@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.classifiers.config import FLOAT32, ClassifierConfig
+from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
 from shoal.classifiers.data import ImageData, load_data
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult
@@ -44,7 +44,7 @@ class Comparison:
         for number, scheme in enumerate(self.schemes, 1):
             own = str(folder / run_name(number, scheme)) if several else out
             every.append(dataclasses.replace(self.config, scheme=scheme, out=own))
-        if self.config.baseline and FLOAT32 not in self.schemes:
+        if self.config.baseline and not any(map(is_float32, self.schemes)):
             out = str(folder / FLOAT32)
             every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=out))
         return every

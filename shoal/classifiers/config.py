@@ -13,6 +13,13 @@ FLOAT32 = "float32"
 """The scheme that others are compared with."""
 
 
+def is_float32(scheme: str) -> bool:
+    """Whether a scheme is the baseline under any of its names, such as fp32."""
+    from shoal.numerics import parse_scheme
+
+    return parse_scheme(scheme) == parse_scheme(FLOAT32)
+
+
 @dataclass(frozen=True)
 class ClassifierConfig(StoredConfig):
     """All settings of a classifier's training."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.classifiers.comparison import Comparison
-from shoal.classifiers.config import FLOAT32
+from shoal.classifiers.config import is_float32
 from shoal.classifiers.result import ClassifierResult
 from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
@@ -36,7 +36,7 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     """All schemes in one table and one figure; a single one with its layers."""
     config = comparison.config
     title = f"{config.model} on {config.data}, {counted(config.epochs, 'epoch')}, seed {config.seed}"
-    baseline = next((result for result in results if result.scheme == FLOAT32), None)
+    baseline = next((result for result in results if is_float32(result.scheme)), None)
     table = Table.of(title, [_cells(result, baseline) for result in results])
     data = {
         "run": str(folder),
@@ -155,7 +155,7 @@ def _series(result: ClassifierResult, lines: Sequence[dict[str, Any]], key: str)
     if not own:
         return None
     steps, values = zip(*own, strict=True)
-    return Series(result.scheme, list(values), at=list(steps), colour=FAINT_INK if result.scheme == FLOAT32 else "")
+    return Series(result.scheme, list(values), at=list(steps), colour=FAINT_INK if is_float32(result.scheme) else "")
 
 
 def _is_number(value: Any) -> bool:

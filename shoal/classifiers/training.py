@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.flop_counter import FlopCounterMode
 
-from shoal.classifiers.config import FLOAT32, ClassifierConfig
+from shoal.classifiers.config import ClassifierConfig, is_float32
 from shoal.classifiers.data import ImageData, load_data
 from shoal.classifiers.data.batches import TrainingBatches, in_order
 from shoal.classifiers.models import make_model
@@ -395,7 +395,7 @@ def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> 
     """Set torch's threads, which emulated products use, too: as configured, or by the size of a step."""
     count = config.threads
     if count is None:
-        work = step_products(model, data, config.batch) * (1 if config.scheme == FLOAT32 else EMULATED)
+        work = step_products(model, data, config.batch) * (1 if is_float32(config.scheme) else EMULATED)
         count = max(1, min(usable_processors(), work // PRODUCTS_PER_THREAD))
     check_threads(count)
     set_torch_threads(count)

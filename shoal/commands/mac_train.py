@@ -93,13 +93,13 @@ def _give(
 
 def _draw(found: "Result", comparison: "Comparison", folder: Path, results: "list[ClassifierResult]") -> list[Path]:
     """The figure as a picture; of several schemes also one of each with its layers, in its own folder."""
-    from shoal.classifiers.config import FLOAT32
+    from shoal.classifiers.config import is_float32
     from shoal.classifiers.report import PICTURE, run_figure
     from shoal.report.panels import draw_figure, draw_figures
 
     pictures = draw_figures(found, folder)
     if len(comparison.schemes) > 1:
-        baseline = next((result for result in results if result.scheme == FLOAT32), None)
+        baseline = next((result for result in results if is_float32(result.scheme)), None)
         for result in results:
             if result.layers:
                 draw_figure(run_figure(result, baseline, found.title), Path(result.run) / f"{PICTURE}.png")

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, printable
 from shoal.numerics.formats.encodings import operand_format
-from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.notation import NotAFormat, parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
 from shoal.numerics.schemes.notation import parse_scheme
@@ -42,7 +42,13 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
         table = Table.of_texts(str(scheme), [("role", "format"), *scheme.describe()])
         return Result("mac describe", str(scheme), [table], data={"scheme": str(scheme), **scheme.to_json()})
     if "+" not in name:
-        found = describe(name, cfg)
+        try:
+            found = describe(name, cfg)
+        except NotAFormat:
+            raise UserError(
+                f"'{printable(name)}' is not a format, unit or scheme; E5M2, E5M2:5, E4M3FN, Q8.13, Q1.7/row and bf16 "
+                f"are formats, E5M2:5+E6M5 is a unit, and the schemes are {', '.join(SCHEMES)}."
+            ) from None
         tables = _tables(found, with_encodings=cfg is None)
         return Result("mac describe", str(found.format), tables, data=description_json(found))
     if cfg is not None:

@@ -26,7 +26,7 @@ from shoal.studies.study import panel_result
 from shoal.training.returns import confidence95
 
 MATTERS = 0.03
-"""Smallest difference of accuracy that matters: eleven of the 360 test images of digits."""
+"""Smallest difference of accuracy that matters: eleven of the 359 test images of digits."""
 HOLDS, FAILS, UNKNOWN, NOT_RUN = "holds", "does not hold", "cannot be told with these data", "not run"
 JUDGED = (
     f"Accuracies are those of the last epoch on the test images; ± is the 95 % interval (Student's t) over seeds. "

@@ -195,15 +195,18 @@ def study(found: Found) -> Result:
 
 
 def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value]]:
-    """One row per kind."""
+    """One row per kind, and one of random policies."""
+    row: dict[Column, Value] = {}
     for name in KINDS:
         runs = groups.get(name, [])
-        yield {
+        row = {
             Column("in few bits"): name,
             Column("seeds"): len(runs),
             Column("final return"): with_interval(final(runs)),
             Column("against float32"): "–" if name == FULL else with_interval(gaps(groups, name)) if runs else None,
             Column("verdict"): "–" if name == FULL else verdict(groups, name),
+            Column("above random"): with_interval(above_random(runs)) if runs else None,
+            Column("gain kept", format=".0%"): gain_kept(groups, name),
             Column("saturated MACs", "ppm", ".3g"): events(runs, "saturated"),
             Column("underflowed MACs", "ppm", ".3g"): events(runs, "underflowed"),
             Column("skipped", "steps", ".0f"): mean([sum(run["skipped"].values()) for run in runs]),
@@ -211,6 +214,15 @@ def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value
             Column("diverged", "seeds"): sum(bool(run["diverged"]) for run in runs) if runs else None,
             Column("time", "s", ",.0f"): mean([run["seconds"] for run in runs]),
         }
+        yield row
+    base = groups.get(FULL, [])
+    yield {
+        **dict.fromkeys(row),
+        Column("in few bits"): "random policies",
+        Column("seeds"): len(base),
+        Column("final return"): with_interval([run["random"] for run in base if run["random"] is not None]),
+        Column("verdict"): "–",
+    }
 
 
 def final(runs: Sequence[TeamRun]) -> list[float]:
@@ -225,6 +237,23 @@ def gaps(groups: Mapping[str, Sequence[TeamRun]], name: str) -> list[float]:
     return [own - other for own, other in pairs if own is not None and other is not None]
 
 
+def above_random(runs: Sequence[TeamRun]) -> list[float]:
+    """Final returns minus those of random policies with the same seed."""
+    pairs = [(run["trained"], run["random"]) for run in runs]
+    return [own - other for own, other in pairs if own is not None and other is not None]
+
+
+def gain(groups: Mapping[str, Sequence[TeamRun]]) -> float | None:
+    """What float32 gains over random policies."""
+    return mean(above_random(groups.get(FULL, [])))
+
+
+def gain_kept(groups: Mapping[str, Sequence[TeamRun]], name: str) -> float | None:
+    """The share of float32's gain that this kind has, too."""
+    whole, own = gain(groups), gaps(groups, name)
+    return 1 + float(np.mean(own)) / whole if whole and own else None
+
+
 def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
     """Whether this kind keeps float32's return."""
     runs, base = groups.get(name, []), groups.get(FULL, [])
@@ -233,10 +262,10 @@ def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
     if any(run["diverged"] for run in runs):
         return "diverges"
     own = gaps(groups, name)
-    random = [run["random"] for run in base if run["random"] is not None]
-    if len(own) < SEEDS or not random:
+    whole = gain(groups)
+    if len(own) < SEEDS or whole is None:
         return "cannot be told"
-    span = CLOSE * abs(float(np.mean(final(base))) - float(np.mean(random)))
+    span = CLOSE * abs(whole)
     middle, half = float(np.mean(own)), confidence95(np.array(own))
     if middle - half >= -span:
         return "keeps the return"
@@ -249,7 +278,11 @@ def claims(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[str]:
     named = [f"{name}: {told[name]} ({with_interval(gaps(groups, name))})" for name in told if told[name] != "not run"]
     if not named:
         return
-    yield f"Question: does an 8-bit MAC unit train a team? {UNIT}: {told[UNIT]}."
+    above = with_interval(above_random(groups.get(UNIT, [])))
+    yield (
+        f"Question: does an 8-bit MAC unit train a team? {UNIT} against random policies: {above}; against float32: "
+        f"{told[UNIT]}."
+    )
     yield f"Against float32: {'; '.join(named)}."
     broken = [name for name in PARTS if told[name] in ("loses", "diverges")]
     if all(told[name] != "not run" for name in PARTS):

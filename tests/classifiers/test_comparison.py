@@ -67,6 +67,17 @@ def test_one_scheme_and_its_baseline(tmp_path, monkeypatch):
         compare(both)
 
 
+@pytest.mark.parametrize("name", ["float32", "fp32", "FP32"])
+def test_float32_is_its_own_baseline(tmp_path, name):
+    one = Comparison(tiny(tmp_path / "run", scheme=name, epochs=1), (name,))
+    folder, results = compare(one)
+    assert [result.scheme for result in results] == [name] and not (folder / "float32").exists()
+    assert comparison_result(one, folder, results).tables[0].records()[0]["against float32, points"] is None
+    beside = Comparison(one.config, (UNIT, name))
+    assert [config.scheme for config in beside.configs(folder)] == [UNIT, name]
+    assert len(Comparison(one.config, ("float32; master=bf16",)).configs(folder)) == 2
+
+
 def test_stopped_in_the_baseline(tmp_path):
     both = Comparison(tiny(tmp_path / "run", scheme=UNIT), (UNIT,))
     _, results = compare(both, StopAt("float32", 3))

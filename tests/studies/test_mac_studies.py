@@ -251,7 +251,11 @@ def test_what_breaks_first_in_a_team(tmp_path):
     assert told["bf16"] == "diverges" and told["float32"] == "–"
     said = "\n".join(study.findings)
     assert f"part by part: {mac_teams.PARTS[0]}, update only, E4M3." in said
-    assert study.tables[0].records()[1]["loss scales at the end"] == "critics 2^2, actors 2^12"
+    records = study.tables[0].records()
+    assert records[1]["loss scales at the end"] == "critics 2^2, actors 2^12"
+    assert [row["gain kept"] for row in records[:3]] == [1, 1, 1] and records[-2]["gain kept"] == pytest.approx(2 / 41)
+    assert records[2]["above random"] == "41.0 ± 2.5" and records[-1]["final return"] == "-220.0 ± 0.0"
+    assert "against random policies: 41.0 ± 2.5; against float32: keeps the return." in said
     draw_figures(study, tmp_path)
     nothing = study_of("mac-teams", {"rows": [], "failed": []})
     assert {row["verdict"] for row in nothing.tables[0].records()} == {"–", "not run"}

@@ -8,6 +8,11 @@ from shoal.errors import UserError
 from shoal.numerics.formats.encodings import encoding, operand_format
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
 
+
+class NotAFormat(UserError):
+    """A name that is not of the form of any format."""
+
+
 NAMES = {
     "fp64": "E11M52", "fp32": "E8M23", "fp16": "E5M10", "tf32": "E8M10", "bf16": "E8M7",
     "float64": "E11M52", "float32": "E8M23", "float16": "E5M10", "bfloat16": "E8M7",
@@ -128,7 +133,7 @@ def _element(name: str, text: str) -> FloatFormat | FixedFormat:
             return FixedFormat(int(integer), int(fraction), **_fields(words))
     except (TypeError, ValueError):
         pass  # an unknown or repeated field in the parentheses
-    raise UserError(f"'{text}' is not a format; E5M2, E5M2:5, E4M3FN, Q8.13, Q1.7/row and bf16 are examples.")
+    raise NotAFormat(f"'{text}' is not a format; E5M2, E5M2:5, E4M3FN, Q8.13, Q1.7/row and bf16 are examples.")
 
 
 def _fields(words: str | None) -> dict[str, Any]:
