@@ -33,7 +33,7 @@ setup: .venv/ready .venv/kernels
 	@touch $@
 
 train: setup
-	@$(BIN)/shoal train --env cooperative-navigation --rules openai --episodes 8000 --watch
+	@$(BIN)/shoal train --env cooperative-navigation --rules openai --watch
 
 # Neighbouring tests stay in one worker, which has their fixtures and compiled loops; who is done takes from the other.
 test: lint .venv/kernels

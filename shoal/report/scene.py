@@ -35,6 +35,7 @@ BODY: dict[str, Colour] = {
     "obstacle": (178, 184, 192),
 }
 MOVERS = ("agent", "predator", "prey")
+NEAR = 0.1  # an agent whose centre is nearer than this covers a landmark, as in the worlds
 COVERED: Colour = (0, 158, 115)
 CAUGHT: Colour = (240, 228, 66)
 BUMPED: Colour = (230, 159, 0)
@@ -134,7 +135,7 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
     """(K, K) distances below which the first body counts as touched by the second; 0 for irrelevant pairs.
 
     Agents bump into agents and prey are caught by predators where discs meet, as in the rewards.
-    A landmark is covered when its centre lies under an agent's disc.
+    A landmark is covered where an agent's centre is close to it, as in `landmarks_covered`.
     """
     reach = np.zeros((len(entities), len(entities)))
     for a, first in enumerate(entities):
@@ -142,7 +143,7 @@ def contact_reach(entities: Sequence[Entity]) -> NDArray[np.float64]:
             if (first.kind, second.kind) in (("agent", "agent"), ("prey", "predator")):
                 reach[a, b] = first.radius + second.radius
             elif (first.kind, second.kind) == ("landmark", "agent"):
-                reach[a, b] = second.radius
+                reach[a, b] = NEAR
     np.fill_diagonal(reach, 0)
     return reach
 

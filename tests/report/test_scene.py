@@ -6,8 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from shoal.envs import physics
 from shoal.envs.base import Entity
-from shoal.report.scene import BODY, BUMPED, CAUGHT, COVERED, FARTHEST, FIELD, PAPER, Scene, contact_reach, fit_view
+from shoal.report.scene import (
+    BODY,
+    BUMPED,
+    CAUGHT,
+    COVERED,
+    FARTHEST,
+    FIELD,
+    NEAR,
+    PAPER,
+    Scene,
+    contact_reach,
+    fit_view,
+)
 
 SIDE = 240
 AGENT, LANDMARK = Entity("agent", 0.15), Entity("landmark", 0.05)
@@ -64,10 +77,12 @@ def test_a_trail_leads_to_where_a_body_came_from_and_no_further_back_than_asked(
     assert world.draw(0, SIDE, trail=2).getpixel(late) == PAPER
 
 
-def test_a_landmark_under_an_agent_is_covered_and_one_beside_it_is_not():
-    inside, outside = (0.14, 0.0), (0.16, 0.0)
+def test_a_landmark_near_an_agents_centre_is_covered_and_one_farther_away_is_not():
+    inside, outside = (0.09, 0.0), (0.16, 0.0)
     assert colour_at(scene([AGENT, LANDMARK], [(0, 0), inside]), inside) == COVERED
     assert colour_at(scene([AGENT, LANDMARK], [(0, 0), outside]), outside) == PAPER
+    between = scene([AGENT, LANDMARK], [(0, 0), (0.11, 0.0)])
+    assert between.tally(0) == "0 of 1 covered" and NEAR == physics.COVERED
 
 
 def test_a_touched_prey_lights_up_and_one_out_of_reach_does_not():
