@@ -14,6 +14,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 
 Algorithm = Literal["maddpg", "masac"]
+TURN = 0.3  # seconds of each side: torch's threads spin for a while after its turn, which must not count
 
 
 class Row(TypedDict):
@@ -49,7 +50,7 @@ def run(
         bare, turned = BareProducts(*shape), BareProducts(*shape, turned=True)
         sides: list[Callable[[], None]] = [*(one.update for one in trainings.values()), bare, turned]
         with torch_threads(threads):
-            times = [statistics.median(own) for own in blocks(sides, seconds)]
+            times = [statistics.median(own) for own in blocks(sides, seconds, TURN)]
         for name, took in zip(trainings, times, strict=False):
             rows.append(
                 {
