@@ -1,8 +1,9 @@
 """Functions of single numbers that LLVM can vectorise, and noise by counter.
 
 In float32 the functions are polynomials, within two units in the last place or so of the true value; in float64, which
-only tests use, they are the library's. Every draw is a function of a key and a counter: it depends on neither threads
-nor the order in which anything is computed. Uniform numbers have 23 bits and are never 0 or 1, so every draw is finite.
+only tests use, they are the library's. NaN stays NaN, except in `log`, which gets positive normal numbers only. Every
+draw is a function of a key and a counter: it depends on neither threads nor the order in which anything is computed.
+Uniform numbers have 23 bits and are never 0 or 1, so every draw is finite.
 Coefficients: exp and log after Cephes (Moshier), the normal quantile after Giles (2010), the hash after Wellons
 ("lowbias32") and SplitMix64 (Steele et al. 2014).
 """
@@ -28,7 +29,8 @@ def _exp(x):  # type: ignore[no-untyped-def]
         return lambda x: math.exp(x)
 
     def single(x):  # type: ignore[no-untyped-def]
-        x = min(max(x, f4(-87.0)), f4(88.0))
+        x = f4(-87.0) if x < f4(-87.0) else x  # not max and min, which may lose NaN
+        x = f4(88.0) if x > f4(88.0) else x
         shifted = f4(x * f4(1.44269504088896341) + f4(12582912.0))  # its low bits are the nearest whole number
         n = shifted - f4(12582912.0)
         x = x - n * f4(0.693359375) + n * f4(2.12194440e-4)
@@ -88,7 +90,7 @@ def _tanh(x):  # type: ignore[no-untyped-def]
     def single(x):  # type: ignore[no-untyped-def]
         size = abs(x)
         square = x * x
-        e = exp(f4(2) * min(size, f4(20)))
+        e = exp(f4(2) * (f4(20) if size > f4(20) else size))
         large = f4(1) - f4(2) / (e + f4(1))
         y = f4(-5.70498872745e-3)
         y = y * square + f4(2.06390887954e-2)

@@ -3,7 +3,8 @@
 Shape letters: E copies, N agents, M mini-batches, B batch rows, O observation, A action.
 """
 
-import threading
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +27,27 @@ class ThreadMemory:
         for number, array in (program.arrays | self.arrays).items():
             bases[number] = array.ctypes.data
         self.own = Own(bases, np.zeros(work.CLOCKS + len(program.phases), np.int64))
-        self.lock = threading.Lock()  # held while the thread works
-        self.called = False  # and has not come yet
+        self.lent = False  # whether a thread works in it, or has been asked to
+
+    def bind(self, places: Mapping[int, int]) -> None:
+        """Set the addresses of some buffers."""
+        for operand, address in places.items():
+            self.own.bases[operand >> OFFSET_BITS] = address
 
 
 class Rounds:
     """Some pieces of a program that are done again and again."""
 
     def __init__(self, tables: Tables) -> None:
-        self.tables, self.number = tables, 0
+        self.tables = tables
+        self.number = self.finished = 0  # the last round that has begun, and that is known to be done
+
+
+class Bound(NamedTuple):
+    """A mini-batch's arrays, and their addresses by operand."""
+
+    arrays: tuple[NDArray, ...]
+    places: dict[int, int]
 
 
 class Engine:
@@ -56,8 +69,7 @@ class Engine:
         self._update = self._rounds(program.pieces(0, first), self.counters)
         self._prepare = self._rounds(program.pieces(first), self.counters)
         self._act_rounds: dict[tuple[int, bool], Rounds] = {}
-        self._bound: tuple[int, ...] = ()
-        self._held: tuple[NDArray, ...] = ()
+        self._batch = Bound((), {})
 
     def _rounds(self, pieces: NDArray[np.int64], counters: NDArray[np.int64]) -> Rounds:
         """Rounds of these pieces."""
@@ -94,25 +106,17 @@ class Engine:
 
     def _bind(self, batch: Batch | Returns) -> None:
         """Point the program to the mini-batch's arrays."""
-        arrays = (batch.joint, batch.next_joint, batch.reward)
-        addresses = tuple(array.ctypes.data for array in arrays)
-        if addresses == self._bound:
+        algorithm, arrays = self.algorithm, (batch.joint, batch.next_joint, batch.reward)
+        operands = (algorithm.joint, algorithm.next_joint, algorithm.reward)
+        places = {operand: array.ctypes.data for operand, array in zip(operands, arrays, strict=True)}
+        if places == self._batch.places:
             return
         if any(array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays):
             raise TypeError(f"the mini-batch must be contiguous {self.program.dtype}")
-        if batch.joint.shape != (self.algorithm.minibatches, self.algorithm.batch, self.algorithm.joint_size):
+        if batch.joint.shape != (algorithm.minibatches, algorithm.batch, algorithm.joint_size):
             raise ValueError(f"the mini-batch is {batch.joint.shape}")
-        self._bound, self._held = (
-            addresses,
-            (*self._held[-6:], *arrays),
-        )  # a thread that is late may still read old ones
-        for memory in self._memory:
-            for operand, address in zip(self._batch_operands, addresses, strict=True):
-                memory.own.bases[operand >> OFFSET_BITS] = address
-
-    @property
-    def _batch_operands(self) -> tuple[int, int, int]:
-        return self.algorithm.joint, self.algorithm.next_joint, self.algorithm.reward
+        self._batch = Bound(arrays, places)
+        self._memory[0].bind(places)
 
     def _take_outcomes(self, batch: Batch | Returns) -> None:
         """Discounts and weights of the rows, where they are not the same in every mini-batch."""
@@ -136,19 +140,32 @@ class Engine:
 
     def _run(self, rounds: Rounds, alone: bool = False) -> None:
         """Do all pieces once; other threads help, and are not waited for."""
+        own = self._memory[0].own
+        if rounds.finished < rounds.number:  # an exception came between the two lines below
+            work.work(rounds.tables, own, rounds.number, CHUNK, False)
         rounds.number += 1
         if not alone:
             for memory in self._memory[1:]:
-                if not memory.called:
-                    memory.called = True
+                if not memory.lent:
+                    memory.lent = True
                     lend(self._help, rounds, memory)
-        work.work(rounds.tables, self._memory[0].own, rounds.number, CHUNK, False)
+        work.work(rounds.tables, own, rounds.number, CHUNK, False)
+        rounds.finished = rounds.number
 
     def _help(self, rounds: Rounds, memory: ThreadMemory) -> None:
-        """Work in another thread, unless the round is over by the time it comes; one that is late comes first."""
-        with memory.lock:
-            memory.called = False
-            work.work(rounds.tables, memory.own, rounds.number, CHUNK, True)
+        """Work in another thread, and come again if a new round has begun by the time it is through.
+
+        A thread that is late still reads what it began with, so it keeps a mini-batch's arrays until then. It takes
+        them after the round's number: if they are a newer round's already, this round is over.
+        """
+        number = rounds.number
+        batch = self._batch
+        memory.bind(batch.places)
+        work.work(rounds.tables, memory.own, number, CHUNK, True)
+        if rounds.number > number:
+            lend(self._help, rounds, memory)
+        else:
+            memory.lent = False
 
     def _record_derived(self) -> None:
         """Pieces that make anew what is derived from weights, for weights that were loaded."""

@@ -163,21 +163,20 @@ class _Tile:
         return held
 
     def _ended(self, sums: list[list[Any]], rows_c: list[Any], rows_mask: list[Any], end: Any) -> None:
-        """Write the sums to C."""
-        builder, zeros = self.builder, self._zeros()
+        """Write the sums to C. A ReLU passes NaN on, so that diverged weights end in a loss that is not finite."""
+        builder, zero = self.builder, self._zeros()[0]
 
-        def positive(by: list[list[Any]]) -> list[list[Any]]:
+        def relu() -> list[list[Any]]:
+            return [[builder.select(builder.fcmp_ordered(">", zero, x), zero, x) for x in row] for row in sums]
+
+        def masked() -> list[list[Any]]:
+            masks = [self._vectors(address) for address in rows_mask]
             return [
-                [
-                    builder.select(builder.fcmp_ordered(">", m, zero), x, zero)
-                    for x, m, zero in zip(row, own, zeros, strict=True)
-                ]
-                for row, own in zip(sums, by, strict=True)
+                [builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in zip(row, mask, strict=True)]
+                for row, mask in zip(sums, masks, strict=True)
             ]
 
         plain = lambda: sums  # noqa: E731
-        relu = lambda: positive(sums)  # noqa: E731
-        masked = lambda: positive([self._vectors(row) for row in rows_mask])  # noqa: E731
         for row, address in zip(self._chosen(end, [plain, relu], masked), rows_c, strict=True):
             for v, x in enumerate(row):
                 place = builder.add(address, I64(v * self.lanes * self.item))

@@ -24,7 +24,7 @@ from shoal.native.arithmetic import key_of
 from shoal.native.arithmetic import number as as_number
 from shoal.native.machine import add, exchange, give_up, load, now, view
 
-HELPERS = "4a7c6c91603d0114"
+HELPERS = "c41a3ce58c3297d6"
 """Hash of the modules whose code is compiled into `work`. numba checks only this file to decide whether its cache is up
 to date, so the hash changes with them; a test tells what it must be."""
 

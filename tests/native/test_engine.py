@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,69 @@ def test_a_piece_that_is_held_is_done_by_another_thread():
         rounds.tables.claims[held] = update  # as the thread that took them would have
         team.native.learn(make_batch(rng, spec, 1), Clock())
     assert same(wanted, team.weights() | team.optimizer_state())
+
+
+def test_a_late_thread_keeps_the_arrays_that_it_reads(monkeypatch):
+    """Mini-batches in fresh arrays: those of the round that a thread is late in outlive it, the others do not."""
+    spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
+    team, rng = native_team(spec, config, threads=2), np.random.default_rng(1)
+    began, go_on, main, compiled = threading.Event(), threading.Event(), threading.current_thread(), work.work
+
+    def late(*arguments):
+        if threading.current_thread() is not main and not began.is_set():
+            began.set()
+            assert go_on.wait(60)
+        compiled(*arguments)
+
+    monkeypatch.setattr(work, "work", late)
+    helpers = []
+
+    def lend(call, *arguments):
+        helpers.append(threading.Thread(target=call, args=arguments))
+        helpers[-1].start()
+
+    monkeypatch.setattr(native_engine, "lend", lend)
+    joints = []
+    for _ in range(6):
+        batch = make_batch(rng, spec, 1)
+        joints.append(weakref.ref(batch.joint))
+        team.native.learn(batch, Clock())
+        assert began.wait(60)
+    assert [joint() is not None for joint in joints[:5]] == [True, False, False, False, False]
+    go_on.set()
+    for helper in helpers:
+        helper.join(60)
+    assert joints[0]() is None
+    assert len(helpers) == 2  # it was lent once, and came again for the rounds that had begun meanwhile
+
+
+def test_an_interrupted_update_does_not_hold_up_the_next():
+    """An exception, such as Ctrl-C, may come when a round has been counted and before anybody works on it."""
+    spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
+    team, rng = native_team(spec, config), np.random.default_rng(1)
+    team.native.learn(make_batch(rng, spec, 1), Clock())
+    engine = team.native.engine
+    team.act(np.zeros((3, 2, spec.observation_size), np.float32))
+    for rounds in (engine._update, *engine._act_rounds.values()):
+        rounds.number += 1
+    losses = team.native.learn(make_batch(rng, spec, 1), Clock())
+    assert all(np.isfinite(loss).all() for loss in losses.values())
+    assert team.act(np.zeros((3, 2, spec.observation_size), np.float32)).shape == (3, 2, spec.action_size)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+@pytest.mark.parametrize("where", ["joint", "next_joint", "reward", "critics", "actors"])
+def test_nan_ends_in_a_loss_that_is_not_finite(algorithm, discrete, where):
+    """In a mini-batch or in weights, it must not vanish in a ReLU: that is how divergence is found."""
+    spec, config = make_spec(2, discrete), LearnConfig(algorithm=algorithm, hidden=(12, 8), batch=32)
+    team, batch = native_team(spec, config), make_batch(np.random.default_rng(0), spec, 1)
+    if where in ("critics", "actors"):
+        team.native.engine.algorithm.networks[where].numbers(0)[5] = np.nan
+    else:
+        getattr(batch, where)[0, 3, 1] = np.nan
+    losses = team.native.learn(batch, Clock())
+    assert not all(np.isfinite(loss).all() for loss in losses.values())
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
