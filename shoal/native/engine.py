@@ -99,6 +99,12 @@ class Engine:
         return {name: int(own) / total for name, own in zip(self.program.phases[1:], spent, strict=True) if own}
 
     @property
+    def network_bytes(self) -> int:
+        """Bytes of what all threads share: networks with Adam's moments and transposed copies, and little else."""
+        distinct = {array.ctypes.data: array.nbytes for array in self.program.arrays.values()}
+        return sum(distinct.values())
+
+    @property
     def working_bytes(self) -> int:
         """Bytes that updates work in: every thread's memory, and gradients."""
         own = sum(array.nbytes for memory in self._memory for array in memory.arrays.values())

@@ -55,6 +55,12 @@ def parts_for(agents: int, rows: int) -> int:
     return max(1, min(12 // agents, rows // CHUNK))
 
 
+def copies_of_weights(agents: int, rows: int, threads: int) -> float:
+    """How often all weights of a team are in native memory: online and target networks, transposed copies and Adam's
+    two moments; gradients of every part of the mini-batch, and one agent's gradients for every thread."""
+    return 5 + parts_for(agents, rows) + threads / agents
+
+
 class MADDPG:
     """A team's networks in native memory, and the program of an update."""
 

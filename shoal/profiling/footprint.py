@@ -38,7 +38,9 @@ def footprint(training: Training) -> Footprint:
     weights, moments = training.team.weights(), training.team.optimizer_state()
     targets = training.team.targets
     learned = sum(tensor.nbytes for name, tensor in weights.items() if name.partition(".")[0] not in targets)
-    networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())) + learned  # and gradients
+    native = getattr(training.team, "native", None)
+    networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values()))
+    networks += learned if native is None else native.engine.network_bytes  # gradients; native ones are the update's
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
@@ -47,7 +49,7 @@ def footprint(training: Training) -> Footprint:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     kept = getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
-    if (native := getattr(training.team, "native", None)) is not None:
+    if native is not None:
         kept += native.engine.working_bytes
     peak = most - before + kept + torch_peak(profiler)
     return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)

@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
@@ -21,6 +23,14 @@ class StoredConfig:
 
     result_independent = frozenset({"out", "threads"})
     """Settings that may differ when a run is resumed."""
+
+    before = MappingProxyType[str, Any]({})
+    """What runs did that were stored before a setting existed, where that is not the default."""
+
+    @classmethod
+    def stored(cls, fields: Mapping[str, Any]) -> Self:
+        """The configuration with these stored settings."""
+        return cls(**{**cls.before, **fields})
 
     def checked(self) -> Self:
         """The same settings in their declared types; a `UserError` for the first invalid one."""
@@ -167,6 +177,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     """All settings of a training run."""
 
     result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
+    before = MappingProxyType[str, Any]({"update": "torch"})
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
@@ -231,7 +242,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             "schemes emulate torch's products": self.scheme is not None,
             f"--device is {self.device}, and native code runs on the CPU": self.device != "cpu",
             f"there is no native update for {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
-            "it has no --layer-norm": self.layer_norm,
+            "native code has no layer normalization": self.layer_norm,
         }
         return next((reason for reason, so in reasons.items() if so), None)
 
@@ -363,7 +374,7 @@ def read_settings(folder: Path, kind: type[Stored]) -> Stored:
             f"Shoal{_also_in(folder)}."
         )
     try:
-        return kind(**fields).checked()
+        return kind.stored(fields).checked()
     except UserError as error:
         raise UserError(f"'{path}' cannot be used: {str(error).rstrip('.')}{_also_in(folder)}.") from None
 

@@ -19,7 +19,7 @@ from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
 from shoal.native.engine import compile_native
-from shoal.native.maddpg import parts_for
+from shoal.native.maddpg import copies_of_weights
 from shoal.native.tile import host_plan
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
@@ -134,7 +134,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
 
     Each network with its target, its gradients and Adam's two moments, their serialized bytes in a checkpoint (in all
     12.6 times the weights, measured with layers of 2000 and 3000 neurons), and the activations of a mini-batch: inputs,
-    hidden layers with their gradients, noise and actions.
+    hidden layers with their gradients, noise and actions. Native code has the networks in its own memory, too.
     """
     n = spec.agents
     joint = n * (spec.observation_size + spec.action_size)
@@ -147,10 +147,10 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     if config.qat_bits is not None:
         update *= 3  # every layer's input and its quantized value are kept for the gradients, too
     act = config.copies * (seen + 5 * n * spec.observation_size)  # the world keeps four steps of views
-    copies = 13
-    if config.update != "torch" and config.why_torch() is None:  # weights, transposed, moments, targets, and gradients
-        copies += 6 + parts_for(n, config.batch) + native_threads(config) // n
-    return 4 * (copies * sum(network_weights(spec, config)) + max(update, act))
+    copies = 13.0
+    if config.update != "torch" and config.why_torch() is None:
+        copies += copies_of_weights(n, config.batch, native_threads(config))
+    return 4 * (int(copies * sum(network_weights(spec, config))) + max(update, act))
 
 
 def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:

@@ -26,7 +26,7 @@ def check_settings(config: StoredConfig, folder: Path, checkpoint: Checkpoint | 
         except ValueError as error:
             raise UserError(f"'{path}' is damaged: {error}; restore a copy, or train into another folder.") from None
         return
-    trained = type(config)(**checkpoint.meta["settings"]).settings
+    trained = config.stored(checkpoint.meta["settings"]).settings
     found = config.settings
     if changed := [name for name in found if found[name] != trained[name]]:
         values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)

@@ -1,5 +1,6 @@
 """A run that was killed, interrupted or whose files were damaged ends with the bits of an uninterrupted one."""
 
+import hashlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import UserError
+from shoal.training import disk
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
 
@@ -88,6 +90,32 @@ def test_killed_at_random_moments(whole, tmp_path):
     finish(tmp_path / "run")
     same(newest(run), newest(tmp_path / "run"))
     assert returns(run) == returns(tmp_path / "run")
+
+
+def test_a_run_from_before_native_code_goes_on_in_torch(tmp_path):
+    """Its settings do not say with what it learns, and its random state is torch's."""
+    run, arguments = tmp_path / "run", [*ARGUMENTS, "--update", "torch"]
+    assert main(["train", *arguments, "--out", str(tmp_path / "whole")]) == 0
+    process = subprocess.Popen(command("train", *arguments, "--out", run), stderr=subprocess.DEVNULL)
+    while not list(run.glob("checkpoints/0*")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.terminate()
+    process.wait()
+    for checkpoint in run.glob("checkpoints/[0-9]*"):
+        held = json.loads((checkpoint / "meta.json").read_text())
+        del held["meta"]["settings"]["update"]
+        text = json.dumps(held).encode()
+        (checkpoint / "meta.json").write_bytes(text)
+        manifest = disk.unsealed(json.loads((checkpoint / "manifest.json").read_text()))
+        manifest["files"]["meta.json"] = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+        (checkpoint / "manifest.json").write_text(json.dumps(disk.sealed(manifest)))
+    settings = disk.unsealed(json.loads((run / "config.json").read_text()))
+    del settings["update"]
+    (run / "config.json").write_text(json.dumps(disk.sealed(settings)))
+    finish(run)
+    assert json.loads((run / "config.json").read_text())["update"] == "torch"
+    same(newest(tmp_path / "whole"), newest(run))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

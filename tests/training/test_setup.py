@@ -1,11 +1,13 @@
 """What is found out before a run begins: memory, threads, and what has to be compiled."""
 
+import dataclasses
 import time
 
 import numba
 import pytest
 import torch
 
+from shoal.algorithms import make_team
 from shoal.algorithms.team import ONE_THREAD, threads_for
 from shoal.envs import make_env
 from shoal.errors import UserError
@@ -42,6 +44,19 @@ def test_what_takes_more_is_counted(more):
 def test_deep_layers_count_with_their_square():
     """Each of 4 agents has two 1000 × 1000 layers, in the actor and in the critic, with targets, gradients, moments."""
     assert update_bytes(TrainConfig(hidden=(1000, 1000)), SPEC) > 4 * 4 * 2 * 1000**2 * 5
+
+
+@pytest.mark.parametrize("agents", [1, 3, 24])
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_native_memory_is_counted(algorithm, agents):
+    """What the native update adds to torch's estimate is what its engine allocates for networks and gradients."""
+    spec = make_env("cooperative-navigation", agents=agents).spec
+    config = TrainConfig(algorithm=algorithm, agents=agents, hidden=(256, 256), threads=2)
+    team = make_team(spec, config, 0, torch.device("cpu"))
+    team.learn_natively(0, 2)
+    taken = team.native.engine.network_bytes + team.native.engine.working_bytes
+    added = update_bytes(config, spec) - update_bytes(dataclasses.replace(config, update="torch"), spec)
+    assert 0.8 * taken < added < 1.25 * taken
 
 
 def test_an_update_that_does_not_fit(monkeypatch):
