@@ -22,6 +22,7 @@ def train(argv: list[str]) -> int:
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
+    shoal train --evaluate-every 500 --snapshots 8 --out runs/kept
     shoal train --resume runs/hunt
     """
     from shoal.training.config import TrainConfig, read_config
@@ -92,6 +93,8 @@ def print_result(result: "TrainResult") -> None:
             for name in ("deterministic", "noisy", "random")
         }
         print_returns(teams, None)
+    if result.stopped is not None:
+        put(f"stopped early: {result.stopped}")
     put(
         f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
         f"{counted(result.updates, 'update')} "

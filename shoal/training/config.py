@@ -106,6 +106,16 @@ class RunConfig:
     """Episodes between checkpoints; 0: only when the run ends or is interrupted."""
     evaluate_episodes: int = 200
     """Evaluation episodes of the trained and of a random team at the end; 0: none."""
+    evaluate_every: int = 0
+    """Training episodes between deterministic evaluations; the best weights are kept (--checkpoint best of evaluate,
+    export and watch). Training has the same results with and without them. 0: none."""
+    evaluate_during: int = 20
+    """Episodes of each of these evaluations, on the same initial states every time."""
+    stop_at_return: float | None = None
+    """End the run once an evaluation (--evaluate-every) has at least this mean return; None: never."""
+    snapshots: int = 0
+    """Files of weights alone, evenly spaced over the run, for watching a team learn (--checkpoint EPISODE of evaluate,
+    export and watch); 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
@@ -200,6 +210,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--log-every", self.log_every, 1, 100)
         check_range("--checkpoint-every", self.checkpoint_every, 0)
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
+        self._check_milestones()
         if self.threads is not None:
             check_range("--threads", self.threads, 1)
         if self.env_workers is not None:
@@ -222,6 +233,17 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
+
+    def _check_milestones(self) -> None:
+        """Refuse evaluations and snapshots that cannot be."""
+        check_range("--evaluate-every", self.evaluate_every, 0)
+        check_range("--evaluate-during", self.evaluate_during, 1, 10**7)
+        check_range("--snapshots", self.snapshots, 0, 10_000)
+        if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
+            raise UserError(f"--stop-at-return is {self.stop_at_return}, but must be a finite number.")
+        for name in ("evaluate_during", "stop_at_return"):
+            if not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
+                raise UserError(f"{option(name)} is for evaluations during training, but --evaluate-every is 0.")
 
     def why_torch(self) -> str | None:
         """Why only torch can learn in this run, as far as its settings tell; None if native code can."""

@@ -26,8 +26,10 @@ from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
+from shoal.training.milestones import Abandoned, Milestones, evaluation_figures
 from shoal.training.observer import Observer, Silent
 from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
+from shoal.training.play import Evaluation
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
@@ -120,6 +122,7 @@ def carry_out(
         tell_log_damage(checkpoint, folder.path, observer)
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
         training.log_mark = log.mark
+        training.milestones.begin(folder.path, observer.tell)
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)
@@ -139,6 +142,7 @@ def carry_out(
             raise
         finally:
             training.collector.close()
+            training.milestones.close()
             log.close()
             if interrupt.signal is not None:
                 observer.end()
@@ -166,6 +170,8 @@ class Training:
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
+        self.milestones = Milestones(self.config)
+        self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
         self.log_mark = LogMark()
         self.fresh: list[Episode] = []  # finished since the last log line
@@ -217,7 +223,7 @@ class Training:
         self.learner.publish()
         self.collector.begin()
         self.clock.start()
-        every = self.config.checkpoint_every
+        every, log_every = self.config.checkpoint_every, self.config.log_every
         contention = Contention()
         while True:
             while self.owes_update() and interrupt.signal is None:
@@ -226,11 +232,17 @@ class Training:
             self.clock("other")
             if interrupt.signal is not None:
                 break
-            if self.episodes // self.config.log_every > self.logged // self.config.log_every:
-                self.write_log(log)
+            evaluation = None
+            if self.milestones.due(self.episodes):
+                try:
+                    evaluation = self.milestones.reach(self, folder.path, interrupt)
+                except Abandoned:
+                    break
+            if evaluation is not None or self.episodes // log_every > self.logged // log_every:
+                self.write_log(log, evaluation)
                 if (sentence := contention.sentence(torch.get_num_threads())) is not None:
                     observer.note(sentence)
-            if self.episodes >= self.config.episodes:
+            if self.episodes >= self.config.episodes or self.stopped is not None:
                 break
             if every and self.episodes // every > self.saved // every:
                 self.save(folder, log)
@@ -240,6 +252,10 @@ class Training:
         if finished and self.fresh:
             self.write_log(log)
         self.save(folder, log, with_ring=not finished)
+
+    def stop(self, reason: str) -> None:
+        """End the run after what is being done now, as finished."""
+        self.stopped = self.stopped or reason
 
     def owes_update(self) -> bool:
         """Whether the learner is behind the collector."""
@@ -259,14 +275,16 @@ class Training:
 
     # ---- what is written -------------------------------------------------------------------------------------------
 
-    def write_log(self, log: MetricsLog) -> None:
-        """Log one line: the returns of the episodes since the last line, losses, and time per phase."""
+    def write_log(self, log: MetricsLog, evaluation: Evaluation | None = None) -> None:
+        """Log one line: returns of the episodes since the last line, an evaluation, losses, and time per phase."""
         self.logged = self.episodes
         seconds = self.clock.total()
         line: dict[str, Any] = {"episode": self.episodes, "env_steps": self.samples, "updates": self.updates}
         line["return_mean"] = mean([episode.team for episode in self.fresh])
         if self.env.spec.team:
             line["return_prey"] = mean([episode.prey for episode in self.fresh if episode.prey is not None])
+        if evaluation is not None:
+            line |= evaluation_figures(evaluation)
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
@@ -292,6 +310,7 @@ class Training:
             return_mean=mean([episode.team for episode in self.last]),
             return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
             phases=self.clock.by_phase(),
+            stopped=self.stopped,
             signal=signal,
         )
 

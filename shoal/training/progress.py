@@ -168,9 +168,11 @@ class ProgressDisplay(Display):
 
 
 def summary(training: "Training") -> str:
-    """Return per agent of the last hundred episodes, and steps per second."""
+    """Return per agent of the last hundred episodes and of the last evaluation, and steps per second."""
     recent = [episode.team for episode in list(training.last)[-100:]]
     figures = f"return {sum(recent) / len(recent):,.1f}  " if recent else ""
+    if (latest := training.milestones.latest) is not None:
+        figures += f"evaluation {latest.mean:,.1f}  "
     return figures + f"{training.samples / training.clock.total():,.0f} steps/s"
 
 

@@ -35,6 +35,8 @@ class TrainResult:
     """With learning prey: its training return, mean over the last 1,000 episodes."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
+    stopped: str | None = None
+    """Why a run ended before its last episode, e.g. --stop-at-return; None: it did not."""
     signal: int | None = None
     """The signal that stopped an unfinished run."""
 

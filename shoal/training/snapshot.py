@@ -32,6 +32,8 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
         **updates,
         "logged": training.logged,
         "log": training.log_mark,
+        "milestones": training.milestones.passed,
+        "stopped": training.stopped,
         "seconds": training.clock.seconds,
         "threads": torch.get_num_threads(),
         "settings": training.config.settings,
@@ -48,7 +50,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.env.load_state(parts["environment"])
     if "replay" in parts:
         checkpoint.load_ring(training.ring)
-    elif meta["episodes"] < training.config.episodes:  # otherwise only the evaluation was missing
+    elif meta["episodes"] < training.config.episodes and meta.get("stopped") is None:  # else only the result is missing
         raise UserError(
             f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot be "
             f"resumed to {training.config.episodes:,}."
@@ -60,6 +62,8 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.last.extend(array_episodes(own["last"]))
     training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
+    training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
+    training.stopped = meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # frees memory: for large networks as much as the team itself
 

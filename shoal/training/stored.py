@@ -30,10 +30,8 @@ def check_settings(config: StoredConfig, folder: Path, checkpoint: Checkpoint | 
     found = config.settings
     if changed := [name for name in found if found[name] != trained[name]]:
         values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)
-        raise UserError(
-            f"'{path}' is damaged: {values}; restore what '{checkpoint.path / 'meta.json'}' says the run was trained "
-            "with."
-        )
+        held = checkpoint.path / "meta.json" if checkpoint.path.is_dir() else checkpoint.path
+        raise UserError(f"'{path}' is damaged: {values}; restore what '{held}' says the run was trained with.")
 
 
 def _json(value: Any) -> str:

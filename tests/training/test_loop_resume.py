@@ -17,10 +17,12 @@ from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import UserError
 from shoal.training.loop import Silent
+from shoal.training.weights_file import BEST
 
 ARGUMENTS = (
     "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
-    "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet"
+    "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet "
+    "--evaluate-every 24 --evaluate-during 3"
 ).split()
 
 
@@ -46,7 +48,7 @@ def same(a, b):
 
 def returns(run):
     return [
-        (line["episode"], line["return_mean"], line.get("loss/q"))
+        (line["episode"], line["return_mean"], line.get("loss/q"), line.get("evaluate/return_mean"))
         for line in map(json.loads, (Path(run) / "metrics.jsonl").open())
     ]
 
@@ -86,6 +88,7 @@ def test_killed_at_random_moments(whole, tmp_path):
     assert kills
     finish(tmp_path / "run")
     same(newest(run), newest(tmp_path / "run"))
+    same(load_file(run / BEST), load_file(tmp_path / "run" / BEST))
     assert returns(run) == returns(tmp_path / "run")
 
 
