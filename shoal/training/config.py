@@ -21,6 +21,8 @@ class StoredConfig:
 
     result_independent = frozenset({"out", "threads"})
     """Settings that may differ when a run is resumed."""
+    changeable = frozenset[str]()
+    """Settings that a resume may change for the rest of the run."""
 
     def checked(self) -> Self:
         """The same settings in their declared types; a `UserError` for the first invalid one."""
@@ -82,7 +84,7 @@ class RunConfig:
     """Length of a run, hardware and output."""
 
     episodes: int = 60_000
-    """Episodes to train for, over all copies."""
+    """Episodes to train for, over all copies. With --resume: the new total."""
     seed: int = 0
     """Random seed."""
     implementation: Literal["engine", "reference"] = "engine"
@@ -104,6 +106,8 @@ class RunConfig:
     """Episodes per line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
     """Episodes between checkpoints; 0: only when the run ends or is interrupted."""
+    keep_replay: bool = False
+    """Keep the replay ring of a finished run, so that --resume with more --episodes continues it exactly."""
     evaluate_episodes: int = 200
     """Evaluation episodes of the trained and of a random team at the end; 0: none."""
     evaluate_every: int = 0
@@ -177,6 +181,9 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     """All settings of a training run."""
 
     result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
+    changeable = frozenset(
+        {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
+    )
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.

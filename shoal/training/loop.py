@@ -8,22 +8,26 @@ import dataclasses
 import importlib
 import signal
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
+from shoal.training import disk
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, evaluate_team
+from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
 from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
 from shoal.training.milestones import Abandoned, Milestones, evaluation_figures
@@ -47,15 +51,27 @@ LAST_EPISODES = 1_000  # the result's return is the mean over the last this many
 
 
 def train(
-    config: TrainConfig, resume: bool = False, observer: Observer | None = None, trust: bool = False
+    config: TrainConfig,
+    resume: bool = False,
+    observer: Observer | None = None,
+    trust: bool = False,
+    asked: Collection[str] | None = None,
 ) -> TrainResult:
     """Train a team in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
 
-    A resumed run takes its settings from its folder. A finished one is returned unchanged. `trust` allows
-    running third-party code that the folder names as its environment; one that `config` names is trusted.
+    A resumed run takes its settings from its folder, except for more `episodes`, which extend it, and other evaluations
+    and snapshots. A finished one that is not extended is returned unchanged.
+
+    Args:
+        config: All settings.
+        resume: Continue the run in `config.out`.
+        observer: Shows progress; None: nothing is shown.
+        trust: Allow third-party code that the folder names as its environment; one that `config` names is trusted.
+        asked: With `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
+
     """
     observer = observer or Silent()
-    config = config.checked()
+    config = as_declared(config) if resume else config.checked()  # those of a resume are checked with the run's
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
@@ -68,12 +84,14 @@ def train(
         raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
     read_config(Path(config.out))  # check that it is a run at all
     with RunFolder(Path(config.out)) as folder:
-        named = vars(config)
-        config = stored_config(config, folder.path)
+        named = asked_settings(config, asked)
+        config = stored_config(named, folder.path)
         checkpoint = folder.checkpoints.load(observer.tell)
         check_settings(config, folder.path, checkpoint)
         check_world(config, folder.path, named, trust)
-        if (result := finished_result(folder.path, checkpoint)) is not None:
+        config = changed_config(config, named, checkpoint, folder.path)
+        result = finished_result(folder.path, checkpoint)
+        if result is not None and not (checkpoint is not None and extends(config, checkpoint)):
             tell_log_damage(checkpoint, folder.path, observer)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
             return result
@@ -118,6 +136,7 @@ def carry_out(
                     f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
                     "results will not be bit-identical."
                 )
+        disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
@@ -171,6 +190,7 @@ class Training:
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
+        self.ring_is_gone = False  # the run was finished before, without --keep-replay
         self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
         self.log_mark = LogMark()
@@ -223,6 +243,10 @@ class Training:
         self.learner.publish()
         self.collector.begin()
         self.clock.start()
+        if needs_refill(self):
+            refill(self, folder, observer.tell, interrupt)
+            if interrupt.signal is not None:
+                return  # the last checkpoint stays
         every, log_every = self.config.checkpoint_every, self.config.log_every
         contention = Contention()
         while True:
@@ -251,7 +275,7 @@ class Training:
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, log, with_ring=not finished)
+        self.save(folder, log, with_ring=not finished or self.config.keep_replay)
 
     def stop(self, reason: str) -> None:
         """End the run after what is being done now, as finished."""

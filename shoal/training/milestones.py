@@ -58,8 +58,13 @@ class Milestones:
             self._env.close()
 
     def due(self, episodes: int) -> bool:
-        """Whether anything is to be done."""
-        return episodes > self.passed and (self._evaluation_due(episodes) or self._snapshot_due(episodes))
+        """Whether anything is to be done; else these episodes are passed."""
+        if episodes == self.passed:
+            return False
+        due = self._evaluation_due(episodes) or self._snapshot_due(episodes)
+        if not due:
+            self.passed = episodes
+        return due
 
     def _evaluation_due(self, episodes: int) -> bool:
         every = self.config.evaluate_every

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from shoal.errors import UserError, counted
 from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.training.extend import extends
 from shoal.training.returns import Episode
 from shoal.training.run_folder import LogMark
 
@@ -50,11 +50,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.env.load_state(parts["environment"])
     if "replay" in parts:
         checkpoint.load_ring(training.ring)
-    elif meta["episodes"] < training.config.episodes and meta.get("stopped") is None:  # else only the result is missing
-        raise UserError(
-            f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot be "
-            f"resumed to {training.config.episodes:,}."
-        )
+    training.ring_is_gone = "replay" not in parts
     own = parts["training"]
     training.collector.load_state(own, meta)
     training.learner.load_state(own, meta)
@@ -63,7 +59,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
     training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
-    training.stopped = meta.get("stopped")
+    training.stopped = None if extends(training.config, checkpoint) else meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # frees memory: for large networks as much as the team itself
 
