@@ -66,7 +66,7 @@ def train(argv: list[str]) -> int:
             named |= {"actors": config.actors, "cluster": config.cluster}
         config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
     observer = Quiet(say) if command.quiet else ProgressDisplay()
-    result = loop.train(config, command.resume, observer, command.trust, named)
+    result = loop.train(config, command.resume, observer, command.trust, asked=named)
     try:
         if command.json:
             print_json(dataclasses.asdict(result))

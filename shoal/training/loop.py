@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 import signal
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from shoal.errors import Diverged, UserError
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
+from shoal.training.callbacks import Callback, Hooks, Run, check_callbacks
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
@@ -55,6 +56,7 @@ def train(
     resume: bool = False,
     observer: Observer | None = None,
     trust: bool = False,
+    callbacks: Sequence[Callback] = (),
     asked: Collection[str] | None = None,
 ) -> TrainResult:
     """Train a team in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
@@ -67,10 +69,12 @@ def train(
         resume: Continue the run in `config.out`.
         observer: Shows progress; None: nothing is shown.
         trust: Allow third-party code that the folder names as its environment; one that `config` names is trusted.
+        callbacks: Called after episodes, updates, evaluations and checkpoints; they may stop the run.
         asked: With `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
 
     """
     observer = observer or Silent()
+    check_callbacks(callbacks)
     config = as_declared(config) if resume else config.checked()  # those of a resume are checked with the run's
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
@@ -79,7 +83,7 @@ def train(
             check_free(Path(config.out))  # before anything is built
         training = build(config, observer)
         with new_run(config) as folder:
-            return carry_out(training, folder, None, observer)
+            return carry_out(training, folder, None, observer, callbacks)
     if config.out is None:
         raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
     read_config(Path(config.out))  # check that it is a run at all
@@ -98,7 +102,7 @@ def train(
         training = build(config, observer)
         if checkpoint is None:
             observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
-        return carry_out(training, folder, checkpoint, observer)
+        return carry_out(training, folder, checkpoint, observer, callbacks)
 
 
 def tell_log_damage(checkpoint: Checkpoint | None, folder: Path, observer: Observer) -> None:
@@ -124,10 +128,15 @@ def implementation(config: TrainConfig) -> Implementation:
 
 
 def carry_out(
-    training: "Training", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
+    training: "Training",
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    observer: Observer,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     """Start or resume, run to the end or to the first signal, then evaluate."""
     config = training.config
+    training.hooks = Hooks(callbacks, Run(training, folder.path))
     with Interrupt() as interrupt:
         if checkpoint is not None:
             training.load(checkpoint)
@@ -190,6 +199,7 @@ class Training:
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
+        self.hooks = Hooks()
         self.ring_is_gone = False  # the run was finished before, without --keep-replay
         self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
@@ -243,6 +253,7 @@ class Training:
         self.learner.publish()
         self.collector.begin()
         self.clock.start()
+        self.hooks("on_begin")
         if needs_refill(self):
             refill(self, folder, observer.tell, interrupt)
             if interrupt.signal is not None:
@@ -250,8 +261,10 @@ class Training:
         every, log_every = self.config.checkpoint_every, self.config.log_every
         contention = Contention()
         while True:
-            while self.owes_update() and interrupt.signal is None:
+            while self.owes_update() and interrupt.signal is None and self.stopped is None:
                 self.update()
+                if self.hooks.update:
+                    self.hooks("on_update")
                 observer.advance(self)
             self.clock("other")
             if interrupt.signal is not None:
@@ -262,6 +275,8 @@ class Training:
                     evaluation = self.milestones.reach(self, folder.path, interrupt)
                 except Abandoned:
                     break
+                if evaluation is not None:
+                    self.hooks("on_evaluation", evaluation)
             if evaluation is not None or self.episodes // log_every > self.logged // log_every:
                 self.write_log(log, evaluation)
                 if (sentence := contention.sentence(torch.get_num_threads())) is not None:
@@ -270,7 +285,8 @@ class Training:
                 break
             if every and self.episodes // every > self.saved // every:
                 self.save(folder, log)
-            self.step()
+            if ended := self.step():
+                self.hooks("on_episodes", ended)
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
@@ -278,20 +294,22 @@ class Training:
         self.save(folder, log, with_ring=not finished or self.config.keep_replay)
 
     def stop(self, reason: str) -> None:
-        """End the run after what is being done now, as finished."""
-        self.stopped = self.stopped or reason
+        """End the run after what is being done now, as finished, unless it ends anyway."""
+        if self.episodes < self.config.episodes:
+            self.stopped = self.stopped or reason
 
     def owes_update(self) -> bool:
         """Whether the learner is behind the collector."""
         return self.learner.owes_update(self.samples)
 
-    def step(self) -> None:
-        """One step of all copies."""
+    def step(self) -> list[Episode]:
+        """One step of all copies; returns the episodes that ended."""
         ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
         self.learner.team.progress(self.samples)
         self.learner.precision.progress(self.episodes / self.config.episodes)
+        return ended
 
     def update(self) -> None:
         """Update all agents once."""
@@ -315,6 +333,7 @@ class Training:
         line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
         line |= self.learner.precision.figures() | self.collector.figures()
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
+        self.hooks.add_to(line)
         log.add(line)
         self.log_mark = log.mark
         self.fresh = []
@@ -353,8 +372,9 @@ class Training:
         self.learner.mean_losses()  # never save diverged weights
         log.sync()  # the checkpoint records the log's length
         parts, meta = snapshot(self)
-        folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
+        path = folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
         self.saved = self.episodes
+        self.hooks("on_checkpoint", path)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint."""
