@@ -1,7 +1,7 @@
 """What a run does at certain episodes besides logging and checkpoints: evaluations, its best weights, snapshots.
 
 None of it changes what is learned: evaluations play in a world of their own, without noise, on the same initial states
-each time, and the phase clock does not count them.
+each time, and the phase clock counts none of it.
 """
 
 from collections.abc import Callable
@@ -75,8 +75,15 @@ class Milestones:
         return min(episodes, total) * count // total > self.passed * count // total
 
     def reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
-        """Do what is due; returns the evaluation, if there was one."""
+        """Do what is due, outside of the training time; returns the evaluation, if there was one."""
         training.learner.mean_losses()  # never keep diverged weights
+        training.clock("other")
+        try:
+            return self._reach(training, folder, interrupt)
+        finally:
+            training.clock.start()
+
+    def _reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
         evaluation = self._evaluate(training, interrupt) if self._evaluation_due(training.episodes) else None
         if evaluation is not None and (self.best is None or evaluation.mean > self.best):
             self._keep(training, folder / BEST, {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95})
@@ -92,11 +99,9 @@ class Milestones:
     def _evaluate(self, training: "Training", interrupt: Interrupt) -> Evaluation:
         """Play deterministically from the same initial states as every time."""
         assert self._env is not None
-        training.clock("other")
         self._env.load_state(self._begin)
         act = interruptible(team_act(training.team, explore=False), interrupt)
         self.latest = play(self._env, act, self.config.evaluate_during)
-        training.clock.start()  # an evaluation is no part of the training time
         return self.latest
 
     def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:

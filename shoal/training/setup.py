@@ -33,7 +33,7 @@ def stored_config(asked: Mapping[str, Any], folder: Path) -> TrainConfig:
     """The settings of the run in this folder, on the hardware that was asked for; other differences are refused."""
     stored = read_config(folder)
     check_kept(asked, stored, folder)
-    hardware = {name: asked.get(name) or getattr(stored, name) for name in ("threads", "cluster", "env_workers")}
+    hardware = {name: asked.get(name, getattr(stored, name)) for name in ("threads", "cluster", "env_workers")}
     return dataclasses.replace(stored, out=str(folder), **hardware)
 
 

@@ -66,7 +66,7 @@ def chosen_weights(folder: Path, name: str) -> Checkpoint:
 
 
 def _episode(name: str) -> int:
-    if not (name.isascii() and name.isdecimal()):
+    if not (name.isascii() and name.isdecimal() and len(name) < 16):  # a longer one is no file name
         raise UserError(f"--checkpoint is '{name}', but must be last, best or the episode of a snapshot.")
     return int(name)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from shoal import TrainConfig, train
+from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.training import checkpoint, disk, extend, loop
 from shoal.training.config import read_config
@@ -165,6 +165,23 @@ def test_the_command_line(shoal, short):
     code, _, _ = shoal("train", "--resume", short, "--stop-at-return", "None", "--episodes", "120", "--quiet")
     result = json.loads((short / "result.json").read_text())
     assert code == 0 and result["episodes"] >= 120 and result["stopped"] is None
+
+
+@pytest.mark.parametrize("total", [60, 120])
+def test_a_stopped_run_may_get_another_length(tmp_path, total):
+    train(TrainConfig(**SMALL, episodes=total, out=str(tmp_path / "whole")))
+    with pytest.raises(Crash):
+        train(TrainConfig(**SMALL, episodes=80, out=str(tmp_path / "run")), observer=Witness(50))
+    train(TrainConfig(out=str(tmp_path / "run"), episodes=total), resume=True)
+    same(newest(tmp_path / "whole"), newest(tmp_path / "run"))
+    assert logged(tmp_path / "whole") == logged(tmp_path / "run")
+
+
+def test_the_best_weights_of_a_shorter_run_are_still_its_best(short):
+    train(TrainConfig(out=str(short), episodes=80), resume=True)
+    assert load(short, checkpoint="best").act(load(short).make_env(2).reset()).shape == (2, 3, 5)
+    with pytest.raises(UserError, match="--threads is 0"):
+        train(TrainConfig(out=str(short), threads=0), resume=True)
 
 
 def test_evaluations_may_be_added_to_a_stopped_run(tmp_path):

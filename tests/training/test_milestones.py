@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, load, train
 from shoal.algorithms.team import Team
 from shoal.errors import UserError
-from shoal.training.clock import PhaseClock
 from shoal.training.milestones import BEST, Milestones
 from shoal.training.observer import Silent
 from tests.cli.helpers import call_before, lines, send
@@ -48,9 +47,9 @@ def evaluated(tmp_path_factory):
     "options",
     [
         {},
-        {"algorithm": "masac", "update": "torch", "env": "predator-prey", "prey": "learned"},
-        {"algorithm": "d4pg", "env": "gym:Pendulum-v1", "episode_length": 20, "copies": 2},
-        {"algorithm": "dqn", "qat_bits": 4, "quant_delay": 0.3},
+        {"algorithm": "masac", "update": "torch", "env": "predator-prey", "prey": "learned", "update_every": 100},
+        {"algorithm": "d4pg", "env": "gym:Pendulum-v1", "episode_length": 20, "copies": 2, "update_every": 100},
+        {"algorithm": "dqn", "qat_bits": 4, "quant_delay": 0.3, "update_every": 100},
         {"implementation": "reference", "episodes": 30},
     ],
     ids=str,
@@ -89,7 +88,7 @@ class _Calm:
 
 class _Holder:
     def __init__(self, team):
-        self.team, self.clock = team, PhaseClock()
+        self.team = team
 
 
 def _header(path):
