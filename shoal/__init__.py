@@ -7,15 +7,17 @@ from shoal.lazy import lazy
 if TYPE_CHECKING:
     from shoal.envs import make_env
     from shoal.policies import load
+    from shoal.training.callbacks import Callback
     from shoal.training.config import TrainConfig
     from shoal.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["TrainConfig", "load", "make_env", "train"]
+__all__ = ["Callback", "TrainConfig", "load", "make_env", "train"]
 
 __getattr__ = lazy(
     "shoal",
     {
+        "Callback": "shoal.training.callbacks",
         "TrainConfig": "shoal.training.config",
         "load": "shoal.policies",
         "make_env": "shoal.envs",

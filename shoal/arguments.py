@@ -97,7 +97,8 @@ def stored_settings(argv: list[str], read: Callable[[Path], Settings]) -> Settin
 
 def is_given(argv: list[str], name: str) -> bool:
     """Whether the option for this setting is on the command line."""
-    return any(word.partition("=")[0].replace("_", "-") == option(name) for word in argv)
+    words = (option(name), option(f"no_{name}"))  # the second switches off what is on or off
+    return any(word.partition("=")[0].replace("_", "-") in words for word in argv)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ def evaluate(argv: list[str]) -> int:
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json
+    shoal evaluate runs/hunt --checkpoint best
     shoal evaluate policy.onnx --threads 2
     shoal evaluate ppo.zip --env CartPole-v1
     shoal evaluate sac.zip --env Pendulum-v1 --normaliser vecnormalize.npz
@@ -29,6 +30,8 @@ def evaluate(argv: list[str]) -> int:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
         """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC), or a file of `shoal export` (needs no
         torch)."""
+        checkpoint: str = "last"
+        """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         env: str = ""
         """World to play in; empty: the policy's own. A zip needs one, e.g. CartPole-v1."""
         agents: int | None = None
@@ -59,7 +62,7 @@ def evaluate(argv: list[str]) -> int:
     policy = load(
         command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
         env_options=command.env_options, normaliser=command.normaliser, threads=command.threads,
-        trust=command.trust, warn=say,
+        checkpoint=command.checkpoint, trust=command.trust, warn=say,
     )  # fmt: skip
     played = {}
     with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:

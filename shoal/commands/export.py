@@ -30,6 +30,8 @@ def export(argv: list[str]) -> int:
     class ExportCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
         """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
+        checkpoint: str = "last"
+        """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         precision: Literal["float32", "float16", "int8", "static-int8", "packed"] = "float32"
         """float16: weights only; int8: activations scaled per state; static-int8: scales calibrated on the policy's
         states; packed: weights of few bits, for storage."""
@@ -82,7 +84,10 @@ def export(argv: list[str]) -> int:
         command.correct_bias, command.rounding,
     )  # fmt: skip
     with progress_bar("shoal export", 2) as advance:
-        policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
+        policy = load(
+            command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
+            trust=command.trust, warn=say,
+        )  # fmt: skip
         if not isinstance(policy, TorchPolicy):
             raise UserError(
                 f"'{command.policy}' is already an exported file; export the run or the zip that it was made from."

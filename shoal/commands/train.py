@@ -22,7 +22,9 @@ def train(argv: list[str]) -> int:
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
+    shoal train --evaluate-every 500 --snapshots 8 --out runs/kept
     shoal train --resume runs/hunt
+    shoal train --resume runs/hunt --episodes 120000
     """
     from shoal.training.config import TrainConfig, read_config
 
@@ -54,24 +56,25 @@ def train(argv: list[str]) -> int:
         from shoal.envs.control import prepare_rendering
 
         prepare_rendering()
-    was_finished = False
+    finished_at, named = None, None
     if stored and config.out:
         check_kept(vars(config), stored, Path(config.out))
-        was_finished = (Path(config.out) / "result.json").exists()
-        free = ("env", "env_options", "threads", "env_workers")
+        finished_at = written_at(Path(config.out) / "result.json")
+        free = ("env", "env_options", "threads", "env_workers", *stored.changeable)
         named = {name: getattr(config, name) for name in free if is_given(argv, name)}
         if is_given(argv, "cluster"):
             named |= {"actors": config.actors, "cluster": config.cluster}
         config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
     observer = Quiet(say) if command.quiet else ProgressDisplay()
-    result = loop.train(config, command.resume, observer, command.trust)
+    result = loop.train(config, command.resume, observer, command.trust, asked=named)
     try:
         if command.json:
             print_json(result.to_json())
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
-        pictures = [learning_curve(result)] if result.signal is None and not was_finished else []
+        new = result.signal is None and written_at(Path(result.run) / "result.json") != finished_at
+        pictures = [learning_curve(result)] if new else []
     if result.signal is not None:
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: shoal train --resume {quoted(result.run)}")
         return 128 + result.signal
@@ -84,6 +87,11 @@ def train(argv: list[str]) -> int:
     return 0
 
 
+def written_at(path: Path) -> int | None:
+    """When a file was written; None if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
 def print_result(result: "TrainResult") -> None:
     """The table at the end of training."""
     from shoal.training.evaluation import PLAYERS
@@ -92,6 +100,8 @@ def print_result(result: "TrainResult") -> None:
     if result.return_random is not None:
         teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
         print_returns(teams, None, fields={name: getattr(result, name) for name in COLUMNS})
+    if result.stopped is not None:
+        put(f"stopped early: {result.stopped}")
     put(
         f"{counted(result.episodes, 'episode')}, {counted(result.env_steps, 'step')} and "
         f"{counted(result.updates, 'update')} "

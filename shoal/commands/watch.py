@@ -15,6 +15,7 @@ def watch(argv: list[str]) -> int:
     shoal watch runs/hunt
     shoal watch runs/hunt --seed 7 --noisy
     shoal watch runs/hunt --out hunt.gif
+    shoal watch runs/hunt --checkpoint best
     """
     import tyro
 
@@ -24,6 +25,8 @@ def watch(argv: list[str]) -> int:
         """Run folder."""
         seed: int = 0
         """Random seed of the episode."""
+        checkpoint: str = "last"
+        """Newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         noisy: bool = False
         """Play with exploration noise instead of the most likely actions."""
         out: str = ""
@@ -36,6 +39,6 @@ def watch(argv: list[str]) -> int:
     out = output_file("--out", command.out, ".png", ".gif") if command.out else None
     from shoal.report.watch import draw_run
 
-    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out):
+    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint):
         put(printable(str(path)))
     return 0

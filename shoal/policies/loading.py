@@ -28,6 +28,7 @@ def load(
     env_options: str = "",
     normaliser: str = "",
     threads: int | None = None,
+    checkpoint: str | int = "last",
     trust: bool = False,
     warn: Callable[[str], None] = warnings.warn,
 ) -> TrainedPolicy:
@@ -41,6 +42,7 @@ def load(
         env_options: the environment's constructor arguments as a JSON object.
         normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
         threads: ONNX Runtime threads; for exported files only.
+        checkpoint: a run's newest weights (`last`), those with its best evaluation (`best`), or a snapshot's episode.
         trust: allow running third-party code that the path names or contains.
         warn: called with warnings about damaged or doubtful files.
 
@@ -53,6 +55,8 @@ def load(
         raise UserError(f"--normaliser is for Stable-Baselines3 zips, but '{path}' is not one.")
     if threads is not None and kind != "onnx":
         raise UserError(f"--threads is for exported files, but '{path}' is not one.")
+    if checkpoint != "last" and kind != "run":
+        raise UserError(f"--checkpoint is for run folders, but '{path}' is not one.")
     if kind == "onnx":
         from shoal.policies.exported import ExportedPolicy
 
@@ -60,7 +64,7 @@ def load(
     if kind == "run":
         from shoal.policies.run import load_run
 
-        return load_run(Path(path), said, trust, warn)
+        return load_run(Path(path), said, trust, warn, str(checkpoint))
     from shoal.policies.stable_baselines import load_zip
 
     return load_zip(Path(path), said, normaliser, trust, warn)

@@ -31,9 +31,11 @@ COPIES, STEPS = 16, 128
 """Copies of the world in which states are collected, with exploration noise."""
 
 
-def load_run(folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[[str], None]) -> "RunPolicy":
+def load_run(
+    folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[[str], None], checkpoint: str = "last"
+) -> "RunPolicy":
     """Load the team of a run folder, in its own world or in the one that `said` names; see `load_team`."""
-    team, config = load_team(folder, warn, trust, str(said.get("env", "")))
+    team, config = load_team(folder, warn, trust, str(said.get("env", "")), checkpoint)
     world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
     # How many processes start here is not for the run's folder to say.
     return RunPolicy(team, dataclasses.replace(config, env_workers=None, **world_settings(world)), folder)

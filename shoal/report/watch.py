@@ -205,13 +205,15 @@ def _shrink(frame: RGBFrame) -> RGBFrame:
     return np.array(image)
 
 
-def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False) -> Film:
-    """Record an episode of a run's trained team with this random seed. For `warn` and `trust` see `shoal.load`."""
+def record_run(
+    run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False, checkpoint: str = "last"
+) -> Film:
+    """Record an episode of a run's trained team with this random seed. For the other arguments see `shoal.load`."""
     from shoal.envs.control import prepare_rendering
     from shoal.policies.run import load_run
 
     prepare_rendering()
-    policy = load_run(run, {}, trust, warn)
+    policy = load_run(run, {}, trust, warn, checkpoint)
     config = policy.config
     if ":" in config.env:  # third-party worlds need the render mode when they are created
         options = config.world_options | {"render_mode": "rgb_array"}
@@ -228,14 +230,22 @@ def record_run(run: Path, seed: int, noisy: bool, warn: Callable[[str], None], t
 
 
 def draw_run(
-    run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False, out: Path | None = None
+    run: Path,
+    seed: int,
+    noisy: bool,
+    warn: Callable[[str], None],
+    trust: bool = False,
+    out: Path | None = None,
+    checkpoint: str = "last",
 ) -> list[Path]:
     """Draw an episode of a run's trained team, as a strip and as a GIF, into its folder.
 
     `out`: into this file only, a strip (.png) or a GIF (.gif).
+    `checkpoint`: other weights than the newest; their name is added to the files'.
     """
-    film = record_run(run, seed, noisy, warn, trust)
-    files = [run / "episode.png", run / "episode.gif"] if out is None else [out]
+    film = record_run(run, seed, noisy, warn, trust, checkpoint)
+    name = "episode" if checkpoint == "last" else f"episode-{checkpoint}"
+    files = [run / f"{name}.png", run / f"{name}.gif"] if out is None else [out]
     return [draw_gif(film, file) if file.suffix.lower() == ".gif" else draw_strip(film, file) for file in files]
 
 

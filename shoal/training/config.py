@@ -23,6 +23,8 @@ class StoredConfig:
 
     result_independent = frozenset({"out", "threads"})
     """Settings that may differ when a run is resumed."""
+    changeable = frozenset[str]()
+    """Settings that a resume may change for the rest of the run."""
 
     before = MappingProxyType[str, Any]({})
     """What runs did that were stored before a setting existed, where that is not the default."""
@@ -92,7 +94,7 @@ class RunConfig:
     """Length of a run, hardware and output."""
 
     episodes: int = 60_000
-    """Episodes to train for, over all copies."""
+    """Episodes to train for, over all copies. With --resume: the new total."""
     seed: int = 0
     """Random seed."""
     implementation: Literal["engine", "reference"] = "engine"
@@ -114,8 +116,20 @@ class RunConfig:
     """Episodes per line of metrics.jsonl, at most 100."""
     checkpoint_every: int = 1_000
     """Episodes between checkpoints; 0: only when the run ends or is interrupted."""
+    keep_replay: bool = False
+    """Keep the replay ring of a finished run, so that --resume with more --episodes continues it exactly."""
     evaluate_episodes: int = 200
     """Evaluation episodes of the trained and of a random team at the end; 0: none."""
+    evaluate_every: int = 0
+    """Training episodes between deterministic evaluations; the best weights are kept (--checkpoint best of evaluate,
+    export and watch). Training has the same results with and without them. 0: none."""
+    evaluate_during: int = 20
+    """Episodes of each of these evaluations, on the same initial states every time."""
+    stop_at_return: float | None = None
+    """End the run once an evaluation (--evaluate-every) has at least this mean return; None: never."""
+    snapshots: int = 0
+    """Files of weights alone, evenly spaced over the run, for watching a team learn (--checkpoint EPISODE of evaluate,
+    export and watch); 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
@@ -178,6 +192,9 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
     before = MappingProxyType[str, Any]({"update": "torch"})
+    changeable = frozenset(
+        {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
+    )
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
@@ -211,6 +228,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--log-every", self.log_every, 1, 100)
         check_range("--checkpoint-every", self.checkpoint_every, 0)
         check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
+        self._check_milestones()
         if self.threads is not None:
             check_range("--threads", self.threads, 1)
         if self.env_workers is not None:
@@ -233,6 +251,17 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
             raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
+
+    def _check_milestones(self) -> None:
+        """Refuse evaluations and snapshots that cannot be."""
+        check_range("--evaluate-every", self.evaluate_every, 0)
+        check_range("--evaluate-during", self.evaluate_during, 1, 10**7)
+        check_range("--snapshots", self.snapshots, 0, 10_000)
+        if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
+            raise UserError(f"--stop-at-return is {self.stop_at_return}, but must be a finite number.")
+        for name in ("evaluate_during", "stop_at_return"):
+            if not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
+                raise UserError(f"{option(name)} is for evaluations during training, but --evaluate-every is 0.")
 
     def why_torch(self) -> str | None:
         """Why only torch can learn in this run, as far as its settings tell; None if native code can."""

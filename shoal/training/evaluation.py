@@ -17,6 +17,7 @@ from shoal.training.play import Act, Evaluation, build_env, options_named, play,
 from shoal.training.precision import make_precision
 from shoal.training.run_folder import CHECKPOINTS
 from shoal.training.stored import check_settings, check_world, damage, no_checkpoint
+from shoal.training.weights_file import chosen_weights
 
 __all__ = [
     "Act",
@@ -58,26 +59,30 @@ def evaluate_team(
 
 
 def load_team(
-    folder: Path, warn: Callable[[str], None], trust: bool = False, named: str = ""
+    folder: Path, warn: Callable[[str], None], trust: bool = False, named: str = "", checkpoint: str = "last"
 ) -> tuple[Team, TrainConfig]:
     """Load the trained team of a run folder from its newest intact checkpoint; `warn` is called for damaged files.
 
     `trust` allows running third-party code that the folder names as its environment; `named` is what the user named.
+    `checkpoint` may also be `best` or the episode of a snapshot.
     """
     config = read_config(folder)
-    checkpoint = newest(folder / CHECKPOINTS, ("weights",), warn)
-    if checkpoint is None:
+    if checkpoint == "last":
+        found = newest(folder / CHECKPOINTS, ("weights",), warn)
+    else:
+        found = chosen_weights(folder, checkpoint)
+    if found is None:
         raise no_checkpoint(folder)
-    check_settings(config, folder, checkpoint)
+    check_settings(config, folder, found)
     check_world(config, folder, {"env": named}, trust)
-    for sentence in damage(folder, checkpoint):
+    for sentence in damage(folder, found) if checkpoint == "last" else ():
         warn(sentence)
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))
     env.close()
-    team.progress(checkpoint.meta["samples"])
+    team.progress(found.meta["samples"])
     make_precision(team, config)  # its state is stored with the weights
-    team.load_weights({name: torch.from_numpy(array) for name, array in checkpoint.parts["weights"].items()})
+    team.load_weights({name: torch.from_numpy(array) for name, array in found.parts["weights"].items()})
     if config.update == "native" and host_plan() is not None:
         team.learn_natively(config.seed, threads=1)  # acts as it did in training
     return team, config

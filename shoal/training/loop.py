@@ -7,26 +7,33 @@ and resumed with bit-identical results (same machine; with torch also the same n
 import importlib
 import signal
 from collections import deque
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
+from shoal.training import disk
+from shoal.training.callbacks import Callback, Hooks, Run, check_callbacks
 from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
 from shoal.training.evaluation import PLAYERS, evaluate_team
+from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
 from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
+from shoal.training.milestones import Abandoned, Milestones, evaluation_figures
 from shoal.training.observer import Observer, Silent
 from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
+from shoal.training.play import Evaluation
 from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
@@ -52,15 +59,30 @@ LAST_EPISODES = 1_000  # the result's return is the mean over the last this many
 
 
 def train(
-    config: TrainConfig, resume: bool = False, observer: Observer | None = None, trust: bool = False
+    config: TrainConfig,
+    resume: bool = False,
+    observer: Observer | None = None,
+    trust: bool = False,
+    callbacks: Sequence[Callback] = (),
+    asked: Collection[str] | None = None,
 ) -> TrainResult:
     """Train a team in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
 
-    A resumed run takes its settings from its folder. A finished one is returned unchanged. `trust` allows
-    running third-party code that the folder names as its environment; one that `config` names is trusted.
+    A resumed run takes its settings from its folder, except for more `episodes`, which extend it, and other evaluations
+    and snapshots. A finished one that is not extended is returned unchanged.
+
+    Args:
+        config: All settings.
+        resume: Continue the run in `config.out`.
+        observer: Shows progress; None: nothing is shown.
+        trust: Allow third-party code that the folder names as its environment; one that `config` names is trusted.
+        callbacks: Called after episodes, updates, evaluations and checkpoints; they may stop the run.
+        asked: With `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
+
     """
     observer = observer or Silent()
-    config = config.checked()
+    check_callbacks(callbacks)
+    config = as_declared(config) if resume else config.checked()  # those of a resume are checked with the run's
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
@@ -68,24 +90,26 @@ def train(
             check_free(Path(config.out))  # before anything is built
         training = build(config, observer)
         with new_run(config) as folder:
-            return carry_out(training, folder, None, observer)
+            return carry_out(training, folder, None, observer, callbacks)
     if config.out is None:
         raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
     read_config(Path(config.out))  # check that it is a run at all
     with RunFolder(Path(config.out)) as folder:
-        named = vars(config)
-        config = stored_config(config, folder.path)
+        named = asked_settings(config, asked)
+        config = stored_config(named, folder.path)
         checkpoint = folder.checkpoints.load(observer.tell)
         check_settings(config, folder.path, checkpoint)
         check_world(config, folder.path, named, trust)
-        if (result := finished_result(folder.path, checkpoint)) is not None:
+        config = changed_config(config, named, checkpoint, folder.path)
+        result = finished_result(folder.path, checkpoint)
+        if result is not None and not (checkpoint is not None and extends(config, checkpoint)):
             tell_log_damage(checkpoint, folder.path, observer)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
             return result
         training = build(config, observer)
         if checkpoint is None:
             observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
-        return carry_out(training, folder, checkpoint, observer)
+        return carry_out(training, folder, checkpoint, observer, callbacks)
 
 
 def tell_log_damage(checkpoint: Checkpoint | None, folder: Path, observer: Observer) -> None:
@@ -111,10 +135,15 @@ def implementation(config: TrainConfig) -> Implementation:
 
 
 def carry_out(
-    training: "Training", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
+    training: "Training",
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    observer: Observer,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     """Start or resume, run to the end or to the first signal, then evaluate."""
     config = training.config
+    training.hooks = Hooks(callbacks, Run(training, folder.path))
     with Interrupt() as interrupt:
         if checkpoint is not None:
             training.load(checkpoint)
@@ -123,10 +152,12 @@ def carry_out(
                     f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
                     "results will not be bit-identical."
                 )
+        disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
         training.log_mark = log.mark
+        training.milestones.begin(folder.path, observer.tell)
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)
@@ -146,6 +177,7 @@ def carry_out(
             raise
         finally:
             training.collector.close()
+            training.milestones.close()
             log.close()
             if interrupt.signal is not None:
                 observer.end()
@@ -173,6 +205,10 @@ class Training:
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
+        self.milestones = Milestones(self.config)
+        self.hooks = Hooks()
+        self.ring_is_gone = False  # the run was finished before, without --keep-replay
+        self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
         self.log_mark = LogMark()
         self.fresh: list[Episode] = []  # finished since the last log line
@@ -224,41 +260,63 @@ class Training:
         self.learner.publish()
         self.collector.begin()
         self.clock.start()
-        every = self.config.checkpoint_every
+        self.hooks("on_begin")
+        if needs_refill(self):
+            refill(self, folder, observer.tell, interrupt)
+            if interrupt.signal is not None:
+                return  # the last checkpoint stays
+        every, log_every = self.config.checkpoint_every, self.config.log_every
         contention = Contention()
         while True:
-            while self.owes_update() and interrupt.signal is None:
+            while self.owes_update() and interrupt.signal is None and self.stopped is None:
                 self.update()
+                if self.hooks.update:
+                    self.hooks("on_update")
                 observer.advance(self)
             self.clock("other")
             if interrupt.signal is not None:
                 break
-            if self.episodes // self.config.log_every > self.logged // self.config.log_every:
-                self.write_log(log)
+            evaluation = None
+            if self.milestones.due(self.episodes):
+                try:
+                    evaluation = self.milestones.reach(self, folder.path, interrupt)
+                except Abandoned:
+                    break
+                if evaluation is not None:
+                    self.hooks("on_evaluation", evaluation)
+            if evaluation is not None or self.episodes // log_every > self.logged // log_every:
+                self.write_log(log, evaluation)
                 if (sentence := contention.sentence(torch.get_num_threads())) is not None:
                     observer.note(sentence)
-            if self.episodes >= self.config.episodes:
+            if self.episodes >= self.config.episodes or self.stopped is not None:
                 break
             if every and self.episodes // every > self.saved // every:
                 self.save(folder, log)
-            self.step()
+            if ended := self.step():
+                self.hooks("on_episodes", ended)
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, log, with_ring=not finished)
+        self.save(folder, log, with_ring=not finished or self.config.keep_replay)
+
+    def stop(self, reason: str) -> None:
+        """End the run after what is being done now, as finished, unless it ends anyway."""
+        if self.episodes < self.config.episodes:
+            self.stopped = self.stopped or reason
 
     def owes_update(self) -> bool:
         """Whether the learner is behind the collector."""
         return self.learner.owes_update(self.samples)
 
-    def step(self) -> None:
-        """One step of all copies."""
+    def step(self) -> list[Episode]:
+        """One step of all copies; returns the episodes that ended."""
         ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
         self.learner.team.progress(self.samples)
         self.learner.precision.progress(self.episodes / self.config.episodes)
+        return ended
 
     def update(self) -> None:
         """Update all agents once."""
@@ -266,8 +324,8 @@ class Training:
 
     # ---- what is written -------------------------------------------------------------------------------------------
 
-    def write_log(self, log: MetricsLog) -> None:
-        """Log one line: the returns of the episodes since the last line, losses, and time per phase."""
+    def write_log(self, log: MetricsLog, evaluation: Evaluation | None = None) -> None:
+        """Log one line: returns of the episodes since the last line, an evaluation, losses, and time per phase."""
         self.logged = self.episodes
         seconds = self.clock.total()
         line: dict[str, Any] = {"episode": self.episodes, "env_steps": self.samples, "updates": self.updates}
@@ -275,12 +333,15 @@ class Training:
         if self.env.spec.team:
             line["return_prey"] = mean([episode.prey for episode in self.fresh if episode.prey is not None])
         line |= Columns.of(self.env.spec, self.fresh).line()
+        if evaluation is not None:
+            line |= evaluation_figures(evaluation)
         line["seconds"] = seconds
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
         line |= self.learner.precision.figures() | self.collector.figures()
         line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
+        self.hooks.add_to(line)
         log.add(line)
         self.log_mark = log.mark
         self.fresh = []
@@ -301,6 +362,7 @@ class Training:
             return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
             **training_means(Columns.of(self.env.spec, self.last)),
             phases=self.clock.by_phase(),
+            stopped=self.stopped,
             signal=signal,
         )
 
@@ -319,8 +381,9 @@ class Training:
         self.learner.mean_losses()  # never save diverged weights
         log.sync()  # the checkpoint records the log's length
         parts, meta = snapshot(self)
-        folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
+        path = folder.checkpoints.save(self.episodes, parts, meta, self.ring if with_ring else None)
         self.saved = self.episodes
+        self.hooks("on_checkpoint", path)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint."""

@@ -170,7 +170,7 @@ class ProgressDisplay(Display):
 
 
 def summary(training: "Training") -> str:
-    """Return per agent of the last hundred episodes, by group where there are a few, and steps per second."""
+    """Returns of the last hundred episodes, by group where there are a few, of the last evaluation, and steps/s."""
     recent = list(training.last)[-100:]
     groups = means(Columns.of(training.env.spec, recent).groups)
     if not recent:
@@ -179,6 +179,8 @@ def summary(training: "Training") -> str:
         figures = "return " + ", ".join(f"{name} {value:,.1f}" for name, value in groups.items()) + "  "
     else:
         figures = f"return {sum(episode.team for episode in recent) / len(recent):,.1f}  "
+    if (latest := training.milestones.latest) is not None:
+        figures += f"evaluation {latest.mean:,.1f}  "
     return figures + f"{training.samples / training.clock.total():,.0f} steps/s"
 
 

@@ -46,6 +46,8 @@ class TrainResult:
     """What the world reports of an episode (landmarks_covered), by name; likewise."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
+    stopped: str | None = None
+    """Why a run ended before its last episode, e.g. --stop-at-return; None: it did not."""
     signal: int | None = None
     """The signal that stopped an unfinished run."""
 

@@ -35,24 +35,19 @@ third of the time on an idle machine, and costs up to nine tenths of the speed i
 CPUs (`shoal bench steady`)."""
 
 
-def stored_config(asked: TrainConfig, folder: Path) -> TrainConfig:
-    """The settings of the run in this folder; differing settings that were asked for are refused.
-
-    A setting that has its default value counts as not asked for: from Python the difference is not visible.
-    """
+def stored_config(asked: Mapping[str, Any], folder: Path) -> TrainConfig:
+    """The settings of the run in this folder, on the hardware that was asked for; other differences are refused."""
     stored = read_config(folder)
-    own = TrainConfig(algorithm=asked.algorithm)
-    default = dataclasses.replace(own, algorithm=TrainConfig.algorithm)
-    check_kept({name: value for name, value in vars(asked).items() if value != getattr(default, name)}, stored, folder)
-    hardware = {name: getattr(asked, name) or getattr(stored, name) for name in ("threads", "cluster", "env_workers")}
-    return dataclasses.replace(stored, out=asked.out, **hardware)
+    check_kept(asked, stored, folder)
+    hardware = {name: asked.get(name, getattr(stored, name)) for name in ("threads", "cluster", "env_workers")}
+    return dataclasses.replace(stored, out=str(folder), **hardware)
 
 
 def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run's, except where they do not change results."""
+    """Refuse to resume with other settings than the run's, except for those that may change."""
     for name, value in asked.items():
         kept = getattr(stored, name)
-        if name not in stored.result_independent and value != kept:
+        if name not in stored.result_independent | stored.changeable and value != kept:
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
             )

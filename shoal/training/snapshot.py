@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError, counted
+from shoal.errors import UserError
 from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.training.extend import extends
 from shoal.training.returns import Episode
 from shoal.training.run_folder import LogMark
 
@@ -33,6 +34,8 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
         **updates,
         "logged": training.logged,
         "log": training.log_mark,
+        "milestones": training.milestones.passed,
+        "stopped": training.stopped,
         "seconds": training.clock.seconds,
         "threads": torch.get_num_threads(),
         "settings": training.config.settings,
@@ -49,11 +52,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.env.load_state(parts["environment"])
     if "replay" in parts:
         checkpoint.load_ring(training.ring)
-    elif meta["episodes"] < training.config.episodes:  # otherwise only the evaluation was missing
-        raise UserError(
-            f"The run was finished after {counted(meta['episodes'], 'episode')} and its ring is gone: it cannot be "
-            f"resumed to {training.config.episodes:,}."
-        )
+    training.ring_is_gone = "replay" not in parts
     own = parts["training"]
     training.collector.load_state(own, meta)
     training.learner.load_state(own, meta)
@@ -61,6 +60,8 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.last.extend(array_episodes(own["last"], training.env.spec))
     training.learner.team.progress(training.samples)
     training.logged, training.log_mark = meta["logged"], LogMark(*meta["log"])
+    training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
+    training.stopped = None if extends(training.config, checkpoint) else meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # frees memory: for large networks as much as the team itself
 

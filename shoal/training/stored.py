@@ -28,12 +28,20 @@ def check_settings(config: StoredConfig, folder: Path, checkpoint: Checkpoint | 
         return
     trained = config.stored(checkpoint.meta["settings"]).settings
     found = config.settings
-    if changed := [name for name in found if found[name] != trained[name]]:
+    changed = [name for name in found if found[name] != trained[name]]
+    if changed and not (config.changeable.issuperset(changed) and _sealed(folder)):  # a resume may have changed them
         values = ", ".join(f"{name} is {_json(found[name])} instead of {_json(trained[name])}" for name in changed)
-        raise UserError(
-            f"'{path}' is damaged: {values}; restore what '{checkpoint.path / 'meta.json'}' says the run was trained "
-            "with."
-        )
+        held = checkpoint.path / "meta.json" if checkpoint.path.is_dir() else checkpoint.path
+        raise UserError(f"'{path}' is damaged: {values}; restore what '{held}' says the run was trained with.")
+
+
+def _sealed(folder: Path) -> bool:
+    """Whether config.json is as Shoal wrote it."""
+    try:
+        disk.unsealed(read_fields(folder))
+    except ValueError:
+        return False
+    return True
 
 
 def _json(value: Any) -> str:

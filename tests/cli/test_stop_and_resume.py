@@ -68,7 +68,7 @@ def test_resume_and_out_name_the_folder_twice(shoal, finished_run, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("words", ["--batch 1024", "--batch=1024", "--hidden 64 64", "--episodes 60000"])
+@pytest.mark.parametrize("words", ["--batch 1024", "--batch=1024", "--hidden 64 64"])
 def test_a_default_that_was_asked_for_is_refused(shoal, stopped_run, words):
     code, _, err = shoal("train", "--resume", stopped_run, *words.split())
     assert code == 2 and "a resumed run keeps its settings" in one_sentence(err)

@@ -20,10 +20,12 @@ from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
+from shoal.training.weights_file import BEST
 
 ARGUMENTS = (
     "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
-    "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet"
+    "--checkpoint-every 16 --log-every 16 --evaluate-episodes 10 --no-tensorboard --threads 1 --quiet "
+    "--evaluate-every 24 --evaluate-during 3"
 ).split()
 
 
@@ -89,6 +91,7 @@ def test_killed_at_random_moments(whole, tmp_path):
     assert kills
     finish(tmp_path / "run")
     same(newest(run), newest(tmp_path / "run"))
+    same(load_file(run / BEST), load_file(tmp_path / "run" / BEST))
     assert returns(run) == returns(tmp_path / "run")
 
 

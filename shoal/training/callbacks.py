@@ -1,0 +1,117 @@
+"""Callbacks: code of one's own that a run calls after episodes, updates, evaluations, log lines and checkpoints."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UserError
+from shoal.training.config import TrainConfig
+from shoal.training.play import Evaluation
+from shoal.training.returns import Episode
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
+
+
+class Run:
+    """A run as its callbacks see it."""
+
+    def __init__(self, training: "Training", folder: Path) -> None:
+        self._training = training
+        self.folder = folder
+        """The run folder."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """All settings."""
+        return self._training.config
+
+    @property
+    def episodes(self) -> int:
+        """Finished episodes so far, those before a resume included."""
+        return self._training.episodes
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of single copies so far."""
+        return self._training.samples
+
+    @property
+    def updates(self) -> int:
+        """Updates of all agents so far."""
+        return self._training.updates
+
+    @property
+    def best_return(self) -> float | None:
+        """The best evaluation so far; None before the first."""
+        return self._training.milestones.best
+
+    def act(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The team's most likely actions (E, N, A) for observations (E, N, O); changes nothing in the run."""
+        return self._training.team.to_world(self._training.team.act(observation, explore=False))
+
+    def stop(self, reason: str = "a callback stopped the run") -> None:
+        """End the run, which is then finished; `result.stopped` and result.json have the reason."""
+        self._training.stop(reason)
+
+
+class Callback:
+    """Override what you need; `run.stop()` ends the run from any of them.
+
+    Callbacks run between two steps of the loop: their time counts as the phase "other", and what they raise ends the
+    training, which can be resumed from its last checkpoint.
+    """
+
+    def on_begin(self, run: Run) -> None:
+        """The run starts, or resumes at `run.episodes`."""
+
+    def on_episodes(self, run: Run, episodes: Sequence[Episode]) -> None:
+        """These episodes have ended: their returns per agent, `team` and `prey`."""
+
+    def on_update(self, run: Run) -> None:
+        """All agents were updated once."""
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        """The team was evaluated (`evaluate_every`): `mean`, `ci95`."""
+
+    def on_log(self, run: Run, line: dict[str, Any]) -> None:
+        """A line is about to be written to metrics.jsonl and TensorBoard; numbers may be added to it."""
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        """A checkpoint was written into this folder, which a later one replaces."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+class Hooks:
+    """The overridden methods of a run's callbacks, by name: what nobody overrides costs an empty loop."""
+
+    def __init__(self, callbacks: Sequence[Callback] = (), run: Run | None = None) -> None:
+        self._run = run
+        self._methods: dict[str, list[Callable[..., None]]] = {
+            hook: [getattr(one, hook) for one in callbacks if getattr(type(one), hook) is not getattr(Callback, hook)]
+            for hook in HOOKS
+        }
+        self.update = self._methods["on_update"]  # looked at after every update
+
+    def __call__(self, hook: str, *arguments: Any) -> None:
+        """Call all methods of this name."""
+        for method in self._methods[hook]:
+            method(self._run, *arguments)
+
+    def add_to(self, line: dict[str, Any]) -> None:
+        """Let callbacks add numbers to a log line; those of numpy and torch become Python's."""
+        if self._methods["on_log"]:
+            self("on_log", line)
+            line |= {name: value.item() for name, value in line.items() if hasattr(value, "item")}
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Refuse what is no callback."""
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            raise UserError(f"callbacks must be instances of shoal.Callback, but one is {one!r:.80}.")

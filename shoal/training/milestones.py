@@ -1,0 +1,129 @@
+"""What a run does at certain episodes besides logging and checkpoints: evaluations, its best weights, snapshots.
+
+None of it changes what is learned: evaluations play in a world of their own, without noise, on the same initial states
+each time, and the phase clock counts none of it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.seeding import stream_seed
+from shoal.training import disk
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import team_act
+from shoal.training.interrupt import Interrupt
+from shoal.training.play import Act, Evaluation, build_env, play
+from shoal.training.snapshot import as_arrays
+from shoal.training.weights_file import BEST, read_weights, snapshot_path, write_weights
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
+
+
+class Abandoned(Exception):
+    """A signal arrived during an evaluation; it is repeated when the run is resumed."""
+
+
+class Milestones:
+    """Evaluates a team, keeps its best weights and takes snapshots, at the episodes that the configuration names."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.passed = 0
+        """Episodes up to which everything is done."""
+        self.latest: Evaluation | None = None
+        """The last evaluation of this process."""
+        self.best: float | None = None
+        """The return of the best weights so far: those on disk."""
+        self._env = None
+        if config.evaluate_every:  # built now, so that what is wrong with it is found before the run starts
+            seed = stream_seed(config.seed, "evaluations")
+            self._env = build_env(config, min(config.evaluate_during, 100), seed, stagger=False)
+            self._env.reset()
+            self._begin = self._env.state()
+
+    def begin(self, folder: Path, tell: Callable[[str], None]) -> None:
+        """The run starts or resumes: find out about its best weights so far."""
+        if self._env is None or not (path := folder / BEST).exists():
+            return
+        try:
+            self.best = read_weights(path).meta["return_mean"]
+        except (disk.Damaged, OSError) as error:
+            tell(f"The best weights in '{path}' are damaged ({error}); those of the next evaluation replace them.")
+
+    def close(self) -> None:
+        """Close the world of the evaluations."""
+        if self._env is not None:
+            self._env.close()
+
+    def due(self, episodes: int) -> bool:
+        """Whether anything is to be done; else these episodes are passed."""
+        if episodes == self.passed:
+            return False
+        due = self._evaluation_due(episodes) or self._snapshot_due(episodes)
+        if not due:
+            self.passed = episodes
+        return due
+
+    def _evaluation_due(self, episodes: int) -> bool:
+        every = self.config.evaluate_every
+        return every > 0 and episodes // every > self.passed // every
+
+    def _snapshot_due(self, episodes: int) -> bool:
+        count, total = self.config.snapshots, self.config.episodes
+        return min(episodes, total) * count // total > self.passed * count // total
+
+    def reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
+        """Do what is due, outside of the training time; returns the evaluation, if there was one."""
+        training.learner.mean_losses()  # never keep diverged weights
+        training.clock("other")
+        try:
+            return self._reach(training, folder, interrupt)
+        finally:
+            training.clock.start()
+
+    def _reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
+        evaluation = self._evaluate(training, interrupt) if self._evaluation_due(training.episodes) else None
+        if evaluation is not None and (self.best is None or evaluation.mean > self.best):
+            self._keep(training, folder / BEST, {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95})
+            self.best = evaluation.mean
+        if self._snapshot_due(training.episodes):
+            self._keep(training, snapshot_path(folder, training.episodes), {})
+        self.passed = training.episodes
+        wanted = self.config.stop_at_return
+        if evaluation is not None and wanted is not None and evaluation.mean >= wanted:
+            training.stop(f"the evaluation return {evaluation.mean:g} reached --stop-at-return {wanted:g}")
+        return evaluation
+
+    def _evaluate(self, training: "Training", interrupt: Interrupt) -> Evaluation:
+        """Play deterministically from the same initial states as every time."""
+        assert self._env is not None
+        self._env.load_state(self._begin)
+        act = interruptible(team_act(training.team, explore=False), interrupt)
+        self.latest = play(self._env, act, self.config.evaluate_during)
+        return self.latest
+
+    def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:
+        """Write the team's weights."""
+        facts |= {"episode": training.episodes, "samples": training.samples, "updates": training.updates}
+        write_weights(path, as_arrays(training.team.weights()), facts | {"settings": training.config.settings})
+
+
+def interruptible(act: Act, interrupt: Interrupt) -> Act:
+    """The same policy until a signal arrives."""
+
+    def acting(observation: Any) -> Any:
+        if interrupt.signal is not None:
+            raise Abandoned
+        return act(observation)
+
+    return acting
+
+
+def evaluation_figures(evaluation: Evaluation) -> dict[str, float]:
+    """An evaluation as numbers of a log line."""
+    figures = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
+    if evaluation.prey_mean is not None:
+        figures["return_prey"] = evaluation.prey_mean
+    return {f"evaluate/{name}": value for name, value in figures.items()}

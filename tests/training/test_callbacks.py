@@ -1,0 +1,181 @@
+"""Callbacks: when they are called, what they may do, and that the examples of docs/callbacks.md run."""
+
+import contextlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from shoal import Callback, TrainConfig, train
+from shoal.errors import UserError
+from shoal.training import callbacks as module
+from shoal.training.callbacks import HOOKS
+from tests.cli.helpers import lines
+
+SMALL = {
+    "episodes": 80, "warmup": 400, "batch": 32, "hidden": (8,), "update_every": 20, "checkpoint_every": 30,
+    "log_every": 20, "evaluate_episodes": 0, "tensorboard": False, "threads": 1, "evaluate_every": 40,
+    "evaluate_during": 3,
+}  # fmt: skip
+
+
+def remembering(hook):
+    def method(self, run, *arguments):
+        self.calls.append((hook, run.episodes, run.updates, *arguments))
+
+    return method
+
+
+def witness_of_all():
+    """A callback that remembers every call."""
+    return type("Witness", (Callback,), {"calls": [], **{hook: remembering(hook) for hook in HOOKS}})()
+
+
+def weights(run):
+    return load_file(sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1] / "weights.safetensors")
+
+
+def test_every_method_is_called_when_it_should_be(tmp_path):
+    witness = witness_of_all()
+    result = train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[witness])
+    of = {hook: [call for call in witness.calls if call[0] == hook] for hook in HOOKS}
+    assert witness.calls[0] == ("on_begin", 0, 0) and len(of["on_begin"]) == 1
+    assert sum(len(call[3]) for call in of["on_episodes"]) == result.episodes
+    assert [call[2] for call in of["on_update"]] == [*range(1, result.updates + 1)]
+    log = lines(tmp_path / "run")
+    assert [call[3]["episode"] for call in of["on_log"]] == [line["episode"] for line in log]
+    evaluated = [line for line in log if "evaluate/return_mean" in line]
+    assert [(call[1], call[3].mean) for call in of["on_evaluation"]] == [
+        (line["episode"], line["evaluate/return_mean"]) for line in evaluated
+    ]
+    assert [int(call[3].name) for call in of["on_checkpoint"]] == [call[1] for call in of["on_checkpoint"]]
+    assert of["on_checkpoint"][-1][3].is_dir() and len(of["on_checkpoint"]) == 3
+
+
+def test_callbacks_that_only_look_change_no_bit(tmp_path):
+    class Looks(Callback):
+        def on_update(self, run):
+            actions = run.act(np.zeros((2, 3, 18), np.float32))
+            assert actions.shape == (2, 3, 5)
+
+    train(TrainConfig(**SMALL, out=str(tmp_path / "plain")))
+    train(TrainConfig(**SMALL, out=str(tmp_path / "looked")), callbacks=[Looks(), witness_of_all()])
+    plain, looked = weights(tmp_path / "plain"), weights(tmp_path / "looked")
+    assert all(plain[name].tobytes() == looked[name].tobytes() for name in plain)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_method_may_stop_the_run(tmp_path, hook):
+    def stop(self, run, *arguments):
+        run.stop(f"enough in {hook}")
+
+    stops = type("Stops", (Callback,), {hook: stop})()
+    result = train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[stops])
+    assert result.finished and result.stopped == f"enough in {hook}" and result.episodes < 80
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["stopped"] == f"enough in {hook}"
+    again = train(TrainConfig(out=str(tmp_path / "run")), resume=True, callbacks=[stops])
+    assert again == result
+    longer = train(TrainConfig(out=str(tmp_path / "run"), episodes=90), resume=True)
+    assert longer.stopped is None and longer.episodes >= 90
+
+
+def test_a_stop_at_the_very_end_is_none(tmp_path):
+    class Late(Callback):
+        def on_checkpoint(self, run, path):
+            if run.episodes >= 80:
+                run.stop()
+
+    assert train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[Late()]).stopped is None
+
+
+def test_numbers_of_numpy_are_logged_as_numbers(tmp_path):
+    class Adds(Callback):
+        def on_log(self, run, line):
+            line |= {"own/mean": np.float32(1.5), "own/count": np.int64(run.episodes)}
+
+    train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[Adds()])
+    assert all(line["own/mean"] == 1.5 and line["own/count"] == line["episode"] for line in lines(tmp_path / "run"))
+
+
+def test_what_is_no_callback_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"instances of shoal\.Callback, but one is <function"):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[lambda run: None])
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_callback_raises_ends_the_training_and_it_can_be_resumed(tmp_path):
+    class Fails(Callback):
+        def on_evaluation(self, run, evaluation):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[Fails()])
+    train(TrainConfig(**SMALL, out=str(tmp_path / "whole")))
+    train(TrainConfig(out=str(tmp_path / "run")), resume=True)
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "run")
+    assert all(whole[name].tobytes() == resumed[name].tobytes() for name in whole)
+
+
+# ---- docs/callbacks.md ---------------------------------------------------------------------------------------------
+
+
+def examples():
+    page = Path(module.__file__).parents[2] / "docs" / "callbacks.md"
+    for section in re.split(r"^## ", page.read_text(), flags=re.M):
+        if blocks := re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', section, re.S | re.M):
+            yield pytest.param(blocks, id=section.partition("\n")[0])
+
+
+class Recorder(ModuleType):
+    """A module whose functions only remember how they were called."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.calls = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def function(*words, **named):
+            self.calls.append((name, words, named))
+            return contextlib.nullcontext()
+
+        return function
+
+    def of(self, name):
+        return [(words, named) for called, words, named in self.calls if called == name]
+
+
+@pytest.mark.parametrize("blocks", examples())
+def test_the_examples_of_the_page_run(blocks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    fakes = {name: Recorder(name) for name in ("wandb", "mlflow")}
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    names = {"__name__": "example"}
+    for title, code in blocks:
+        if title:
+            Path(title).write_text(code)
+        else:
+            exec(compile(code, "docs", "exec"), names)
+    for title, _ in blocks:
+        sys.modules.pop(Path(title).stem, None)
+    if Path("runs/success").exists():
+        assert all(0 <= line["success_rate"] <= 1 for line in lines("runs/success"))
+    if Path("runs/reach").exists():
+        distances = [line["curriculum/distance"] for line in lines("runs/reach")]
+        assert distances == sorted(distances) and distances[0] < 3 and distances[-1] == 4
+    if Path("runs/wandb").exists():
+        logged = fakes["wandb"].of("log")
+        assert [named["step"] for _, named in logged] == [line["episode"] for line in lines("runs/wandb")]
+        assert "evaluate/return_mean" in logged[-1][0][0] and fakes["wandb"].of("init")[0][1]["name"] == "wandb"
+        sent = [value for (metrics,), _ in fakes["mlflow"].of("log_metrics") for value in metrics.values()]
+        assert sent and all(isinstance(value, int | float) for value in sent)
+        assert fakes["mlflow"].of("log_artifact")
