@@ -2,11 +2,10 @@
 
 import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.arguments import folder_after_resume, is_given, parse, stored_settings
+from shoal.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import counted
@@ -24,27 +23,13 @@ def train(argv: list[str]) -> int:
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
     shoal train --resume runs/hunt
     """
+    from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments
     from shoal.training.config import TrainConfig, read_config
 
-    @dataclass(frozen=True)
-    class TrainCommand(TrainConfig):
-        resume: bool = False
-        """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
-        trust: bool = False
-        """With --resume: allow third-party code that the run names as its environment; one named with --env is
-        trusted."""
-        watch: bool = False
-        """Draw an episode of the trained team at the end, as `shoal watch` does."""
-        quiet: bool = False
-        """Show no progress."""
-        json: bool = False
-        """Print one JSON object on standard output and nothing else there."""
-
-    argv = folder_after_resume(argv)
+    argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
-    command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
-    config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
-    config = config.checked()
+    arguments = parse(TrainArguments, train, argv, TrainArguments.of(stored) if stored else None, ALIASES | ELSEWHERE)
+    command, config = arguments.run, arguments.config().checked()
 
     from shoal.training import loop
     from shoal.training.progress import ProgressDisplay, Quiet
