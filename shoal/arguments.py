@@ -23,7 +23,7 @@ def parse(
     command: Callable[[list[str]], int],
     argv: list[str],
     default: Arguments | None = None,
-    other_names: Mapping[str, str] = {},  # noqa: B006  it is only read
+    other_names: Mapping[str, str] = {},
 ) -> Arguments:
     """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence.
 
