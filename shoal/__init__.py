@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from shoal.lazy import lazy
 
 if TYPE_CHECKING:
+    from shoal.api import train
     from shoal.envs import make_env
     from shoal.policies import load
     from shoal.training.config import TrainConfig
-    from shoal.training.loop import train
 
 __version__ = "0.1.0"
 __all__ = ["TrainConfig", "load", "make_env", "train"]
@@ -19,6 +19,6 @@ __getattr__ = lazy(
         "TrainConfig": "shoal.training.config",
         "load": "shoal.policies",
         "make_env": "shoal.envs",
-        "train": "shoal.training.loop",
+        "train": "shoal.api",
     },
 )

@@ -1,7 +1,6 @@
 """`shoal train`."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,10 @@ def train(argv: list[str]) -> int:
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
     arguments = parse(TrainArguments, train, argv, TrainArguments.of(stored) if stored else None, ALIASES | ELSEWHERE)
     command, config = arguments.run, arguments.config().checked()
+    if not command.resume:
+        from shoal.training.early import check_new
+
+        check_new(config)
 
     from shoal.training import loop
     from shoal.training.progress import ProgressDisplay, Quiet
@@ -56,7 +59,11 @@ def train(argv: list[str]) -> int:
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
-        pictures = [learning_curve(result)] if result.signal is None and not was_finished else []
+        pictures = []
+        if result.signal is None and not was_finished:
+            from shoal.report.curve import draw_run_curve
+
+            pictures.append(draw_run_curve(result))
     if result.signal is not None:
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: shoal train --resume {quoted(result.run)}")
         return 128 + result.signal
@@ -82,16 +89,3 @@ def print_result(result: "TrainResult") -> None:
         f"{counted(result.updates, 'update')} "
         f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
     )
-
-
-def learning_curve(result: "TrainResult") -> Path:
-    """The learning curve of a run."""
-    from shoal.report.curve import draw_curve
-    from shoal.training.config import read_config
-
-    run = Path(result.run)
-    name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
-    config = read_config(run)
-    title = f"{config.algorithm.upper()} in {config.env}: {name}"
-    draw_curve(run / "metrics.jsonl", run / "curve.png", title=title, random_return=result.return_random)
-    return run / "curve.png"

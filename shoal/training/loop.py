@@ -23,6 +23,7 @@ from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
+from shoal.training.early import check_new, check_workers
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
@@ -30,8 +31,8 @@ from shoal.training.observer import Observer, Silent
 from shoal.training.parts import Collecting, Implementation, LearningTeam, Replay
 from shoal.training.result import TrainResult, result_fields, result_json
 from shoal.training.returns import Episode
-from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
-from shoal.training.setup import check_workers, make_device, most_samples, stored_config, told_if_long, use_threads
+from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
+from shoal.training.setup import make_device, most_samples, stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, check_world, finished_result
 
@@ -57,8 +58,7 @@ def train(
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
-        if config.out is not None:
-            check_free(Path(config.out))  # before anything is built
+        check_new(config)  # before anything is built
         training = build(config, observer)
         with new_run(config) as folder:
             return carry_out(training, folder, None, observer)
@@ -118,7 +118,9 @@ def carry_out(
                 )
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
-        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
+        log = MetricsLog(
+            folder.path, config.tensorboard, training.log_mark.size, training.episodes, settings=config.settings
+        )
         training.log_mark = log.mark
         observer.begin(config, folder.path, training.episodes)
         if training.note:
