@@ -1,15 +1,18 @@
 """`shoal train`."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.algorithms.config import option
 from shoal.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
-from shoal.errors import counted
+from shoal.errors import UserError, counted
 
 if TYPE_CHECKING:
+    from shoal.commands.train_arguments import TrainArguments
     from shoal.training.result import TrainResult
 
 
@@ -20,6 +23,7 @@ def train(argv: list[str]) -> int:
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
+    shoal train --seeds 0-9 --episodes 8000 --out runs/ten
     shoal train --resume runs/hunt
     """
     from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments
@@ -29,6 +33,8 @@ def train(argv: list[str]) -> int:
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
     arguments = parse(TrainArguments, train, argv, TrainArguments.of(stored) if stored else None, ALIASES | ELSEWHERE)
     command, config = arguments.run, arguments.config().checked()
+    if command.seeds is not None:
+        return train_seeds(arguments, argv)
     if not command.resume:
         from shoal.training.early import check_new
 
@@ -74,6 +80,26 @@ def train(argv: list[str]) -> int:
     if not command.json and not command.quiet:
         print_files(Path(result.run), pictures)
     return 0
+
+
+def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
+    """The same settings with several seeds side by side."""
+    from shoal.commands.sweep import chosen_folder, train_all
+    from shoal.sweeps.plan import parse_seeds, planned
+    from shoal.training.run_folder import file_name
+
+    command, config = arguments.run, arguments.config()
+    for name in ("seed", "threads", "resume", "watch"):
+        if is_given(argv, name):
+            reason = "run the same command again to continue" if name == "resume" else "leave one of them out"
+            raise UserError(f"{option(name)} and --seeds cannot be used together; {reason}.")
+    seeds = parse_seeds("--seeds", command.seeds)
+    out = chosen_folder(config.out, file_name(f"{config.env}-{config.algorithm}-seeds"))
+    base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
+    runs = planned(base, [{}], seeds, out)
+    title = f"{config.algorithm.upper()} in {config.env}"
+    again = shlex.join(["shoal", "train", *argv])
+    return train_all(runs, out, title, None, command.quiet, command.json, ["train", *argv], again)
 
 
 def print_result(result: "TrainResult") -> None:

@@ -33,6 +33,9 @@ class RunArguments(RunConfig):
     trust: bool = False
     """With --resume: allow third-party code that the run names as its environment; one named with --env is
     trusted."""
+    seeds: str | None = None
+    """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
+    same command again continues. See also `shoal sweep`."""
     watch: bool = False
     """Draw an episode of the trained team at the end, as `shoal watch` does."""
     quiet: bool = False
