@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from shoal.lazy import lazy
 
 if TYPE_CHECKING:
+    from shoal.api import train
     from shoal.envs import make_env
     from shoal.policies import load
     from shoal.training.callbacks import Callback
     from shoal.training.config import TrainConfig
-    from shoal.training.loop import train
 
 __version__ = "0.1.0"
 __all__ = ["Callback", "TrainConfig", "load", "make_env", "train"]
@@ -21,6 +21,6 @@ __getattr__ = lazy(
         "TrainConfig": "shoal.training.config",
         "load": "shoal.policies",
         "make_env": "shoal.envs",
-        "train": "shoal.training.loop",
+        "train": "shoal.api",
     },
 )

@@ -1,6 +1,8 @@
 """Command-line words to typed arguments; a mistake becomes one sentence."""
 
 import contextlib
+import dataclasses
+import difflib
 import io
 import itertools
 import re
@@ -17,9 +19,17 @@ Settings = TypeVar("Settings")
 
 
 def parse(
-    kind: type[Arguments], command: Callable[[list[str]], int], argv: list[str], default: Arguments | None = None
+    kind: type[Arguments],
+    command: Callable[[list[str]], int],
+    argv: list[str],
+    default: Arguments | None = None,
+    other_names: Mapping[str, str] = {},
 ) -> Arguments:
-    """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence."""
+    """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence.
+
+    Dataclasses within `kind` are groups of options. `other_names` are options that there are not, and those to suggest
+    in their place.
+    """
     import tyro
 
     name = command.__name__.replace("_", " ")
@@ -29,23 +39,47 @@ def parse(
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer):
             settings: dict[str, Any] = {} if default is None else {"default": default}
-            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, **settings)
+            config = (tyro.conf.OmitArgPrefixes,)
+            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, config=config, **settings)
     except SystemExit as stop:
         if stop.code in (0, None):
             put(answer.getvalue())
             raise
-        raise UserError(one_sentence(complaint.getvalue(), name)) from None
+        known = {option: option for option in options_in(kind)} | dict(other_names)
+        raise UserError(one_sentence(complaint.getvalue(), name, known)) from None
 
 
-def one_sentence(box: str, command: str) -> str:
-    """The gist of the parser's framed message."""
+def options_in(kind: type) -> Iterator[str]:
+    """The options of a dataclass and of those within it."""
+    for field in dataclasses.fields(kind):
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
+            yield from options_in(field.type)
+        else:
+            yield option(field.name)
+
+
+def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """The same words with options under their own names."""
+    parts = (word.partition("=") for word in argv)
+    return [aliases.get(word.replace("_", "-"), word) + equals + value for word, equals, value in parts]
+
+
+def nearest(word: str, known: Mapping[str, str]) -> str | None:
+    """The option that was probably meant by this word: `known` has the names that it may be taken for."""
+    word = "--" + word.lstrip("-").partition("=")[0].replace("_", "-").lower()
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+    return known[found[0]] if found else None
+
+
+def one_sentence(box: str, command: str, known: Mapping[str, str]) -> str:
+    """The gist of the parser's framed message; `known` are the options that a wrong word may be taken for."""
     lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
     body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
     gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
-    similar = ("Perhaps you meant", "Arguments similar to")
-    hint = next((lines[k + 1] for k, line in enumerate(lines[:-1]) if line.startswith(similar)), "")
-    hint = f"; perhaps you meant {hint.split()[0].rstrip(',')}" if hint else ""
     sentence = " ".join(gist).rstrip(". ") or "The arguments could not be parsed"
+    _, unrecognized, wrong = sentence.partition("Unrecognized options: ")
+    meant = next((found for word in wrong.split(", ") if unrecognized and (found := nearest(word, known))), None)
+    hint = f"; perhaps you meant {meant}" if meant else ""
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."

@@ -13,6 +13,7 @@ from shoal.commands.profile import profile
 from shoal.commands.quantize import quantize
 from shoal.commands.simulate import simulate
 from shoal.commands.study import study
+from shoal.commands.sweep import sweep
 from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say
@@ -22,6 +23,7 @@ from shoal.trust import names_third_party
 
 COMMANDS = {
     "train": train,
+    "sweep": sweep,
     "evaluate": evaluate,
     "watch": watch,
     "quantize": quantize,

@@ -38,48 +38,23 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class LearnConfig:
-    """Settings of the algorithm, the mini-batches and the replay ring."""
+class AlgorithmConfig:
+    """The algorithm and its coefficients."""
 
     algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
     """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings
     that default to None have the algorithm's own value, or are none of its settings."""
-    hidden: Own[tuple[int, ...]] = OWN
-    """Units per hidden layer, of actors and critics."""
-    critic_hidden: tuple[int, ...] | None = None
-    """Units per hidden layer of the critics; None: as --hidden."""
-    layer_norm: bool = False
-    """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
     learning_rate: Own[float] = OWN
-    """Learning rate of Adam."""
+    """Learning rate of Adam; also --lr."""
     discount: Own[float] = OWN
-    """Discount factor (gamma)."""
+    """Discount factor; also --gamma."""
     tau: Own[float] = OWN
     """Soft-update coefficient (tau) of the target networks; 1 copies."""
     target_period: Own[int] = OWN
     """Updates between two updates of the target networks. If only this is given, tau is 1; if only --tau is given,
     this is 1."""
-    batch: Own[int] = OWN
-    """Mini-batch size."""
-    minibatch: Literal["shared", "independent"] = "shared"
-    """One mini-batch for all agents, or one per agent as in the papers' baseline."""
-    sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
-    """How mini-batches are sampled: uniformly, or as temporal neighbours of sampled transitions
-    (v1, v2: the papers' two versions; reference implementation only)."""
     n_step: Own[int] = OWN
     """Steps of the n-step return."""
-    neighbors: int = 3
-    """Neighbour sampling: transitions on either side of the sampled one."""
-    include_center: bool = False
-    """Neighbour sampling: include the sampled transition itself."""
-    capacity: int = 1_000_000
-    """Replay capacity in transitions, all copies together."""
-    storage: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Data type of observations in the replay ring; 16 bits halve its size."""
-    warmup: Own[int] = OWN
-    """Samples before the first update; the updates due by then are done at once."""
-    update_every: Own[int] = OWN
-    """Samples (steps of one copy) per update of all agents; none where actors keep --samples-per-insert."""
     clip: Own[float] = OWN
     """Maximum gradient norm; 0: no clipping."""
     clip_by: Own[Literal["variable", "network"]] = OWN
@@ -89,8 +64,6 @@ class LearnConfig:
     auto: soft where the world takes them as forces, else straight-through."""
     others: Literal["ring", "current"] = "ring"
     """Other agents' actions in the actor loss: from the replay ring, or sampled from the current policies."""
-    first_layer: Literal["reuse", "dense"] = "reuse"
-    """Critics' first layer in the actor loss: computed once and corrected per agent, or in full per agent."""
     logit_penalty: float = 1e-3
     """MADDPG, D4PG: weight of the mean squared logits in the actor loss."""
     exploration_noise: float = 0.1
@@ -117,6 +90,50 @@ class LearnConfig:
     variant: Literal["online", "tf2"] = "online"
     """MASAC: online policies for next actions, both critics in the actor loss, entropy per row;
     or as the public TF2 code: target policies for next actions and rollouts, first critic, batch-mean entropy."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of the networks."""
+
+    hidden: Own[tuple[int, ...]] = OWN
+    """Units per hidden layer, of actors and critics."""
+    critic_hidden: tuple[int, ...] | None = None
+    """Units per hidden layer of the critics; None: as --hidden."""
+    layer_norm: bool = False
+    """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
+    first_layer: Literal["reuse", "dense"] = "reuse"
+    """Critics' first layer in the actor loss: computed once and corrected per agent, or in full per agent."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay ring, mini-batches, and how often there is an update."""
+
+    batch: Own[int] = OWN
+    """Mini-batch size; also --batch-size."""
+    minibatch: Literal["shared", "independent"] = "shared"
+    """One mini-batch for all agents, or one per agent as in the papers' baseline."""
+    sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
+    """How mini-batches are sampled: uniformly, or as temporal neighbours of sampled transitions
+    (v1, v2: the papers' two versions; reference implementation only)."""
+    neighbors: int = 3
+    """Neighbour sampling: transitions on either side of the sampled one."""
+    include_center: bool = False
+    """Neighbour sampling: include the sampled transition itself."""
+    capacity: int = 1_000_000
+    """Replay capacity in transitions, all copies together."""
+    storage: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Data type of observations in the replay ring; 16 bits halve its size."""
+    warmup: Own[int] = OWN
+    """Samples before the first update; the updates due by then are done at once."""
+    update_every: Own[int] = OWN
+    """Samples (steps of one copy) per update of all agents; none where actors keep --samples-per-insert."""
+
+
+@dataclass(frozen=True)
+class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
+    """Settings of the algorithm, the networks, the mini-batches and the replay ring."""
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None."""

@@ -1,17 +1,18 @@
 """`shoal train`."""
 
-import dataclasses
-import os
-from dataclasses import dataclass
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.arguments import folder_after_resume, is_given, parse, stored_settings
+from shoal.algorithms.config import option
+from shoal.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
-from shoal.errors import counted
+from shoal.errors import UserError, counted
+from shoal.files import written_at
 
 if TYPE_CHECKING:
+    from shoal.commands.train_arguments import TrainArguments
     from shoal.training.result import TrainResult
 
 
@@ -23,30 +24,23 @@ def train(argv: list[str]) -> int:
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
     shoal train --evaluate-every 500 --snapshots 8 --out runs/kept
+    shoal train --seeds 0-9 --episodes 8000 --out runs/ten
     shoal train --resume runs/hunt
     shoal train --resume runs/hunt --episodes 120000
     """
+    from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments
     from shoal.training.config import TrainConfig, read_config
 
-    @dataclass(frozen=True)
-    class TrainCommand(TrainConfig):
-        resume: bool = False
-        """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
-        trust: bool = False
-        """With --resume: allow third-party code that the run names as its environment; one named with --env is
-        trusted."""
-        watch: bool = False
-        """Draw an episode of the trained team at the end, as `shoal watch` does."""
-        quiet: bool = False
-        """Show no progress."""
-        json: bool = False
-        """Print one JSON object on standard output and nothing else there."""
-
-    argv = folder_after_resume(argv)
+    argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
-    command = parse(TrainCommand, train, argv, TrainCommand(**vars(stored)) if stored else None)
-    config = TrainConfig(**{field.name: getattr(command, field.name) for field in dataclasses.fields(TrainConfig)})
-    config = config.checked()
+    arguments = parse(TrainArguments, train, argv, TrainArguments.of(stored) if stored else None, ALIASES | ELSEWHERE)
+    command, config = arguments.run, arguments.config().checked()
+    if command.seeds is not None:
+        return train_seeds(arguments, argv)
+    if not command.resume:
+        from shoal.training.early import check_new
+
+        check_new(config)
 
     from shoal.training import loop
     from shoal.training.progress import ProgressDisplay, Quiet
@@ -73,8 +67,11 @@ def train(argv: list[str]) -> int:
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
-        new = result.signal is None and written_at(Path(result.run) / "result.json") != finished_at
-        pictures = [learning_curve(result)] if new else []
+        pictures = []
+        if result.signal is None and written_at(Path(result.run) / "result.json") != finished_at:
+            from shoal.report.curve import draw_run_curve
+
+            pictures.append(draw_run_curve(result))
     if result.signal is not None:
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: shoal train --resume {quoted(result.run)}")
         return 128 + result.signal
@@ -87,9 +84,24 @@ def train(argv: list[str]) -> int:
     return 0
 
 
-def written_at(path: Path) -> int | None:
-    """When a file was written; None if there is none."""
-    return path.stat().st_mtime_ns if path.exists() else None
+def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
+    """The same settings with several seeds side by side."""
+    from shoal.commands.sweep import chosen_folder, train_all
+    from shoal.sweeps.plan import parse_seeds, planned
+    from shoal.training.run_folder import file_name
+
+    command, config = arguments.run, arguments.config()
+    for name in ("seed", "threads", "resume", "watch"):
+        if is_given(argv, name):
+            reason = "run the same command again to continue" if name == "resume" else "leave one of them out"
+            raise UserError(f"{option(name)} and --seeds cannot be used together; {reason}.")
+    seeds = parse_seeds("--seeds", command.seeds)
+    out = chosen_folder(config.out, file_name(f"{config.env}-{config.algorithm}-seeds"))
+    base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
+    runs = planned(base, [{}], seeds, out)
+    title = f"{config.algorithm.upper()} in {config.env}"
+    again = shlex.join(["shoal", "train", *argv])
+    return train_all(runs, out, title, None, command.quiet, command.json, ["train", *argv], again)
 
 
 def print_result(result: "TrainResult") -> None:
@@ -107,18 +119,3 @@ def print_result(result: "TrainResult") -> None:
         f"{counted(result.updates, 'update')} "
         f"in {result.seconds:,.1f} s ({result.steps_per_second:,.0f} steps/s)"
     )
-
-
-def learning_curve(result: "TrainResult") -> Path:
-    """The learning curve of a run."""
-    from shoal.report.curve import draw_curve
-    from shoal.training.config import read_config
-
-    run = Path(result.run)
-    name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
-    config = read_config(run)
-    title = f"{config.algorithm.upper()} in {config.env}: {name}"
-    groups = {group: values.get("random") for group, values in result.groups.items()}
-    metrics, picture = run / "metrics.jsonl", run / "curve.png"
-    draw_curve(metrics, picture, title=title, random_return=result.return_random, random_groups=groups)
-    return run / "curve.png"

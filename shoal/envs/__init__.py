@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from shoal.envs.base import VectorEnv
@@ -59,6 +60,39 @@ def make_env(
             are the same with any number.
 
     """
+    settings = (
+        agents,
+        copies,
+        rules,
+        seed,
+        episode_length,
+        stagger,
+        landmarks,
+        prey,
+        prey_count,
+        obstacles,
+        prey_scale,
+    )
+    return planned_env(name, *settings, options, workers)()
+
+
+def planned_env(
+    name: str | Callable[..., Any],
+    agents: int | None,
+    copies: int,
+    rules: str,
+    seed: int,
+    episode_length: int | None,
+    stagger: bool,
+    landmarks: int | None,
+    prey: str,
+    prey_count: int | None,
+    obstacles: int | None,
+    prey_scale: float | None,
+    options: dict[str, Any] | None,
+    workers: int,
+) -> Callable[[], VectorEnv]:
+    """What `make_env` will call: wrong settings are refused here, before anything is imported or built."""
     copies, seed = whole_number("copies", copies, 1, MOST_COPIES), whole_number("seed", seed, 0)
     agents = None if agents is None else whole_number("agents", agents, 1, MOST)
     episode_length = None if episode_length is None else whole_number("episode_length", episode_length, 1, MOST_STEPS)
@@ -77,7 +111,7 @@ def make_env(
     name = env_name(name)
     if str(name).startswith(ADAPTERS):
         _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
-        return _adapter(name, agents, copies, seed, episode_length, stagger, options, workers)
+        return partial(_adapter, name, agents, copies, seed, episode_length, stagger, options, workers)
     _check_world(name)
     agents = agents or 3
     common: dict[str, Any] = {
@@ -94,12 +128,16 @@ def make_env(
     return _pursuit(agents, prey, prey_count, obstacles, prey_scale, common)
 
 
-def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> VectorEnv:
-    from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
+def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> Callable[[], VectorEnv]:
+    entities = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
 
-    landmarks = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
-    with _sentence_if_too_large(agents, common):
-        return cooperative_navigation(agents, landmarks, **common)
+    def make() -> VectorEnv:
+        from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
+
+        with _sentence_if_too_large(agents, common):
+            return cooperative_navigation(agents, entities, **common)
+
+    return make
 
 
 def _pursuit(
@@ -109,17 +147,21 @@ def _pursuit(
     obstacles: int | None,
     prey_scale: float | None,
     common: dict[str, Any],
-) -> VectorEnv:
-    from shoal.envs.particle import predator_prey
-
+) -> Callable[[], VectorEnv]:
     prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
     obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
     if prey_scale is not None and prey != "facmac":
         raise SettingError("prey_scale", f"is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
         raise SettingError("prey_scale", f"is {prey_scale}, but must be 1 or 4.")
-    with _sentence_if_too_large(agents, common):
-        return predator_prey(agents, prey, prey_count, float(prey_scale or 1), obstacles, **common)
+
+    def make() -> VectorEnv:
+        from shoal.envs.particle import predator_prey
+
+        with _sentence_if_too_large(agents, common):
+            return predator_prey(agents, prey, prey_count, float(prey_scale or 1), obstacles, **common)
+
+    return make
 
 
 def _adapter(

@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.training.config import read_config
+from shoal.training.early import METRICS
 from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from shoal.training.result import TrainResult
 
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
@@ -67,6 +72,17 @@ def draw_curve(
     if bar:
         _plot_phases(bar, phases)
     return _write(figure, path)
+
+
+def draw_run_curve(result: "TrainResult") -> Path:
+    """Write the learning curve of a finished run into its folder."""
+    run = Path(result.run)
+    name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
+    config = read_config(run)
+    title = f"{config.algorithm.upper()} in {config.env}: {name}"
+    groups = {group: values.get("random") for group, values in result.groups.items()}
+    picture = run / "curve.png"
+    return draw_curve(run / METRICS, picture, title=title, random_return=result.return_random, random_groups=groups)
 
 
 def draw_curves(

@@ -5,9 +5,11 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 
@@ -29,6 +31,14 @@ class EventsFile:
         """Add scalars by tag, at this step."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def add_settings(self, settings: Mapping[str, Any]) -> None:
+        """Add hyperparameters, for TensorBoard's HPARAMS page; lists as text, None left out."""
+        texts = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in settings.items()
+        }
+        known = {name: value for name, value in texts.items() if isinstance(value, str | int | float)}
+        self._write(Event(wall_time=time.time(), summary=hparams_pb(known, trial_id=str(self.path.parent))))
 
     def _write(self, event: Event) -> None:
         self._records.write(event.SerializeToString())

@@ -26,6 +26,7 @@ from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
+from shoal.training.early import check_new, check_workers
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
 from shoal.training.interrupt import Interrupt
@@ -36,9 +37,8 @@ from shoal.training.parts import Collecting, Implementation, LearningTeam, Repla
 from shoal.training.play import Evaluation
 from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
-from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_run
+from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
 from shoal.training.setup import (
-    check_workers,
     functions_to_compile,
     make_device,
     most_samples,
@@ -86,8 +86,7 @@ def train(
     if config.out is not None and not config.out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
-        if config.out is not None:
-            check_free(Path(config.out))  # before anything is built
+        check_new(config)  # before anything is built
         training = build(config, observer)
         with new_run(config) as folder:
             return carry_out(training, folder, None, observer, callbacks)
@@ -155,7 +154,9 @@ def carry_out(
         disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
-        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.episodes)
+        log = MetricsLog(
+            folder.path, config.tensorboard, training.log_mark.size, training.episodes, settings=config.settings
+        )
         training.log_mark = log.mark
         training.milestones.begin(folder.path, observer.tell)
         observer.begin(config, folder.path, training.episodes)

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.algorithms.config import option
-from shoal.envs import make_env
+from shoal.envs import make_env, planned_env
 from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import SettingError
 from shoal.seeding import stream
@@ -41,22 +42,35 @@ def build_env(
 ) -> VectorEnv:
     """Make the configured world."""
     with options_named():
-        return make_env(
-            config.env,
-            agents=config.agents,
-            copies=copies,
-            rules=config.rules,
-            seed=seed,
-            episode_length=episode_length or config.episode_length,
-            stagger=stagger,
-            landmarks=config.landmarks,
-            prey=config.prey,
-            prey_count=config.prey_count,
-            obstacles=config.obstacles,
-            prey_scale=config.prey_scale,
-            options=config.world_options or None,
-            workers=min(config.env_workers or 1, copies),
-        )
+        return make_env(**_world(config, copies, seed, stagger, episode_length))
+
+
+def check_env(config: TrainConfig) -> None:
+    """Refuse a world that there is not, or that does not have these settings, without importing or building it."""
+    with options_named():
+        planned_env(**_world(config, config.copies, config.seed, config.stagger))
+
+
+def _world(
+    config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
+) -> dict[str, Any]:
+    """The arguments of `make_env`."""
+    return {
+        "name": config.env,
+        "agents": config.agents,
+        "copies": copies,
+        "rules": config.rules,
+        "seed": seed,
+        "episode_length": episode_length or config.episode_length,
+        "stagger": stagger,
+        "landmarks": config.landmarks,
+        "prey": config.prey,
+        "prey_count": config.prey_count,
+        "obstacles": config.obstacles,
+        "prey_scale": config.prey_scale,
+        "options": config.world_options or None,
+        "workers": min(config.env_workers or 1, copies),
+    }
 
 
 @contextmanager

@@ -20,23 +20,14 @@ from shoal.files import replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig
-
-METRICS, RESULT, CHECKPOINTS = "metrics.jsonl", "result.json", "checkpoints"
-OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
+from shoal.training.early import CHECKPOINTS, METRICS
+from shoal.training.early import RESULT as RESULT  # others look for it here
+from shoal.training.early import check_free as check_free
 
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
     """Turn disk errors inside the block into one message about `path`."""
     return disk.sentence(f"'{path}' cannot be written")
-
-
-def check_free(folder: Path) -> None:
-    """Refuse a folder in which a new run would overwrite something."""
-    with writing(folder):  # the name may be too long, or a parent folder inaccessible
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out '{folder}' is a file, but must be a folder.")
-        if any((folder / name).exists() for name in OURS):
-            raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
 
 
 def new_run(config: TrainConfig) -> "RunFolder":
@@ -143,11 +134,17 @@ class MetricsLog:
     """metrics.jsonl: one JSON object per line, flushed immediately; TensorBoard gets the same numbers."""
 
     def __init__(
-        self, folder: Path, tensorboard: bool, keep_bytes: int = 0, purge_step: int = 0, counter: str = "episode"
+        self,
+        folder: Path,
+        tensorboard: bool,
+        keep_bytes: int = 0,
+        purge_step: int = 0,
+        counter: str = "episode",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """Lines after `keep_bytes` are dropped: a resumed run will write them again.
 
-        `counter` is the key of a line that TensorBoard has as its x axis.
+        `counter` is the key of a line that TensorBoard has as its x axis, `settings` are the run's hyperparameters.
         """
         self.path, self._counter = folder / METRICS, counter
         with writing(self.path):
@@ -165,6 +162,8 @@ class MetricsLog:
 
             with writing(folder):
                 self._events = EventsFile(folder, purge_step)
+                if settings is not None:
+                    self._events.add_settings(settings)
 
     @property
     def paths(self) -> list[Path]:
@@ -186,9 +185,8 @@ class MetricsLog:
         self._sha256.update(text)
         if self._events is not None:
             with writing(self._events.path):
-                numbers = {key: value for key, value in clean.items() if isinstance(value, int | float)}
-                del numbers[self._counter]
-                tags = {key if "/" in key else f"train/{key}": value for key, value in numbers.items()}
+                tags = {key if "/" in key else f"train/{key}": value for key, value in numbers(clean).items()}
+                tags.pop(f"train/{self._counter}")
                 self._events.add(tags, line[self._counter])
 
     def sync(self) -> None:
@@ -202,6 +200,18 @@ class MetricsLog:
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
+
+
+def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """All numbers of a line, also those in lists and objects: `return_agents` [1, 2] is return_agents/0 and /1."""
+    found: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, int | float):
+            found[key] = value
+        elif isinstance(value, Mapping | list):
+            parts = value if isinstance(value, Mapping) else {str(k): part for k, part in enumerate(value)}
+            found |= {f"{key}/{name}": part for name, part in numbers(parts).items()}
+    return found
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,15 +53,6 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
             )
 
 
-def check_workers(config: TrainConfig) -> None:
-    """Refuse more worker processes than there are copies for."""
-    if (config.env_workers or 1) > config.copies:
-        raise UserError(
-            f"--env-workers is {config.env_workers}, but there "
-            f"{'is only 1 copy' if config.copies == 1 else f'are only {config.copies} copies'} to share (--copies)."
-        )
-
-
 def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
     """Set the number of threads: as configured, or torch's by the size of the work and numba's to all there are.
 

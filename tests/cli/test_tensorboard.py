@@ -57,3 +57,28 @@ def test_a_full_disk_is_told_by_the_events_file_at_once(tmp_path):
             assert events.stat().st_size > before
     assert log.path.stat().st_size < 900
     log.close()
+
+
+def test_every_number_of_a_line_is_an_event(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = MetricsLog(tmp_path, tensorboard=True)
+    line = {"episode": 7, "return_agents": [1.5, None, 3.0], "evaluate/return_mean": 2, "by": {"a": {"b": 4.0}}}
+    log.add(line | {"nothing": None, "word": "x", "bad": float("nan")})
+    log.close()
+    accumulator = EventAccumulator(str(tmp_path)).Reload()
+    read = {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+    expected = {"return_agents/0": 1.5, "return_agents/2": 3.0, "evaluate/return_mean": 2.0, "by/a/b": 4.0}
+    assert read == {tag: [(7, value)] for tag, value in expected.items()}
+
+
+def test_settings_are_hyperparameters(finished_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+
+    accumulator = EventAccumulator(str(finished_run)).Reload()
+    content = accumulator.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    settings = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert settings["batch"].number_value == 32 and settings["hidden"].string_value == "8"
+    assert settings["algorithm"].string_value == "maddpg" and settings["stagger"].bool_value
+    assert "out" not in settings and "agents" not in settings  # of no influence, and None

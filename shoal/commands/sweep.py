@@ -1,0 +1,133 @@
+"""`shoal sweep`, and the end of `shoal train --seeds`."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from shoal.arguments import parse
+from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say, write_json
+from shoal.errors import UserError, check_range, counted
+
+if TYPE_CHECKING:
+    from shoal.sweeps.plan import PlannedRun
+    from shoal.sweeps.side_by_side import Outcome
+
+
+def sweep(argv: list[str]) -> int:
+    """Train several configurations and seeds side by side; run it again to continue.
+
+    shoal sweep sweep.json
+    shoal sweep sweep.json --out runs/rates --parallel 4
+    shoal sweep sweep.json --json
+    """
+    import tyro
+
+    @dataclass(frozen=True)
+    class SweepCommand:
+        file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+        """JSON file with base settings, a grid of values and seeds; docs/sweep.md describes it."""
+        out: str | None = None
+        """Folder of the sweep, with one run folder per configuration and seed; None: runs/ and the file's name.
+        Finished runs in it are kept, others are resumed."""
+        parallel: int | None = None
+        """Runs side by side; None: as many as there are processors, fewer where memory is short. Each has its share of
+        the processors as threads."""
+        quiet: bool = False
+        """Show no progress."""
+        json: bool = False
+        """Print one JSON object on standard output and nothing else there."""
+
+    command = parse(SweepCommand, sweep, argv)
+    from shoal.sweeps.plan import read_sweep
+
+    file = Path(command.file)
+    out = chosen_folder(command.out, file.stem)
+    runs = read_sweep(file, out)
+    again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
+    return train_all(
+        runs, out, f"Sweep {file.stem}", command.parallel, command.quiet, command.json, ["sweep", *argv], again
+    )
+
+
+def chosen_folder(out: str | None, name: str) -> Path:
+    """The folder asked for, or the one of this name under runs/."""
+    if out is not None and not out.strip():
+        raise UserError("--out is empty, but must be the name of a folder.")
+    folder = Path(out) if out is not None else Path("runs") / name
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out '{folder}' is a file, but must be a folder.")
+    if (folder / "config.json").exists():
+        raise UserError(f"'{folder}' is the folder of a run, but must be one for several; choose another --out.")
+    return folder
+
+
+def train_all(
+    runs: "Sequence[PlannedRun]",
+    out: Path,
+    title: str,
+    parallel: int | None,
+    quiet: bool,
+    json: bool,
+    argv: list[str],
+    again: str,
+) -> int:
+    """Train all runs, then print the table and draw the picture; `again` is the command that continues."""
+    if parallel is not None:
+        check_range("--parallel", parallel, 1, 1024)
+    from shoal.report.panels import draw_figures
+    from shoal.sweeps.side_by_side import choose_parallel, locked, run_side_by_side
+    from shoal.sweeps.summary import summarize
+
+    with locked(out):
+        at_once = choose_parallel(runs, parallel)
+        kept = sum(run.finished for run in runs)
+        if not quiet:
+            before = f"; {counted(kept, 'finished run')} kept" if kept else ""
+            say(f"{counted(len(runs), 'run')}, {at_once} side by side, into {out}{before}")
+        with progress_bar("shoal sweep", sum(run.config.episodes for run in runs)) as advance:
+            outcomes, signal = run_side_by_side(runs, at_once, Lines(len(runs) - kept, at_once, advance, quiet))
+        result = summarize(outcomes, title).made_by(*argv)
+        pictures = draw_figures(result, out)
+        write_json(result.to_json(), out / "sweep-result.json")
+    if json:
+        print_json(result.to_json() | {"pictures": [str(path) for path in pictures]})
+    elif not quiet:
+        print_result(result)
+        print_files(out, pictures)
+    if signal is not None:
+        say(f"Stopped and saved; continue with: {again}")
+        return 128 + signal
+    failed = [outcome for outcome in outcomes if outcome.error]
+    if failed:
+        say(f"shoal: {counted(len(failed), 'run')} failed, {len(outcomes) - len(failed)} did not; {failed[0].error}")
+        return 2
+    return 0
+
+
+class Lines:
+    """Moves the bar, and prints a line for every run that ends, with the time left."""
+
+    def __init__(self, count: int, parallel: int, advance: Callable[..., None], quiet: bool) -> None:
+        self._count, self._parallel, self._quiet = count, parallel, quiet
+        self._done, self._since = 0, time.monotonic()
+        self.advance = advance
+
+    def warned(self, run: "PlannedRun", sentence: str) -> None:
+        """Print a run's warning."""
+        say(f"{run.name}: {sentence}")
+
+    def ended(self, outcome: "Outcome") -> None:
+        """Print how a run ended."""
+        from shoal.sweeps.summary import final_return
+
+        self._done += 1
+        if outcome.error:
+            say(f"{outcome.run.name}: failed. {outcome.error}")
+        elif outcome.result is not None and not self._quiet:
+            value = final_return(outcome.result)
+            left = (time.monotonic() - self._since) / self._done * (self._count - self._done)
+            more = f", about {left:,.0f} s left" if self._done < self._count else ""
+            gave = "" if value is None else f"return {value:,.2f}, "
+            say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({self._done} of {self._count} runs{more})")

@@ -1,0 +1,74 @@
+"""The options of `shoal train`, in the groups of its --help, and the names that other libraries have for them."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.algorithms.config import AlgorithmConfig, NetworkConfig, ReplayConfig
+from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
+
+ALIASES = {"--lr": "--learning-rate", "--gamma": "--discount", "--batch-size": "--batch"}
+"""Other names of options."""
+ELSEWHERE = {
+    "--actor-lr": "--learning-rate", "--alpha": "--entropy", "--buffer-size": "--capacity", "--ent-coef": "--entropy",
+    "--env-id": "--env", "--env-name": "--env", "--exp-name": "--out", "--gradient-clip": "--clip",
+    "--learning-starts": "--warmup", "--max-grad-norm": "--clip", "--max-steps": "--episodes", "--memory": "--capacity",
+    "--minibatch-size": "--batch", "--n-agents": "--agents", "--n-envs": "--copies", "--net-arch": "--hidden",
+    "--nproc": "--threads", "--num-agents": "--agents", "--num-envs": "--copies", "--num-workers": "--env-workers",
+    "--output": "--out", "--polyak": "--tau", "--policy": "--algorithm", "--replay-size": "--capacity",
+    "--scenario": "--env", "--steps": "--episodes", "--target-update-interval": "--target-period",
+    "--task": "--env", "--timesteps": "--episodes", "--total-timesteps": "--episodes", "--train-freq": "--update-every",
+    "--verbose": "--quiet",
+}  # fmt: skip
+"""The options nearest to those of Stable-Baselines3, BenchMARL and others. They are suggested and not aliases, because
+they count something else (timesteps, not episodes) or their values differ."""
+
+
+@dataclass(frozen=True)
+class RunArguments(RunConfig):
+    """Length of the run, hardware, output, and what the command does."""
+
+    resume: bool = False
+    """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
+    trust: bool = False
+    """With --resume: allow third-party code that the run names as its environment; one named with --env is
+    trusted."""
+    seeds: str | None = None
+    """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
+    same command again continues. See also `shoal sweep`."""
+    watch: bool = False
+    """Draw an episode of the trained team at the end, as `shoal watch` does."""
+    quiet: bool = False
+    """Show no progress."""
+    json: bool = False
+    """Print one JSON object on standard output and nothing else there."""
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """All options of `shoal train`; fields are groups."""
+
+    world: WorldConfig = field(default_factory=WorldConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    run: RunArguments = field(default_factory=RunArguments)
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> "TrainArguments":
+        """The options that give this configuration."""
+        groups: dict[str, Any] = {group.name: group.default_factory for group in dataclasses.fields(cls)}
+        settings = vars(config)
+        return cls(
+            **{
+                name: kind(**{one.name: settings[one.name] for one in dataclasses.fields(kind) if one.name in settings})
+                for name, kind in groups.items()
+            }
+        )
+
+    def config(self) -> TrainConfig:
+        """The configuration that the options give."""
+        given = {name: value for group in vars(self).values() for name, value in vars(group).items()}
+        return TrainConfig(**{setting.name: given[setting.name] for setting in dataclasses.fields(TrainConfig)})

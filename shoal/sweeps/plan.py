@@ -1,0 +1,170 @@
+"""What a sweep runs: base settings, a grid of values and seeds, as documented in docs/sweep.md."""
+
+import dataclasses
+import difflib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError, check_range, whole_number
+from shoal.training.config import CONFIG, TrainConfig, read_config
+from shoal.training.early import RESULT, check_new
+
+KEYS = ("base", "grid", "seeds")
+NOT_HERE = {
+    "out": "every run has a folder of its own inside --out",
+    "seed": "seeds has all of them",
+    "threads": "it is the number of processors divided by that of runs side by side",
+}
+"""Settings that a sweep chooses itself, and why."""
+MOST_RUNS = 10_000
+WHOLE = "whole numbers such as '0-9' or '0,3,7'"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep."""
+
+    label: str
+    """Its configuration among the others: the values of the grid, empty if there is none."""
+    config: TrainConfig
+    """With its folder in `out`."""
+
+    @property
+    def folder(self) -> Path:
+        """Its run folder."""
+        return Path(self.config.out or "")
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether its folder has a result."""
+        return (self.folder / RESULT).exists()
+
+    @property
+    def started(self) -> bool:
+        """Whether its folder has settings."""
+        return (self.folder / CONFIG).exists()
+
+
+def read_sweep(path: Path, out: Path) -> list[PlannedRun]:
+    """The runs of a sweep file; a `UserError` for whatever is wrong in it, before anything is started."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"The sweep '{path}' cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The sweep '{path}' is not JSON: {error}.") from None
+    try:
+        return sweep_runs(held, out)
+    except UserError as error:
+        raise UserError(f"The sweep '{path}' cannot be used: {error}") from None
+
+
+def sweep_runs(held: Any, out: Path) -> list[PlannedRun]:
+    """The runs of a sweep's JSON object."""
+    if not isinstance(held, dict):
+        raise UserError("it must be a JSON object with base, grid and seeds.")
+    if unknown := held.keys() - set(KEYS):
+        raise UserError(f"'{min(unknown)}' is not known; choose one of: {', '.join(KEYS)}.")
+    base, grid = (_settings(key, held.get(key, {})) for key in ("base", "grid"))
+    for name, values in grid.items():
+        if name in base:
+            raise UserError(f"'{name}' is in base and in grid; leave one of them out.")
+        if not isinstance(values, list) or not values:
+            raise UserError(f"grid has {values!r} for '{name}', but must have a list of values.")
+        if any(value in values[:k] for k, value in enumerate(values)):
+            raise UserError(f"grid has a value of '{name}' twice.")
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return planned(base, points, parse_seeds("seeds", held.get("seeds", [0])), out)
+
+
+def planned(
+    base: Mapping[str, Any], points: Sequence[Mapping[str, Any]], seeds: Sequence[int], out: Path
+) -> list[PlannedRun]:
+    """One run per point of the grid and seed, all checked, also against what is in their folders."""
+    if len(points) * len(seeds) > MOST_RUNS:
+        raise UserError(f"{len(points) * len(seeds):,} runs are too many; at most {MOST_RUNS:,} can be in one sweep.")
+    runs = []
+    for point in points:
+        label = ", ".join(f"{name} {_text(value)}" for name, value in point.items())
+        folder = "-".join(f"{name}={_text(value)}" for name, value in point.items())
+        for seed in seeds:
+            name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
+            config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
+            runs.append(PlannedRun(label, config))
+    if len({run.name for run in runs}) < len(runs):
+        raise UserError("two values of the grid would have the same folder name; name them more differently.")
+    for run in runs:
+        _check_folder(run)
+    return runs
+
+
+def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
+    """Seeds as a range '0-9', a list '0,3,7', both, or a JSON list of whole numbers."""
+    if isinstance(value, str):
+        seeds: list[int] = []
+        for word in value.split(","):
+            found = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19}))?\s*", word, re.ASCII)
+            if found is None:
+                raise UserError(f"{what} is '{value}', but must be {WHOLE}.")
+            first, last = int(found[1]), int(found[2] or found[1])
+            if last < first:
+                raise UserError(f"{what} is '{value}', but {first}-{last} counts down; write {last}-{first}.")
+            if last - first >= MOST_RUNS:
+                raise UserError(f"{what} is '{value}', but at most {MOST_RUNS:,} runs can be in one sweep.")
+            seeds += range(first, last + 1)
+    elif isinstance(value, list) and value:
+        seeds = [whole_number(what, seed) for seed in value]
+    else:
+        raise UserError(f"{what} is {value!r}, but must be {WHOLE}.")
+    for seed in seeds:
+        check_range(what, seed, 0, 2**62)
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"{what} has a seed twice.")
+    return tuple(seeds)
+
+
+def _settings(key: str, held: Any) -> dict[str, Any]:
+    """The settings in `base` or `grid`, under the names of `TrainConfig`; --batch-like spellings are understood."""
+    if not isinstance(held, dict):
+        raise UserError(f"{key} must be a JSON object.")
+    known = [field.name for field in dataclasses.fields(TrainConfig)]
+    found: dict[str, Any] = {}
+    for given, value in held.items():
+        name = given.lstrip("-").replace("-", "_")
+        if name in NOT_HERE:
+            raise UserError(f"{key} has '{given}', but {NOT_HERE[name]}.")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UserError(f"{key} has the unknown setting '{given}'{f'; perhaps {close[0]}' if close else ''}.")
+        if name in found:
+            raise UserError(f"{key} has '{name}' twice.")
+        found[name] = value
+    return found
+
+
+def _check_folder(run: PlannedRun) -> None:
+    """Refuse a folder that holds a run with other settings; a new run is checked as `shoal train` would."""
+    if not run.started:
+        check_new(run.config)
+        return
+    stored = read_config(run.folder).settings
+    for name, value in run.config.settings.items():
+        if value not in (None, "auto") and stored[name] != value:
+            raise UserError(
+                f"'{run.folder}' holds a run with {name} {_text(stored[name])}, not {_text(value)}; choose another "
+                "--out."
+            )
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,229 @@
+"""Runs of a sweep side by side: as many processes as the machine has processors and memory for."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from shoal.child import ended
+from shoal.errors import UserError, counted
+from shoal.memory import check_fits, free_memory, human_bytes
+from shoal.processors import usable_processors
+from shoal.sweeps.child import told
+from shoal.sweeps.plan import PlannedRun
+from shoal.training.config import TrainConfig
+from shoal.training.result import TrainResult, read_result
+
+PROCESS_BYTES = 500 * 10**6
+"""A process with torch and numba loaded, before it has a team or a ring (measured: 422 MB)."""
+STOPPED = {130, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    run: PlannedRun
+    result: TrainResult | None
+    """None: it is not finished."""
+    error: str = ""
+    """Why it failed; empty if it was only stopped."""
+    kept: bool = False
+    """It was finished before."""
+
+
+class Watcher(Protocol):
+    """What is told about the progress of all runs."""
+
+    def advance(self, episodes: float) -> None:
+        """So many more episodes are done, over all runs."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A run has ended."""
+
+    def warned(self, run: PlannedRun, sentence: str) -> None:
+        """A run has a warning."""
+
+
+def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher) -> tuple[list[Outcome], int | None]:
+    """Run what is not finished; returns the outcomes and the signal that stopped all of them, if any.
+
+    A run that fails does not end the others. At a signal all of them are asked to save and stop.
+    """
+    found: dict[str, Outcome] = {}
+    for run in runs:
+        if run.finished:
+            found[run.name] = Outcome(run, read_result(run.folder), kept=True)
+            watcher.advance(run.config.episodes)
+    waiting = [run for run in runs if run.name not in found]
+    threads = max(1, usable_processors() // parallel)
+    news: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
+    running: list[_Process] = []
+    stopped: int | None = None
+    while waiting or running:
+        try:
+            while waiting and len(running) < parallel and stopped is None:
+                run = waiting.pop(0)
+                try:
+                    running.append(_Process(run, threads, news))
+                except OSError as error:  # too many processes, or a full disk
+                    found[run.name] = Outcome(run, None, f"Its process cannot be started: {error.strerror or error}.")
+                    watcher.ended(found[run.name])
+            if not running:
+                continue
+            process, said = news.get(timeout=60)
+            if said is None:
+                running.remove(process)
+                outcome = found[process.run.name] = process.outcome()
+                watcher.ended(outcome)
+                watcher.advance(process.left(outcome))
+            elif "episode" in said:
+                watcher.advance(process.moved(said["episode"]))
+            elif "warning" in said:
+                watcher.warned(process.run, said["warning"])
+        except queue.Empty:
+            continue
+        except KeyboardInterrupt as stop:
+            stopped = getattr(stop, "number", int(signal.SIGINT))
+            waiting = []
+            for process in running:
+                process.stop()
+    for run in runs:
+        found.setdefault(run.name, Outcome(run, None))
+    return [found[run.name] for run in runs], stopped
+
+
+class _Process:
+    """The process of one run."""
+
+    def __init__(
+        self, run: PlannedRun, threads: int, news: "queue.Queue[tuple[_Process, dict[str, Any] | None]]"
+    ) -> None:
+        self.run, self._news = run, news
+        self._episode, self._error = 0, ""
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONPATH": os.pathsep.join(sys.path)}
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        self._log = run.folder.parent / f"{run.name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                child_command(dataclasses.replace(run.config, threads=threads), run.started),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with contextlib.suppress(ValueError):
+                said = json.loads(line)
+                self._error = said.get("error", self._error)
+                self._news.put((self, said))
+        self._process.wait()
+        self._news.put((self, None))
+
+    def stop(self) -> None:
+        """Ask it to save and stop."""
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def moved(self, episode: int) -> int:
+        """Episodes since the last call."""
+        before, self._episode = self._episode, min(episode, self.run.config.episodes)
+        return self._episode - before
+
+    def left(self, outcome: Outcome) -> int:
+        """Episodes that will not be reported any more: of a failed run all that it lacks."""
+        return self.run.config.episodes - self._episode if outcome.result or outcome.error else 0
+
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        code = self._process.returncode
+        logged = self._log.read_text(errors="replace").strip()
+        if not logged:
+            self._log.unlink()
+        try:
+            result = read_result(self.run.folder) if code == 0 else None
+        except UserError as error:
+            return Outcome(self.run, None, str(error))
+        if result is not None or code in STOPPED:
+            return Outcome(self.run, result)
+        if self._error:
+            return Outcome(self.run, None, self._error)
+        last = f": {logged.splitlines()[-1]} (see '{self._log}')" if logged else ""
+        return Outcome(self.run, None, f"The process {ended(code)}{last}.")
+
+
+def child_command(config: TrainConfig, resume: bool) -> list[str]:
+    """The command of a run's process."""
+    return [sys.executable, "-P", "-m", "shoal.sweeps.child", told(config, resume)]
+
+
+def choose_parallel(runs: Sequence[PlannedRun], asked: int | None) -> int:
+    """Runs side by side: as many as asked for or as there are processors, as far as memory suffices."""
+    left = [run for run in runs if not run.finished]
+    if not left:
+        return 1
+    most = min(len(left), asked or usable_processors())
+    needed = max(run_bytes(run.config) for run in {run.label: run for run in left}.values())  # seeds need the same
+    free = free_memory()
+    fit = most if free is None else int((free - free // 10) // needed)
+    if fit >= most:
+        return most
+    if asked is not None or fit < 1:
+        what = f"{counted(asked or 1, 'run')} side by side"
+        check_fits(what, needed * (asked or 1), lambda usable: _advice(usable, needed))
+    return fit
+
+
+def _advice(usable: int, needed: int) -> str:
+    if usable < needed:
+        return f"one run needs {human_bytes(needed)}: choose a smaller --capacity, --batch or --agents"
+    return f"--parallel {usable // needed} would fit"
+
+
+def run_bytes(config: TrainConfig) -> int:
+    """Approximate peak memory of a run: its process, the networks and an update, and the ring when it is full."""
+    from shoal.replay.layout import RowLayout, ring_bytes
+    from shoal.training.play import build_env
+    from shoal.training.setup import most_samples, update_bytes
+
+    env = build_env(config, 1, config.seed, stagger=False)
+    spec = env.spec
+    env.close()
+    most = most_samples(config, spec)
+    transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
+    ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)
+    processes = 1 + config.actors + (config.env_workers or 0)
+    return processes * PROCESS_BYTES + update_bytes(config, spec) + ring
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """One sweep at a time in a folder, which is made if need be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"--out '{out}' cannot be written: {error.strerror or error}.") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"The sweep in '{out}' is being run by another process.") from None
+        yield
+    finally:
+        os.close(lock)

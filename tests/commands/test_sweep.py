@@ -1,0 +1,55 @@
+"""`shoal sweep` and `shoal train --seeds` with real processes: table, picture, failure, continuing; wrong inputs."""
+
+import json
+
+import pytest
+
+from tests.cli.helpers import one_sentence, strict
+
+TINY = {"episodes": 20, "copies": 5, "warmup": 100, "batch": 16, "hidden": [8], "evaluate_episodes": 4, "log_every": 5}
+
+
+def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
+    file, out = tmp_path / "tiny.json", tmp_path / "out"
+    base = TINY | {"tensorboard": False, "sampler": "neighbor"}
+    file.write_text(json.dumps({"base": base, "grid": {"capacity": [1_000, 5]}, "seeds": [4]}))
+    code, printed, err = shoal("sweep", file, "--out", out, "--json", "--quiet")
+    found = strict(printed)
+    assert code == 2 and "1 run failed, 1 did not; --sampler neighbor needs" in err.splitlines()[-1]
+    assert [run["finished"] for run in found["runs"]] == [True, False]
+    title, rows = found["tables"][0]
+    assert "final evaluation" in title and rows[0]["return"] == found["runs"][0]["return"] and rows[0]["seeds"] == 1
+    assert rows[1]["failed"] == 1 and rows[1]["return"] is None
+    assert found["pictures"] == [str(out / "curves.png")] and (out / "curves.png").stat().st_size > 5_000
+    assert (out / "capacity=1000-seed4" / "curve.png").exists() and not list(out.glob("*.log"))
+    config = json.loads((out / "capacity=1000-seed4" / "config.json").read_text())
+    assert config["seed"] == 4 and config["threads"] >= 1
+    file.write_text(json.dumps({"base": base, "grid": {"capacity": [1_000]}, "seeds": [4]}))
+    code, printed, err = shoal("sweep", file, "--out", out)
+    assert code == 0 and "1 finished run kept" in err and "capacity 1000" in printed and "curves.png" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --seeds 5-2", "--seeds is '5-2', but 5-2 counts down"),
+        ("train --seeds 0-1 --seed 3", "--seed and --seeds cannot be used together"),
+        ("train --seeds 0-1 --watch", "--watch and --seeds cannot be used together"),
+        ("train --seeds 0-1 --env nothing", "The world 'nothing' is not known"),
+        ("train --seeds 0-1 --out", "--out needs a value"),
+        ("sweep", "FILE is missing"),
+        ("sweep none.json", "The sweep 'none.json' cannot be read: No such file"),
+        ("sweep sweep.json --parallel 0", "--parallel is 0"),
+        ("sweep sweep.json --out sweep.json", "--out 'sweep.json' is a file"),
+        ("sweep sweep.json --out run", "'run' is the folder of a run"),
+        ("sweep sweep.json --paralel 2", "perhaps you meant --parallel"),
+    ],
+)
+def test_wrong_inputs(shoal, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").touch()
+    code, out, err = shoal(*words.split())
+    assert code == 2 and out == "" and sentence in one_sentence(err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "sweep.json"]

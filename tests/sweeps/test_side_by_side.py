@@ -1,0 +1,144 @@
+"""Processes side by side: failures, kills and signals, with stand-ins for the runs' processes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from shoal.errors import UserError
+from shoal.sweeps import side_by_side
+from shoal.sweeps.plan import sweep_runs
+from shoal.sweeps.side_by_side import choose_parallel, locked, run_bytes, run_side_by_side
+from shoal.training.config import TrainConfig
+from shoal.training.interrupt import Stopped
+from shoal.training.result import TrainResult, result_json
+
+SEED = "seed = int(sys.argv[1]); out = pathlib.Path(sys.argv[2]); out.mkdir(exist_ok=True)\n"
+
+
+class Seen:
+    def __init__(self):
+        self.episodes, self.names, self.warnings = 0, [], []
+
+    def advance(self, episodes):
+        self.episodes += episodes
+
+    def ended(self, outcome):
+        self.names.append(outcome.run.name)
+
+    def warned(self, run, sentence):
+        self.warnings.append((run.name, sentence))
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """Let such a program stand for a run's process; `finish()` writes its result."""
+
+    def use(code):
+        result = result_json(TrainResult("", True, 7, 1, 1, 1.0, 1.0, -1.0))
+        head = "import json, os, pathlib, signal, sys, time\n" + SEED
+        head += f"def finish(): (out / 'result.json').write_text({result!r})\n"
+        monkeypatch.setattr(
+            side_by_side,
+            "child_command",
+            lambda config, resume: [sys.executable, "-S", "-c", head + code, str(config.seed), config.out],
+        )
+        return sweep_runs({"base": {"episodes": 7}, "seeds": "0-3"}, tmp_path)
+
+    return use
+
+
+def test_one_failure_does_not_end_the_others_and_finished_runs_are_kept(stand_in):
+    code = """
+if seed == 1: print(json.dumps({"error": "It is wrong."})); sys.exit(2)
+if seed == 2: os.kill(os.getpid(), 9)
+if seed == 3: raise ValueError("a fault")
+print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON", sep="\\n"); finish()
+"""
+    runs, seen = stand_in(code), Seen()
+    outcomes, stopped = run_side_by_side(runs, 2, seen)
+    assert stopped is None and sorted(seen.names) == [run.name for run in runs] and seen.episodes == 4 * 7
+    assert seen.warnings == [("seed0", "Careful.")]
+    errors = [outcome.error for outcome in outcomes]
+    assert errors[:3] == ["", "It is wrong.", "The process was killed, perhaps because memory ran out."]
+    assert "ValueError: a fault" in errors[3] and "seed3.log" in errors[3]
+    assert [outcome.result is not None for outcome in outcomes] == [True, False, False, False]
+    assert sorted(path.name for path in runs[0].folder.parent.glob("*.log")) == ["seed3.log"]
+    (runs[0].folder / "config.json").write_text(runs[0].config.to_json())
+    outcomes, _ = run_side_by_side(stand_in("finish()"), 4, seen)
+    assert [outcome.kept for outcome in outcomes] == [True, False, False, False]
+    assert all(outcome.result for outcome in outcomes)
+
+
+def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeypatch):
+    runs, seen = stand_in("(out / 'result.json').write_text('{')"), Seen()
+    outcomes, _ = run_side_by_side(runs[:1], 1, seen)
+    assert "result.json' is damaged" in outcomes[0].error
+    monkeypatch.setattr(side_by_side, "child_command", lambda config, resume: ["/nowhere/python"])
+    outcomes, _ = run_side_by_side(runs[1:], 2, seen)
+    assert [outcome.error for outcome in outcomes] == 3 * ["Its process cannot be started: No such file or directory."]
+    assert len(seen.names) == 4
+
+
+def test_a_signal_stops_all_and_lets_them_save(stand_in):
+    code = """
+def save(*_): (out / "saved").touch(); sys.exit(143)
+signal.signal(signal.SIGTERM, save); print(json.dumps({"episode": 1}), flush=True); time.sleep(60)
+"""
+    runs, seen = stand_in(code), Seen()
+    ready = threading.Event()
+
+    def stop(number, frame):
+        raise Stopped(number)
+
+    def send():
+        while seen.episodes < 2 and not ready.is_set():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        outcomes, stopped = run_side_by_side(runs, 2, seen)
+    finally:
+        ready.set()
+        sender.join()
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == signal.SIGTERM and not any(outcome.error or outcome.result for outcome in outcomes)
+    assert [(run.folder / "saved").exists() for run in runs] == [True, True, False, False]
+
+
+def test_as_many_as_processors_and_memory_allow(tmp_path, monkeypatch):
+    runs = sweep_runs({"base": {"episodes": 100}, "seeds": "0-9"}, tmp_path)
+    needed = run_bytes(runs[0].config)
+    monkeypatch.setattr(side_by_side, "usable_processors", lambda: 4)
+    for free, parallel in ((100 * needed, 4), (3.5 * needed, 3), (None, 4)):
+        monkeypatch.setattr(side_by_side, "free_memory", lambda free=free: free and int(free))
+        assert choose_parallel(runs, None) == parallel
+    assert choose_parallel(runs, 7) == 7 and choose_parallel(runs[:2], 7) == 2
+    for free, asked, sentence in (
+        (0.5 * needed, None, "1 run side by side needs"),
+        (3 * needed, 4, "--parallel 2 would"),
+    ):
+        for module in ("shoal.sweeps.side_by_side", "shoal.memory"):
+            monkeypatch.setattr(f"{module}.free_memory", lambda free=free: int(free))
+        with pytest.raises(UserError, match=sentence):
+            choose_parallel(runs, asked)
+
+
+def test_the_estimate_counts_ring_and_processes():
+    small = TrainConfig(episodes=100)
+    assert run_bytes(TrainConfig(episodes=100_000)) > run_bytes(small) + 300 * 10**6
+    assert run_bytes(TrainConfig(episodes=100, actors=2)) == pytest.approx(run_bytes(small) + 10**9, rel=0.01)
+
+
+def test_one_sweep_at_a_time(tmp_path):
+    with locked(tmp_path / "out"), pytest.raises(UserError, match="is being run by another"), locked(tmp_path / "out"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "out"):
+        pass
