@@ -65,7 +65,7 @@ class Worker:
         elif what == "step":
             step = self.copies.step(self.arrays["actions"])
             for name, array in step._asdict().items():
-                if array is not None:
+                if name in self.arrays:
                     self.arrays[name][...] = array
         elif what == "load_state":
             said = self._load(data)
