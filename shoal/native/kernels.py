@@ -6,70 +6,51 @@ Shape letters: B batch rows (here those of a chunk), A action, H hidden units.
 """
 
 import math
+from typing import Any
 
 from numba import njit
 
 from shoal.native.arithmetic import exp, gumbel_exponential, log, normal, number, softplus, tanh
 from shoal.native.machine import view
-from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, host_plan, make_tile
+from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, Plan, host_plan, make_tile
 
 FAST = {"reassoc", "contract", "nsz"}
 """Sums may be vectorised: the order is fixed when they are compiled, so results are reproducible."""
 DEPTH = 384
 """Values of k for which a panel of B stays in the first-level cache."""
 
-_plan = host_plan()
-if _plan is not None:
-    _wide = [make_tile(rows, PANEL, _plan.vector(PANEL)) for rows in _plan.rows]
-    _narrow = [make_tile(rows, NARROW, _plan.vector(NARROW)) for rows in _plan.narrow_rows]
-    _w0, _w1, _w2, _w3 = _wide
-    _n0, _n1, _n2, _n3 = _narrow
-    W0, W1, W2, W3 = _plan.rows
-    N0, N1, N2, N3 = _plan.narrow_rows
+
+def _make_panel(columns: int, lanes: int, sizes: tuple[int, ...]) -> Any:
+    """A function that computes so many columns of a product, for all rows: tiles of the largest size, then smaller."""
+    rows0, rows1, rows2, rows3 = sizes
+    tile0, tile1, tile2, tile3 = (make_tile(rows, columns, lanes) for rows in sizes)
+
+    @njit(nogil=True, error_model="numpy")
+    def panel(like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
+        r = 0
+        while r + rows0 <= m:
+            at, at_a = r * ldc * item, a + r * row_step * item
+            tile0(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
+            r += rows0
+        while r + rows1 <= m:
+            at, at_a = r * ldc * item, a + r * row_step * item
+            tile1(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
+            r += rows1
+        while r + rows2 <= m:
+            at, at_a = r * ldc * item, a + r * row_step * item
+            tile2(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
+            r += rows2
+        while r < m:
+            at, at_a = r * ldc * item, a + r * row_step * item
+            tile3(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
+            r += rows3
+
+    return panel
 
 
-@njit(nogil=True, error_model="numpy")
-def _panel(like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
-    """16 columns of a product."""
-    r = 0
-    while r + W0 <= m:
-        at = r * ldc * item
-        _w0(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += W0
-    while r + W1 <= m:
-        at = r * ldc * item
-        _w1(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += W1
-    while r + W2 <= m:
-        at = r * ldc * item
-        _w2(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += W2
-    while r < m:
-        at = r * ldc * item
-        _w3(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += W3
-
-
-@njit(nogil=True, error_model="numpy")
-def _narrow_panel(like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
-    """8 columns of a product."""
-    r = 0
-    while r + N0 <= m:
-        at = r * ldc * item
-        _n0(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += N0
-    while r + N1 <= m:
-        at = r * ldc * item
-        _n1(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += N1
-    while r + N2 <= m:
-        at = r * ldc * item
-        _n2(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += N2
-    while r < m:
-        at = r * ldc * item
-        _n3(like, c + at, ldc, a + r * row_step * item, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-        r += N3
+_plan = host_plan() or Plan(lanes=4, rows=(6, 4, 2, 1))  # without a plan nothing of this is ever compiled
+_panel = _make_panel(PANEL, _plan.vector(PANEL), _plan.rows)
+_narrow_panel = _make_panel(NARROW, _plan.vector(NARROW), _plan.narrow_rows)
 
 
 @njit(nogil=True, error_model="numpy")

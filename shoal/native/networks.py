@@ -157,8 +157,8 @@ class Network:
             out, x, self.at + layer.weight, layer.inputs, layer.units, None, first=first, count=x.width, relu=True
         )
 
-    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None, down_to: int = 0) -> Rows:
-        """The gradient before the ReLU of layer `down_to`, given that of the last output.
+    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None) -> Rows:
+        """The gradient before the first layer's ReLU, given that of the last output.
 
         `into`: where this network's gradients of weights and biases are added; None: nowhere.
         """
@@ -171,7 +171,7 @@ class Network:
                 else:
                     program.to_weight(into + layer.weight, x, gradient)
                 program.column_sums(into + layer.bias, gradient)
-            if k == down_to:
+            if k == 0:
                 break
             below = program.scratch(layer.inputs)
             if layer.value:

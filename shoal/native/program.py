@@ -288,7 +288,7 @@ class Program:
     def gumbel_softmax(self, action: Rows, soft: Rows, logits: Rows, size: int, stream: int, hard: bool) -> None:
         """Samples of `size` choices; see `kernels.gumbel_softmax`."""
         assert action.ld == soft.ld == logits.ld
-        self._op(work.GUMBEL, (action.at, soft.at, logits.at), logits.ld, size, stream, 0, hard)
+        self._op(work.GUMBEL, (action.at, soft.at, logits.at), logits.ld, size, stream, hard)
 
     def choice_entropy(self, entropy: Rows, probability: Rows, logits: Rows, size: int) -> None:
         """Exact entropy and probabilities of `size` choices."""
@@ -334,7 +334,7 @@ class Program:
         """Samples of squashed Gaussians; `sizes` are the means in the head and how many of them are real."""
         self._op(
             work.GAUSSIAN, (action.at, unit.at, entropy.at, head.at),
-            action.ld, head.ld, *sizes, stream, 0, *map(float, ends),
+            action.ld, head.ld, *sizes, stream, *map(float, ends),
         )  # fmt: skip
 
     def gaussian_backward(

@@ -24,7 +24,7 @@ from shoal.native.arithmetic import key_of
 from shoal.native.arithmetic import number as as_number
 from shoal.native.machine import add, exchange, give_up, load, now, view
 
-HELPERS = "c41a3ce58c3297d6"
+HELPERS = "e35efc689d68dea0"
 """Hash of the modules whose code is compiled into `work`. numba checks only this file to decide whether its cache is up
 to date, so the hash changes with them; a test tells what it must be."""
 
@@ -134,7 +134,7 @@ def execute(tables, own, first, last, row, rows):  # type: ignore[no-untyped-def
             kernels.subtract_rows(like, item, p1, op[7], p2, op[8], p3, op[9], op[10], rows)
         elif code == GUMBEL:
             key = key_of(counters[SEED], counters[MOMENT], op[9])
-            kernels.gumbel_softmax(like, p1, p2, p3, op[7], op[8], key, row + op[10], rows, op[11])
+            kernels.gumbel_softmax(like, p1, p2, p3, op[7], op[8], key, row, rows, op[10])
         elif code == ENTROPY:
             kernels.choice_entropy(like, p1, p2, p3, op[7], op[8], rows)
         elif code == CHOICES_BACK:
@@ -152,8 +152,8 @@ def execute(tables, own, first, last, row, rows):  # type: ignore[no-untyped-def
             kernels.squash_backward(like, p1, op[7], p2, p3, op[8], p4, op[9], p5, real(like, op[10]), p6, rows)
         elif code == GAUSSIAN:
             key = key_of(counters[SEED], counters[MOMENT], op[11])
-            kernels.gaussian(like, p1, op[7], p2, p3, p4, op[8], op[9], op[10], real(like, op[13]), real(like, op[14]),
-                             key, row + op[12], rows)  # fmt: skip
+            kernels.gaussian(like, p1, op[7], p2, p3, p4, op[8], op[9], op[10], real(like, op[12]), real(like, op[13]),
+                             key, row, rows)  # fmt: skip
         elif code == GAUSSIAN_BACK:
             p7 = place(bases, strides, op[13], row, item)
             kernels.gaussian_backward(like, p1, op[7], p2, p3, p4, op[8], p5, op[9], op[10], real(like, op[11]),
