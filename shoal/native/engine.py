@@ -4,6 +4,7 @@ Shape letters: E copies, N agents, M mini-batches, B batch rows, O observation, 
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from shoal.native import work
 from shoal.native.maddpg import CHUNK, MADDPG
 from shoal.native.networks import Arrays, Networks
 from shoal.native.program import Program, Rows, Span, aligned
+from shoal.native.tile import host_plan
 from shoal.native.work import OFFSET_BITS, Own, Tables
 from shoal.replay import Batch, Returns
 from shoal.threads import lend
@@ -251,6 +253,18 @@ def compile_native() -> None:
         np.zeros(1, np.float32), program.ops(), program.pieces(), *(np.zeros(1, np.int64) for _ in range(6))
     )
     work.work(tables, ThreadMemory(program).own, 1, 1, False)
+
+
+@cache
+def why_unusable() -> str | None:
+    """Why native code cannot run on this machine; None if it can, and then it is compiled."""
+    if host_plan() is None:
+        return "this processor has no vector instructions that native code knows"
+    try:
+        compile_native()
+    except Exception as error:  # numba and LLVM have many
+        return f"numba cannot compile it here ({(str(error).splitlines() or [type(error).__name__])[0][:100]})"
+    return None
 
 
 def _part(stack: Networks, of: str) -> int:

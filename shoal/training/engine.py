@@ -7,7 +7,7 @@ import torch
 from shoal.algorithms import make_team
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
-from shoal.native.tile import host_plan
+from shoal.native.engine import why_unusable
 from shoal.replay import Ring, make_sampler
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -42,12 +42,10 @@ def build_parts(config: TrainConfig, device: torch.device, env: VectorEnv | None
 def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:
     """The settings with the update that the run learns with, and why it is that one."""
     reason = config.why_torch()
-    if reason is None and host_plan() is None:
-        reason = "this processor has no vector instructions that native code knows"
-        if config.update == "native":
-            raise UserError(f"--update is native, but {reason}; use --update torch.")
-    if config.update == "torch":
+    if reason is None and config.update == "torch":
         return config, "Learning in torch, as --update says."
+    if reason is None and (reason := why_unusable()) is not None and config.update == "native":
+        raise UserError(f"--update is native, but {reason}; a new run can have --update torch.")
     if reason is not None:
         return dataclasses.replace(config, update="torch"), f"Learning in torch: {reason}."
     threads = counted(native_threads(config), "thread")

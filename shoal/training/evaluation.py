@@ -9,7 +9,7 @@ import torch
 from shoal.algorithms import make_team
 from shoal.algorithms.team import Team
 from shoal.errors import check_range
-from shoal.native.tile import host_plan
+from shoal.native.engine import why_unusable
 from shoal.training.checkpoint import newest
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.parts import LearningTeam
@@ -83,6 +83,6 @@ def load_team(
     team.progress(found.meta["samples"])
     make_precision(team, config)  # its state is stored with the weights
     team.load_weights({name: torch.from_numpy(array) for name, array in found.parts["weights"].items()})
-    if config.update == "native" and host_plan() is not None:
+    if config.update == "native" and why_unusable() is None:
         team.learn_natively(config.seed, threads=1)  # acts as it did in training
     return team, config

@@ -18,9 +18,8 @@ from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
-from shoal.native.engine import compile_native
+from shoal.native.engine import why_unusable
 from shoal.native.maddpg import copies_of_weights
-from shoal.native.tile import host_plan
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
@@ -47,6 +46,8 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
     """Refuse to resume with other settings than the run's, except for those that may change."""
     for name, value in asked.items():
         kept = getattr(stored, name)
+        if name == "update" and value == "auto":  # whatever the run has
+            continue
         if name not in stored.result_independent | stored.changeable and value != kept:
             raise UserError(
                 f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
@@ -201,8 +202,8 @@ def functions_to_compile(config: TrainConfig) -> int:
 
 def compile_loops(config: TrainConfig) -> None:
     """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
-    if config.update != "torch" and config.why_torch() is None and host_plan() is not None:
-        compile_native()
+    if config.update != "torch" and config.why_torch() is None:
+        why_unusable()
     foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec

@@ -8,8 +8,10 @@ import torch
 
 from shoal import TrainConfig
 from shoal.errors import UserError
+from shoal.native import engine as native_engine
 from shoal.reference.replay import ListSampler, Replays
 from shoal.replay import Neighbor, Ring
+from shoal.training import engine as training_engine
 from shoal.training.collector import Collector
 from shoal.training.learner import Learner
 from shoal.training.loop import implementation
@@ -40,3 +42,34 @@ def test_every_implementation_builds_the_same_kinds_of_parts(name):
 def test_a_ring_that_is_too_small_for_its_sampler_is_refused():
     with pytest.raises(UserError, match="--sampler neighbor needs 2 transitions per copy, but --capacity 49 holds 1"):
         implementation(SMALL).build_parts(dataclasses.replace(SMALL, capacity=49), torch.device("cpu"))
+
+
+def test_native_code_that_cannot_be_compiled_leaves_the_run_to_torch(monkeypatch):
+    monkeypatch.setattr(training_engine, "why_unusable", lambda: "numba cannot compile it here (no reason)")
+    found, note = training_engine.chosen_update(SMALL)
+    assert found.update == "torch" and note == "Learning in torch: numba cannot compile it here (no reason)."
+    with pytest.raises(UserError, match="--update is native, but numba cannot compile it here"):
+        training_engine.chosen_update(dataclasses.replace(SMALL, update="native"))
+
+
+def test_one_line_says_what_learns_and_why():
+    assert training_engine.chosen_update(SMALL)[0].update == "native"
+    reasons = {
+        "Learning in torch, as --update says.": {"update": "torch"},
+        "Learning in torch: quantization-aware training is in torch.": {"qat_bits": 8, "update": "torch"},
+        "Learning in native code on 1 thread.": {"threads": 1},
+    }
+    for wanted, settings in reasons.items():
+        assert training_engine.chosen_update(dataclasses.replace(SMALL, **settings))[1] == wanted
+
+
+def test_why_native_code_is_unusable(monkeypatch):
+    monkeypatch.setattr(native_engine, "host_plan", lambda: None)
+    assert "no vector instructions" in native_engine.why_unusable.__wrapped__()
+    monkeypatch.undo()
+
+    def failing():
+        raise RuntimeError("LLVM says no\nat length")
+
+    monkeypatch.setattr(native_engine, "compile_native", failing)
+    assert native_engine.why_unusable.__wrapped__() == "numba cannot compile it here (LLVM says no)"
