@@ -328,7 +328,8 @@ class Training:
     def write_log(self, log: MetricsLog, evaluation: Evaluation | None = None) -> None:
         """Log one line: returns of the episodes since the last line, an evaluation, losses, and time per phase."""
         self.logged = self.episodes
-        seconds = self.clock.total()
+        phases = self.clock.by_phase()
+        seconds = sum(phases.values())
         line: dict[str, Any] = {"episode": self.episodes, "env_steps": self.samples, "updates": self.updates}
         line["return_mean"] = mean([episode.team for episode in self.fresh])
         if self.env.spec.team:
@@ -341,7 +342,7 @@ class Training:
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
         line |= self.learner.precision.figures() | self.collector.figures()
-        line |= {f"time/{phase}": passed for phase, passed in self.clock.by_phase().items()}
+        line |= {f"time/{phase}": passed for phase, passed in phases.items()}
         self.hooks.add_to(line)
         log.add(line)
         self.log_mark = log.mark
