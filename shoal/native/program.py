@@ -392,7 +392,7 @@ class Program:
 
     def exponential(self, out: int, x: int) -> None:
         """out = exp(x), one number."""
-        self._op(work.TEMPERATURE, (out, x))
+        self._op(work.EXPONENTIAL, (out, x))
 
 
 def aligned(size: int, dtype: np.dtype) -> NDArray:

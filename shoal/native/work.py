@@ -38,7 +38,7 @@ FIELDS = 20
 (
     PHASE, PRODUCT, COLUMN_SUMS, DOTS, CLEAR, COPY, SUBTRACT, GUMBEL, ENTROPY, CHOICES_BACK, ENTROPY_BACK, GREEDY,
     SQUASH, DISTURB, SQUASH_BACK, GAUSSIAN, GAUSSIAN_BACK, BACK_UP, SQUARED_ERROR, CLIMB, WEIGHTED_SUM, GATHER, ADAM,
-    MOVE, TRANSPOSE, TEMPERATURE,
+    MOVE, TRANSPOSE, EXPONENTIAL,
 ) = range(26)  # fmt: skip
 
 PIECE_FIELDS = 15
@@ -50,7 +50,7 @@ PIECE_FIELDS = 15
 rows; two counters that it needs, and up to what per round; two counters that it adds to; where its gradients are left,
 and which buffer they are in; whether it is for one thread only."""
 
-SEED, MOMENT, COUNTERS = range(3)
+SEED, MOMENT = range(2)
 """What decides the noise: a seed, and the number of the update. That is also Adam's step."""
 
 SINCE, CURRENT, CLOCKS = range(3)
@@ -179,7 +179,7 @@ def execute(tables, own, first, last, row, rows):  # type: ignore[no-untyped-def
                 kernels.move(like, p1, p2, op[7], real(like, op[9]))
         elif code == TRANSPOSE:
             kernels.transpose(like, item, p1, p2, op[7], op[8], op[9], op[10])
-        elif code == TEMPERATURE:
+        elif code == EXPONENTIAL:
             view(like, p1, 1)[0] = kernels.exp(view(like, p2, 1)[0])
 
 

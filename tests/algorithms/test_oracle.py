@@ -129,22 +129,22 @@ def test_box_actions(algorithm, minibatch, precision):
     agree(make_spec(3, discrete=False), config, precision)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"clip": 0.0},
-        {"hidden": (16,)},
-        {"hidden": (16, 8, 12)},
-        {"hidden": (20, 1)},
-        {"tau": 1.0, "discount": 0.5},
-        {"tau": 0.0, "discount": 1.0},
-        {"logit_penalty": 0.3},
-        {"algorithm": "masac", "learn_entropy": True, "target_entropy": 1.0},
-        {"algorithm": "masac", "entropy": 0.0},
-        {"algorithm": "masac", "entropy": 2.0, "hidden": (16,)},
-    ],
-    ids=str,
-)
+NUMBERS = [
+    {"clip": 0.0},
+    {"hidden": (16,)},
+    {"hidden": (16, 8, 12)},
+    {"hidden": (20, 1)},
+    {"tau": 1.0, "discount": 0.5},
+    {"tau": 0.0, "discount": 1.0},
+    {"logit_penalty": 0.3},
+    {"algorithm": "masac", "learn_entropy": True, "target_entropy": 1.0},
+    {"algorithm": "masac", "entropy": 0.0},
+    {"algorithm": "masac", "entropy": 2.0, "hidden": (16,)},
+]
+"""Settings that change the numbers of an update."""
+
+
+@pytest.mark.parametrize("options", NUMBERS, ids=str)
 def test_numbers(options):
     agree(make_spec(3, discrete=True), LearnConfig(**{"hidden": (16, 16), **options}))
 
