@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles a module when it is first imported; compiling all of them beforehand would take half a minute more.
+# Container images often forbid it to keep the result: importing torch would take twice as long in every process.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup train test lint bench docs clean

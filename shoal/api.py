@@ -1,6 +1,6 @@
 """Training as Python programs call it: the loop, then the pictures that `shoal train` also draws."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from shoal.files import written_at
@@ -19,6 +19,7 @@ def train(
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
     pictures: bool = True,
+    asked: Collection[str] | None = None,
 ) -> TrainResult:
     """Train a team in a run folder, and draw its learning curve there.
 
@@ -31,13 +32,14 @@ def train(
         trust: allow third-party code that the resumed run names as its environment; one that `config` names is trusted.
         callbacks: called after episodes, updates, evaluations and checkpoints; they may stop the run.
         pictures: draw `curve.png` when the run is finished.
+        asked: with `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
 
     Returns:
         The result, also in the folder's `result.json`.
 
     """
     before = written_at(Path(config.out) / RESULT) if resume and config.out is not None else None
-    result = run(config, resume, observer, trust, callbacks)
+    result = run(config, resume, observer, trust, callbacks, asked)
     if pictures and result.finished and written_at(Path(result.run) / RESULT) != before:
         from shoal.report.curve import draw_run_curve  # here, because matplotlib takes its time to import
 

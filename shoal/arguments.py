@@ -37,7 +37,7 @@ def parse(
     description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
     complaint, answer = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer):
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), joined_lines():
             settings: dict[str, Any] = {} if default is None else {"default": default}
             config = (tyro.conf.OmitArgPrefixes,)
             return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, config=config, **settings)
@@ -47,6 +47,26 @@ def parse(
             raise
         known = {option: option for option in options_in(kind)} | dict(other_names)
         raise UserError(one_sentence(complaint.getvalue(), name, known)) from None
+
+
+@contextlib.contextmanager
+def joined_lines() -> Iterator[None]:
+    """Let tyro join the lines of an option's docstring; it would keep the breaks of indented ones in --help."""
+    import docstring_parser
+
+    parse = docstring_parser.parse_from_object
+
+    def parsed(*arguments: Any, **named: Any) -> docstring_parser.Docstring:
+        found = parse(*arguments, **named)
+        for setting in found.params:
+            setting.description = " ".join((setting.description or "").split())
+        return found
+
+    docstring_parser.parse_from_object = parsed
+    try:
+        yield
+    finally:
+        docstring_parser.parse_from_object = parse
 
 
 def options_in(kind: type) -> Iterator[str]:
@@ -78,7 +98,12 @@ def one_sentence(box: str, command: str, known: Mapping[str, str]) -> str:
     gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
     sentence = " ".join(gist).rstrip(". ") or "The arguments could not be parsed"
     _, unrecognized, wrong = sentence.partition("Unrecognized options: ")
-    meant = next((found for word in wrong.split(", ") if unrecognized and (found := nearest(word, known))), None)
+    meant = None
+    if unrecognized:
+        words = wrong.split(", ")
+        words = [word for word in words if re.match("-+[A-Za-z]", word)] or words  # without the options' values
+        sentence = unrecognized + ", ".join(words)
+        meant = next((found for word in words if (found := nearest(word, known))), None)
     hint = f"; perhaps you meant {meant}" if meant else ""
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)

@@ -40,7 +40,7 @@ class Child:
                     stdin=subprocess.PIPE,
                     stdout=2,  # standard output is for answers only
                     pass_fds=[*descriptors, report],
-                    env={**os.environ, **threads_of_one(), "PYTHONPATH": os.pathsep.join(sys.path)},
+                    env={**os.environ, **thread_limits(1), "PYTHONPATH": os.pathsep.join(sys.path)},
                 )
         except OSError as error:  # too many processes or open files, or no memory for one more
             raise no_process(self.role, error, remedy) from None
@@ -57,9 +57,11 @@ class Child:
             return
         self._report.seek(0)
         text = self._report.read().decode(errors="replace").strip()
-        if code == USERS and text:
+        if not text:  # third-party code ended it, or Python could not start
+            raise UserError(f"The {self.role} process {ended(code)} and left no report.")
+        if code == USERS:
             raise UserError(f"The {self.role} process failed: {text}")
-        raise RuntimeError(f"the {self.role} process failed:\n{text or 'it left no report'}")
+        raise RuntimeError(f"the {self.role} process failed:\n{text}")
 
     def kill(self) -> None:
         """End it at once, stopped or not, and let go of what it had."""
@@ -93,10 +95,10 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def threads_of_one() -> dict[str, str]:
-    """What a child's libraries are told before they are imported: one thread each."""
+def thread_limits(count: int) -> dict[str, str]:
+    """What a child's libraries are told before they are imported: this many threads each."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return dict.fromkeys(names, "1")
+    return dict.fromkeys(names, str(count))
 
 
 def told() -> dict[str, Any]:
@@ -104,7 +106,7 @@ def told() -> dict[str, Any]:
     for number in STOPS:  # not SIG_IGN: processes that an environment starts would inherit it and could not be stopped
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    _die_with_parent()
+    end_with_parent(signal.SIGKILL)
     line = sys.stdin.buffer.readline()
     if not line:
         os._exit(0)
@@ -122,15 +124,17 @@ def reporting(run: Callable[[dict[str, Any]], None]) -> None:
         code = 0
     except UserError as error:
         code, text = USERS, str(error)
+    except MemoryError:
+        code, text = USERS, "There is not enough memory; use fewer processes or copies."
     except BaseException:
         code, text = FAULT, traceback.format_exc()
     if code:
         with os.fdopen(settings["report"], "wb") as report:
-            report.write(text.encode())
+            report.write(text.encode(errors="backslashreplace"))
     os._exit(code)  # threads of libraries are not waited for
 
 
-def _die_with_parent() -> None:
-    """Linux: be killed when the parent ends, even while stopped."""
+def end_with_parent(number: int) -> None:
+    """Linux: be sent this signal when the parent ends; SIGKILL works even while stopped."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None, use_errno=True).prctl(1, int(number))  # PR_SET_PDEATHSIG

@@ -16,7 +16,7 @@ from shoal.commands.study import study
 from shoal.commands.sweep import sweep
 from shoal.commands.train import train
 from shoal.commands.watch import watch
-from shoal.console import answers_only, put, say
+from shoal.console import answers_only, put, say, warnings_as_sentences
 from shoal.errors import UserError
 from shoal.memory import ran_out_of_memory
 from shoal.trust import names_third_party
@@ -39,7 +39,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a command; mistakes of the user end in one sentence and exit code 2."""
     try:
-        with answers_only():
+        with answers_only(), warnings_as_sentences():
             return run_command(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         say(f"shoal: {error}")

@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,22 @@ def say(sentence: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(printable(sentence), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Print Shoal's own Python warnings as other messages, without file, line and source; those of others stay."""
+    own, show = str(Path(__file__).parent), warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], filename: str, lineno: int, *where: Any) -> None:
+        if category is UserWarning and filename.startswith(own):
+            say(str(message))
+        else:
+            show(message, category, filename, lineno, *where)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell  # type: ignore[assignment]
+        yield
 
 
 def put(text: str) -> None:
@@ -137,8 +154,9 @@ def print_table(table: Table) -> None:
     if _width(columns) > console.width:
         columns = [column.folded() for column in columns]
     for part, chosen in enumerate(_parts(columns, console.width)):
-        title = Text(printable(table.title) + (", continued" if part else ""))
-        grid = Grid(title=title, title_justify="left", box=box.ASCII if narrow else box.HEAVY_HEAD)
+        if table.title:  # not the grid's own, which would be broken to its width
+            console.print(Text(printable(table.title) + (", continued" if part else ""), style="table.title"))
+        grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
         for column in chosen:
             grid.add_column(Text(column.heading), justify="left" if column.words else "right", overflow="fold")
         for texts in zip(*(column.texts for column in chosen), strict=True):
@@ -185,8 +203,10 @@ def _parts(columns: list[_Texts], room: int) -> list[list[_Texts]]:
     if _width(columns) <= room:
         return [columns]
     names = list(itertools.takewhile(lambda column: column.names, columns))
-    while names and (_width(names) > room // 2 or len(names) == len(columns)):
+    while len(names) > 1 and (_width(names) > room // 2 or len(names) == len(columns)):
         names.pop()
+    if any(_width([*names, column]) > room for column in columns[len(names) :]):
+        names = []  # even one is too wide to be repeated
     parts = [names]
     for column in columns[len(names) :]:
         if parts[-1] is not names and _width([*parts[-1], column]) > room:

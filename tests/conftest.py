@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +29,23 @@ def one_thread():
     from shoal.training.setup import set_torch_threads
 
     set_torch_threads(1)
+
+
+@pytest.fixture
+def without_torch(tmp_path):
+    """Run a command in a process in which torch cannot be imported."""
+    blocked = tmp_path / "blocked" / "torch"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ImportError('there is no torch here')")
+    paths = os.pathsep.join([str(blocked.parent), str(Path(__file__).parents[1])])
+    code = "import sys; from shoal.cli import main; sys.exit(main())"
+
+    def run(*words):
+        line = [sys.executable, "-c", code, *map(str, words)]
+        environment = {**os.environ, "PYTHONPATH": paths}
+        return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    return run
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 import importlib
 import inspect
 import re
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+
+from tests.doc_blocks import run_blocks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -94,14 +95,6 @@ def examples():
 
 @pytest.mark.parametrize("blocks", examples())
 def test_examples_run(blocks, tmp_path, monkeypatch):
-    """A block with a title is a file, the others run one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    names = {"__name__": "example"}
-    for title, code in blocks:
-        if title:
-            Path(title).write_text(code)
-        else:
-            exec(compile(code, "docs", "exec"), names)
-    for title, _ in blocks:
-        sys.modules.pop(Path(title).stem, None)
+    run_blocks(blocks)

@@ -61,9 +61,10 @@ def test_a_class_or_a_function_has_a_name():
     [function(), lambda: None, functools.partial(function), Outer(), None],
     ids=["local", "lambda", "partial", "instance", "None"],
 )
-def test_what_no_module_defines_has_no_name(env):
+@pytest.mark.parametrize("take", [env_name, lambda env: TrainConfig(env=env)], ids=["env_name", "TrainConfig"])
+def test_what_no_module_defines_has_no_name(env, take):
     with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that can be imported"):
-        env_name(env)
+        take(env)
 
 
 def test_a_script_cannot_be_imported():

@@ -28,7 +28,7 @@ from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
 from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
-from shoal.child import threads_of_one
+from shoal.child import thread_limits
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
@@ -268,7 +268,7 @@ class ClusterSystem:
 
     def _remote(self, cls: type, **options: Any) -> Any:
         """A class as Ray starts it: with one thread, and never again by itself."""
-        variables = threads_of_one()
+        variables = thread_limits(1)
         if self.config.cluster == "local":  # what the learner can import; other nodes have their own paths
             variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         return self.ray.remote(cls).options(max_restarts=0, runtime_env={"env_vars": variables}, **options)

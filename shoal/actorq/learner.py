@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import numpy as np
 from numpy.typing import NDArray
 
 from shoal.actorq.collector import ActorCollector
-from shoal.algorithms.team import Team
+from shoal.algorithms.base import BaseTeam
 from shoal.errors import Diverged
 from shoal.replay import can_sample
 from shoal.replay.limited import Limited
@@ -18,13 +18,12 @@ from shoal.training.parts import Parts
 class ActorLearner(Learner):
     """A learner that is never waited for: actors play its last version while it makes the next."""
 
-    def __init__(self, parts: Parts, collector: ActorCollector, team: Team) -> None:
+    def __init__(self, parts: Parts, collector: ActorCollector, team: BaseTeam) -> None:
         super().__init__(parts)
         self._team = team
         self.collector, self.limiter, self.system = collector, collector.limiter, collector.system
-        self._published = [parameter.detach() for parameter in team.rollout_actors.flat]
-        count = sum(parameter.numel() for parameter in self._published)
-        self._row = torch.zeros(count + count % 2)  # a multiple of 8 bytes
+        count = sum(array.size for array in team.rollout_arrays())
+        self._row = np.zeros(count + count % 2, np.float32)  # a multiple of 8 bytes
 
     def owes_update(self, samples: int) -> bool:
         """Whether the rate limiter lets it sample; what has come goes in first."""
@@ -54,13 +53,12 @@ class ActorLearner(Learner):
     def publish(self) -> None:
         """Hand the present policy to the quantizer."""
         self.system.board.exploration = self._team.exploration
-        self._team.synchronise_policies()
-        numbers = torch.cat([parameter.reshape(-1) for parameter in self._published]).cpu()
-        if not torch.isfinite(numbers.sum()):
+        numbers = np.concatenate([array.ravel() for array in self._team.rollout_arrays()])
+        if not np.isfinite(numbers.sum()):
             raise Diverged("The policy's weights are not numbers")
-        self._row[: numbers.numel()] = numbers
+        self._row[: numbers.size] = numbers
         self.collector.updates = self.updates
-        self.system.publish(self._row.numpy(), self.updates)
+        self.system.publish(self._row, self.updates)
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """With it, how often every live transition was drawn, where that is limited."""

@@ -65,7 +65,10 @@ def check_pace(
             "the learner would wait for ever."
         )
     if min_size > capacity:
-        raise UserError(f"--warmup is {min_size:,}, but --capacity holds {capacity:,}: learning would never begin.")
+        raise UserError(
+            f"--warmup is {min_size:,}, but the replay ring of this run holds at most {capacity:,}: learning would "
+            "never begin; set --warmup, --episodes or --capacity."
+        )
     least = least_buffer(ratio, batch, chunk)
     if error_buffer is None:
         return max(0.1 * min_size * ratio, least)

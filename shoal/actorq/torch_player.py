@@ -13,7 +13,7 @@ from shoal.envs.base import EnvSpec
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
 from shoal.networks import Actors
-from shoal.networks.actors import Kind
+from shoal.networks.layout import Kind, initial_random
 
 
 class TorchPlayer:
@@ -25,13 +25,11 @@ class TorchPlayer:
         kinds: dict[str, Kind] = {"argmax": "categorical", "box": "deterministic", "gaussian": "gaussian"}
         kind = "values" if policy.exploration.values else kinds[policy.head.kind]
         hidden = [outputs for _, _, outputs in shapes(policy)[:-1]]
-        generator = torch.Generator().manual_seed(0)
         hard = policy.exploration.one_hot
-        self.actors = Actors(spec, hidden, kind, generator, hard).requires_grad_(False)
+        self.actors = Actors(spec, hidden, kind, initial_random(0), hard).requires_grad_(False)
         self.policy, self.bits = policy, play.bits
         self.noise = Noise(seed, torch.device("cpu"))
-        low, high = spec.action_low, spec.action_high
-        self._box = None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
+        self.spec = spec
 
     @torch.inference_mode()
     def act(self, observation: Array, deviation: float) -> Array:
@@ -40,11 +38,8 @@ class TorchPlayer:
         return self.actors.explore(head, self.noise, deviation).transpose(0, 1).contiguous().numpy()
 
     def to_world(self, actions: Array) -> Array:
-        """Boxes from [-1, 1] to the world's units, choices as they are."""
-        if self._box is None:
-            return actions
-        middle, half = self._box
-        return (middle + half * actions).astype(actions.dtype)
+        """Actions in the world's units."""
+        return self.spec.to_world(actions)
 
     def load(self, payload: Bytes) -> float:
         """Copy other numbers over the present ones."""

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-import torch
-
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.learner import ActorLearner
@@ -12,7 +10,7 @@ from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
 from shoal.actorq.recent import states_for
 from shoal.actorq.system import ActorSystem, Playing
-from shoal.algorithms.team import Team
+from shoal.algorithms.base import BaseTeam
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference.engine import make_engine
@@ -29,11 +27,11 @@ from shoal.training.setup import compile_loops
 __all__ = ["build_parts", "compile_loops"]
 
 
-def build_parts(config: TrainConfig, device: torch.device) -> Parts:
+def build_parts(config: TrainConfig) -> Parts:
     """The engine's parts for the copies of all actors, and what takes the place of its collector and learner."""
     together = dataclasses.replace(config, copies=config.copies * config.actors)
-    parts = engine.build_parts(together, device, build_env(config, 1, config.seed, stagger=False))
-    assert isinstance(parts.team, Team) and isinstance(parts.ring, Ring)
+    parts = engine.build_parts(together, build_env(config, 1, config.seed, stagger=False))
+    assert isinstance(parts.team, BaseTeam) and isinstance(parts.ring, Ring)
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
     steps = steps_per_chunk(config.pull_every, config.copies, config.cluster is not None)
@@ -43,7 +41,7 @@ def build_parts(config: TrainConfig, device: torch.device) -> Parts:
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
     system = make_system(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
-    team = parts.team
+    team, config = parts.team, dataclasses.replace(config, update=parts.config.update)
     parts = dataclasses.replace(parts, config=config, collector=collector)
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
 
@@ -79,8 +77,13 @@ def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
 
 
 def chosen_play(config: TrainConfig, policy: Policy) -> Play:
-    """How the actors play; with engine auto, the one whose call is quickest here for their number of copies."""
+    """How the actors play; with engine auto, the one whose call is quickest here for their number of copies.
+
+    Engines round differently, so that a run in lock-step, which is reproducible, has one that no timing decides.
+    """
     name = config.actor_engine
+    if name == "auto" and config.lockstep:
+        name = "onnx"
     bits = config.broadcast_bits or (8 if config.actor_precision == "int8" else 32)
     if name == "auto":
         name = make_engine(policy.network(), "auto", config.actor_precision, batch=config.copies).name  # type: ignore[assignment]

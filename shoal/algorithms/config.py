@@ -246,6 +246,10 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
     return whole_number(what, value)
 
 
+SETTING_ALIASES = {"lr": "learning_rate", "gamma": "discount", "batch_size": "batch"}
+"""Other names of settings, on the command line and in sweep files."""
+
+
 def option(name: str) -> str:
     """The command-line spelling of a field: `update_every` is --update-every."""
     return "--" + name.replace("_", "-")

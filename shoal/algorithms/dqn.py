@@ -10,12 +10,13 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
+from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch
-from shoal.algorithms.team import Phase, Team
+from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_actions, own_observations
-from shoal.seeding import stream_seed
+from shoal.networks.layout import initial_random
 
 
 class DQN(Team):
@@ -25,8 +26,8 @@ class DQN(Team):
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
-        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
-        self.actors = self.new_actors("values", generator)  # the Q networks: a choice is the largest of their outputs
+        random = initial_random(seed)
+        self.actors = self.new_actors("values", random)  # the Q networks: a choice is the largest of their outputs
         self.target_actors = deepcopy(self.actors).requires_grad_(False)
         self.networks = {"actors": self.actors, "target_actors": self.target_actors}
         self.targets = {"target_actors": "actors"}

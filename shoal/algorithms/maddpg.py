@@ -11,12 +11,13 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
+from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
-from shoal.algorithms.team import Phase, Team, q_loss
+from shoal.algorithms.team import Team, q_loss
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
-from shoal.seeding import stream_seed
+from shoal.networks.layout import initial_random
 
 
 class MADDPG(Team):
@@ -26,9 +27,9 @@ class MADDPG(Team):
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
-        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
-        self.actors = self.new_actors("categorical" if spec.discrete else "deterministic", generator)
-        self.critics = self.new_critics(1, generator)
+        random = initial_random(seed)
+        self.actors = self.new_actors("categorical" if spec.discrete else "deterministic", random)
+        self.critics = self.new_critics(1, random)
         self.target_actors = deepcopy(self.actors).requires_grad_(False)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {

@@ -12,14 +12,14 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms.base import Phase, target_entropies
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.descent import Descent
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
-from shoal.algorithms.team import Phase, Team, q_loss
+from shoal.algorithms.team import Team, q_loss
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError, counted
 from shoal.networks import Actors, own_observations
-from shoal.seeding import stream_seed
+from shoal.networks.layout import initial_random
 
 
 class Temperature(nn.Module):
@@ -38,9 +38,9 @@ class MASAC(Team):
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
         self.tf2 = config.variant == "tf2"
-        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
-        self.actors = self.new_actors("categorical" if spec.discrete else "gaussian", generator)
-        self.critics = self.new_critics(2, generator)
+        random = initial_random(seed)
+        self.actors = self.new_actors("categorical" if spec.discrete else "gaussian", random)
+        self.critics = self.new_critics(2, random)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
         self.targets = {"target_critics": "critics"}
@@ -53,7 +53,7 @@ class MASAC(Team):
             self.temperature = Temperature(spec.agents, config.entropy).to(device)
             self.networks["temperature"] = self.temperature
             self.descents["temperature"] = Descent([(self.temperature.log, 0)], config.learning_rate, 0, "variable")
-            self.target_entropy = torch.tensor([self._target_entropy(size) for size in spec.action_sizes])[:, None]
+            self.target_entropy = torch.tensor(target_entropies(spec, config))[:, None]
             self.target_entropy = self.target_entropy.to(device)
 
     @property
@@ -123,14 +123,3 @@ class MASAC(Team):
         if batch.joint.dim() == 2:
             return values
         return values.unflatten(1, batch.joint.shape[:2]).diagonal(dim1=0, dim2=1).T
-
-    def _target_entropy(self, size: int) -> float:
-        if self.config.target_entropy is not None:
-            largest = math.log(size) if self.spec.discrete else math.inf
-            if self.config.target_entropy >= largest:
-                raise UserError(
-                    f"--target-entropy is {self.config.target_entropy}, but the largest possible is {largest:.3f}, "
-                    f"of {counted(size, 'choice')}: the temperature would grow without end."
-                )
-            return self.config.target_entropy
-        return 0.5 * math.log(size) if self.spec.discrete else -float(size)

@@ -1,49 +1,88 @@
-"""A team's update and acting in native code: the same team, learning in `shoal/native` instead of torch.
+"""A team that learns and acts in native code (`shoal/native`), on the CPU and in full precision; imports no torch.
 
-The torch networks stay the public form of the weights; they are brought up to date when somebody asks for them.
+Its state has the form of `Team`, so that one checkpoint serves both.
+Shape letters: E copies, N agents, C networks in a stack, O observation, A action, J joint, H hidden.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_weights, target_entropies
+from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.sizes import check_team_fits
+from shoal.envs.base import EnvSpec
 from shoal.native.engine import Engine
 from shoal.native.maddpg import MADDPG, Settings
 from shoal.native.masac import MASAC
-from shoal.native.work import MOMENT, SEED
-from shoal.networks import Actors, JointCritics
-from shoal.replay import Batch, Returns
+from shoal.native.work import MOMENT
+from shoal.networks.layout import (
+    Kind,
+    actor_names,
+    actor_widths,
+    critic_names,
+    critic_widths,
+    initial_layers,
+    initial_random,
+)
+from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.seeding import stream_seed
 
-if TYPE_CHECKING:
-    from shoal.algorithms.team import Phase, Team
 
+class NativeTeam(BaseTeam):
+    """Networks and their targets in native memory."""
 
-class NativeUpdate:
-    """Learns and acts for a torch team, and gives it the weights when they are asked for."""
-
-    def __init__(self, team: "Team", seed: int, threads: int) -> None:
-        self.team = team
-        dtype = np.float64 if next(team.actors.parameters()).dtype == torch.float64 else np.float32
-        hard = team.actors.hard
-        settings = Settings(**{field.name: getattr(team.config, field.name) for field in fields(Settings)})
-        if team.config.algorithm == "masac":
-            wanted = tuple(team.target_entropy.flatten().tolist()) if team.config.learn_entropy else ()  # type: ignore[attr-defined]
-            algorithm: MADDPG = MASAC(team.spec, settings, hard, dtype, wanted)
+    def __init__(
+        self, spec: EnvSpec, config: LearnConfig, seed: int, threads: int = 1, dtype: type = np.float32
+    ) -> None:
+        super().__init__(spec, config)
+        check_team_fits(spec, config)
+        settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
+        if config.algorithm == "masac":
+            wanted = np.array(target_entropies(spec, config) if config.learn_entropy else [], dtype).tolist()
+            algorithm: MADDPG = MASAC(spec, settings, self.hard, dtype, tuple(wanted))
         else:
-            algorithm = MADDPG(team.spec, settings, hard, dtype)
+            algorithm = MADDPG(spec, settings, self.hard, dtype)
+        self.losses = algorithm.losses
+        self.targets = {name: name.removeprefix("target_") for name in algorithm.networks if name.startswith("target_")}
         self.engine = Engine(algorithm, stream_seed(seed, "update"), stream_seed(seed, "exploration"), threads)
-        self._stale = False  # whether the torch networks are older than the native ones
-        flat = [parameter.detach() for parameter in team.rollout_actors.flat]
-        self._policies = [_of(flat, [0] * len(flat), number) for number in range(team.spec.agents)]
-        self.take()
+        self._learned = [name for name in algorithm.networks if name not in self.targets]
+        self._set_initial_weights(seed)
 
-    def learn(self, batch: Batch | Returns, phase: "Phase") -> dict[str, Tensor]:
+    def _set_initial_weights(self, seed: int) -> None:
+        """The numbers that a `Team` of this seed begins with; targets are equal to their online networks."""
+        random, config, algorithm = initial_random(seed), self.config, self.engine.algorithm
+        initial = {
+            "actors": initial_layers(actor_widths(self.spec, config.hidden, algorithm.head_width), random),
+            "critics": initial_layers(critic_widths(self.spec, config.critic_layers, algorithm.heads), random),
+        }
+        for name in algorithm.networks:
+            for number in range(algorithm.networks[name].count):
+                arrays = [stacked[number] for stacked in initial[self.targets.get(name, name)]]
+                self.engine.write(name, number, _flat_biases(arrays))
+        self.engine.prepare()
+
+    @property
+    def kind(self) -> Kind:
+        """Choices are drawn by probabilities; boxes are points, or Gaussians in MASAC."""
+        if self.spec.discrete:
+            return "categorical"
+        return "gaussian" if self.config.algorithm == "masac" else "deterministic"
+
+    # ---- acting and learning -----------------------------------------------------------------------------------------
+
+    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
+        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        return self.engine.act(observation, explore)
+
+    def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
+        """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
+        phase("mini-batch sampling")
+        return self.learn(self.draw(ring, sampler, rng), phase)
+
+    def learn(self, batch: Batch | Returns, phase: Phase) -> Arrays:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         phase("target Q: next action")
         losses = self.engine.learn(batch)
@@ -51,93 +90,100 @@ class NativeUpdate:
         if (divide := getattr(phase, "divide", None)) is not None:  # a clock: phases of different agents overlap
             divide(shares)
         phase("other")
-        self._stale = True
-        return {name: torch.from_numpy(loss) for name, loss in losses.items()}
+        return losses
 
-    def act(self, observation: NDArray[np.float32], explore: bool) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O)."""
-        return self.engine.act(observation, explore)
+    # ---- state -------------------------------------------------------------------------------------------------------
 
-    # ---- between torch and native memory -----------------------------------------------------------------------------
+    def weights(self) -> Arrays:
+        """All networks' parameters by name, targets included."""
+        weights = {
+            f"{network}.{name}": array
+            for network in self.engine.algorithm.networks
+            for name, array in zip(self._names(network), self._read(network), strict=True)
+        }
+        if temperature := self._temperature():
+            weights["temperature.log"] = temperature["log"].copy()
+        return weights
 
-    def give(self) -> None:
-        """Bring the torch networks and optimizers up to date."""
-        if not self._stale:
-            return
-        self._stale = False
-        with torch.no_grad():
-            for name, number, parts in self._places():
-                for of, tensors in parts.items():
-                    for tensor, array in zip(tensors, self.engine.read(name, number, of), strict=True):
-                        tensor.copy_(torch.from_numpy(array))
-            for tensor, values in self._temperatures():
-                tensor.copy_(torch.from_numpy(values.reshape(tensor.shape)))
-        for descent in self.team.descents.values():
-            for step in descent.steps:
-                step.fill_(float(self.engine.counters[MOMENT]))
-        self.team.updates = int(self.engine.counters[MOMENT])
-
-    def give_policies(self) -> None:
-        """Bring the weights of the torch policies that play up to date."""
-        name = "target_actors" if self.team.rollout_actors is not self.team.actors else "actors"
-        with torch.no_grad():
-            for number, tensors in enumerate(self._policies):
-                for tensor, array in zip(tensors, self.engine.read(name, number), strict=True):
-                    tensor.copy_(torch.from_numpy(array))
-
-    def take(self) -> None:
-        """Take over the weights and moments of the torch networks."""
-        for name, number, parts in self._places():
-            for of, tensors in parts.items():
-                self.engine.write(name, number, [tensor.detach().numpy() for tensor in tensors], of)
-        for tensor, values in self._temperatures():
-            values[:] = tensor.detach().numpy().reshape(-1)
-        self.engine.counters[MOMENT] = int(next(iter(self.team.descents.values())).steps[0])
+    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
+        """Take over what `weights` returned; other shapes or names are refused with a sentence."""
+        check_weights(self.weights(), weights)
+        for network in self.engine.algorithm.networks:
+            self._write(network, [weights[f"{network}.{name}"] for name in self._names(network)])
+        if temperature := self._temperature():
+            temperature["log"][:] = weights["temperature.log"]
         self.engine.prepare()
-        self._stale = False
 
-    def _places(self) -> list[tuple[str, int, dict[str, list[Tensor]]]]:
-        """Every network by name and number, with views of its arrays in torch: weights, and Adam's moments of them."""
-        places = []
-        for name in self.engine.algorithm.networks:
-            network = self.team.networks[name]
-            assert isinstance(network, Actors | JointCritics)
-            stacked = network.stacked_parameters()
-            axes = [axis for _, axis in stacked]
-            kinds = {"weights": [parameter.detach() for parameter, _ in stacked]}
-            if name in self.team.descents:
-                descent = self.team.descents[name]
-                kinds |= {"mean": descent.means, "square": descent.squares}
-            for number in range(self.engine.algorithm.networks[name].count):
-                places.append((name, number, {of: _of(tensors, axes, number) for of, tensors in kinds.items()}))
-        return places
+    def rollout_arrays(self) -> list[NDArray]:
+        """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
+        algorithm = self.engine.algorithm
+        return self._read(next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors))
 
-    def _temperatures(self) -> list[tuple[Tensor, NDArray]]:
-        """Tensors of the temperatures, each with the native numbers."""
-        algorithm, n = self.engine.algorithm, self.team.spec.agents
-        if "temperature" not in self.team.descents:
-            return []
-        assert isinstance(algorithm, MASAC)
-        descent, values = self.team.descents["temperature"], algorithm.program.values
-        tensors = (descent.parameters[0].detach(), descent.means[0], descent.squares[0])
-        places = (algorithm.log_alpha, algorithm.alpha_mean, algorithm.alpha_square)
-        return [(tensor, values(place)[:n]) for tensor, place in zip(tensors, places, strict=True)]
+    def optimizer_state(self) -> Arrays:
+        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
+        steps = np.array(self.engine.counters[MOMENT], np.float32)
+        state: Arrays = {}
+        for network in self._learned:
+            for of in ("mean", "square"):
+                state |= {f"{network}.{k}.{of}": array for k, array in enumerate(self._read(network, of))}
+            state |= {f"{network}.{k}.step": steps for k in range(len(self._names(network)))}
+        if temperature := self._temperature():
+            state |= {f"temperature.0.{of}": temperature[of].copy() for of in ("mean", "square")}
+            state["temperature.0.step"] = steps
+        return state if self.config.target_period == 1 else state | {"updates": np.array(self.engine.counters[MOMENT])}
 
-    # ---- noise -------------------------------------------------------------------------------------------------------
+    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
+        """Continue from what `optimizer_state` returned."""
+        for network in self._learned:
+            for of in ("mean", "square"):
+                self._write(network, [state[f"{network}.{k}.{of}"] for k in range(len(self._names(network)))], of)
+        if temperature := self._temperature():
+            for of in ("mean", "square"):
+                temperature[of][:] = state[f"temperature.0.{of}"]
+        self.engine.counters[MOMENT] = int(state["actors.0.step"])
 
-    def random_state(self) -> dict[str, Tensor]:
+    def random_state(self) -> Arrays:
         """Seeds and numbers of draws."""
-        engine = self.engine
-        counters = {"update": engine.counters, "exploration": engine.rollout_counters}
-        return {name: torch.from_numpy(own.copy()) for name, own in counters.items()}
+        return {"update": self.engine.counters.copy(), "exploration": self.engine.rollout_counters.copy()}
 
-    def load_random_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
-        self.engine.counters[SEED] = int(state["update"][SEED])
-        self.engine.rollout_counters[:] = state["exploration"].numpy()
+        self.engine.counters[:] = state["update"]  # the number of updates, too: the optimizers' is float32, as in torch
+        self.engine.rollout_counters[:] = state["exploration"]
+
+    def _names(self, network: str) -> list[str]:
+        """Names of the arrays of a stack."""
+        layers = len(self.engine.algorithm.networks[network].shape.layers)
+        return (actor_names if network.endswith("actors") else critic_names)(layers)
+
+    def _axes(self, network: str) -> list[int]:
+        """Along which axis of each array the networks are stacked."""
+        return [int(name == "first") for name in self._names(network)]
+
+    def _read(self, network: str, of: str = "weights") -> list[NDArray]:
+        """Arrays of a stack: weights, or Adam's `mean` or `square` of them."""
+        count = self.engine.algorithm.networks[network].count
+        each = zip(*(self.engine.read(network, number, of) for number in range(count)), strict=True)
+        return [
+            np.stack([np.atleast_2d(one) for one in arrays], axis)
+            for arrays, axis in zip(each, self._axes(network), strict=True)
+        ]
+
+    def _write(self, network: str, stacked: list[NDArray], of: str = "weights") -> None:
+        """Take over what `_read` returned."""
+        apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(network), strict=True)]
+        for number in range(self.engine.algorithm.networks[network].count):
+            self.engine.write(network, number, _flat_biases([array[number] for array in apart]), of)
+
+    def _temperature(self) -> dict[str, NDArray]:
+        """(N, 1) views of the learned temperatures' logarithms and of Adam's moments of them; nothing if fixed."""
+        algorithm = self.engine.algorithm
+        if not (isinstance(algorithm, MASAC) and self.config.learn_entropy):
+            return {}
+        places = {"log": algorithm.log_alpha, "mean": algorithm.alpha_mean, "square": algorithm.alpha_square}
+        return {key: algorithm.program.values(at)[: self.spec.agents, None] for key, at in places.items()}
 
 
-def _of(tensors: list[Tensor], axes: list[int], number: int) -> list[Tensor]:
-    """Views of one network of a stack: weights (inputs, units), biases (units,)."""
-    own = [tensor.select(axis, number) for tensor, axis in zip(tensors, axes, strict=True)]
-    return [array if k % 2 == 0 else array.view(-1) for k, array in enumerate(own)]
+def _flat_biases(arrays: list[NDArray]) -> list[NDArray]:
+    """Weights (in, out) as they are, biases (1, out) as (out,)."""
+    return [array if k % 2 == 0 else array[0] for k, array in enumerate(arrays)]

@@ -7,8 +7,10 @@ one that a run's settings ask for.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Precision:
@@ -24,27 +26,27 @@ class Precision:
         """Entered for every update, forward and backward."""
         return nullcontext()
 
-    def of(self, network: str, parameters: Sequence[Tensor]) -> "Precision":
+    def of(self, network: str, parameters: "Sequence[Tensor]") -> "Precision":
         """What the optimizer of this network's parameters talks to."""
         return self
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scaled(self, loss: "Tensor") -> "Tensor":
         """The loss whose gradient is taken."""
         return loss
 
-    def accept(self, gradients: list[Tensor]) -> bool:
+    def accept(self, gradients: "list[Tensor]") -> bool:
         """See the gradients of a scaled loss, and undo its scale in place; False skips this step of the optimizer."""
         return True
 
-    def step(self, parameters: list[Tensor], moments: list[Tensor], step: Callable[[], None]) -> None:
+    def step(self, parameters: "list[Tensor]", moments: "list[Tensor]", step: Callable[[], None]) -> None:
         """Let the optimizer's `step` change the parameters and its moments in place, and round what comes out."""
         step()
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> "dict[str, Tensor]":
         """What decides its future, by name; saved with the weights."""
         return {}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: "Mapping[str, Tensor]") -> None:
         """Continue from what `state` returned; names that are not its own are ignored."""
 
     def figures(self) -> dict[str, float]:

@@ -21,17 +21,18 @@ from shoal.classifiers.models import make_model
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult, finished_classifier
 from shoal.errors import Diverged, UserError, counted
+from shoal.networks.arrays import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.run import LayerCounts
 from shoal.processors import check_threads, usable_processors
 from shoal.seeding import stream_seed
 from shoal.training.checkpoint import Arrays, Checkpoint
 from shoal.training.config import CONFIG, read_settings
+from shoal.training.early import check_kept
 from shoal.training.interrupt import Interrupt
 from shoal.training.result import result_json
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_folder
-from shoal.training.setup import PRODUCTS_PER_THREAD, check_kept, set_torch_threads
-from shoal.training.snapshot import as_arrays, as_tensors
+from shoal.training.setup import PRODUCTS_PER_THREAD, set_torch_threads
 from shoal.training.stored import check_settings
 
 EVALUATED_TOGETHER = 250
@@ -88,7 +89,7 @@ def _carry_out(
 ) -> ClassifierResult:
     """Start or resume, and run to the end or to the first signal."""
     config = training.config
-    with Interrupt() as interrupt, training.random():
+    with Interrupt(observer.tell) as interrupt, training.random():
         if checkpoint is not None:
             training.load(checkpoint, observer)
             if damage := training.log_mark.damage(folder.path):
@@ -291,10 +292,10 @@ class ClassifierTraining:
         log.sync()  # the checkpoint records the log's length
         optimizer, settings = packed_optimizer(self.optimizer)
         parts: dict[str, Arrays] = {
-            "weights": as_arrays(self.model.state_dict()),
-            "optimizer": as_arrays(optimizer),
-            "precision": as_arrays(self.precision.state()),
-            "random": as_arrays({"torch": torch.get_rng_state()}),
+            "weights": to_arrays(self.model.state_dict()),
+            "optimizer": to_arrays(optimizer),
+            "precision": to_arrays(self.precision.state()),
+            "random": to_arrays({"torch": torch.get_rng_state()}),
         }
         meta = {
             "optimizer": settings,
@@ -325,10 +326,10 @@ class ClassifierTraining:
                 f"The run was trained with --threads {meta['threads']}, now it has {torch.get_num_threads()}: "
                 "results will not be bit-identical."
             )
-        self.model.load_state_dict(as_tensors(parts["weights"]))
-        load_optimizer(self.optimizer, as_tensors(parts["optimizer"]), meta["optimizer"])
-        self.precision.load_state(as_tensors(parts["precision"]))
-        torch.set_rng_state(as_tensors(parts["random"])["torch"])
+        self.model.load_state_dict(to_tensors(parts["weights"]))
+        load_optimizer(self.optimizer, to_tensors(parts["optimizer"]), meta["optimizer"])
+        self.precision.load_state(to_tensors(parts["precision"]))
+        torch.set_rng_state(to_tensors(parts["random"])["torch"])
         self.step = self.saved = checkpoint.episode
         self.measured, self.best = dict(meta["measured"]), meta["best"]
         for name in ("epoch_loss", "line_loss", "line_steps", "recent_loss", "seconds"):

@@ -28,6 +28,7 @@ def bench(argv: list[str]) -> int:
                 "checkpoint",
                 "train",
                 "steady",
+                "startup",
                 "gemm",
                 "emulated-training",
                 "quantize",
@@ -44,11 +45,11 @@ def bench(argv: list[str]) -> int:
         environment in worker processes over one process; update: an update, native and in torch, over its bare matrix
         products; replay: samplers over a copy; phases: shares of sampling and acting; checkpoint: its time over
         training's; train: whole training over torch's, the reference's and its ceiling; steady: training beside other
-        busy processes over training alone; gemm: emulated products beside float32 ones; emulated-training: a training
-        step through a MAC unit beside one in float32; quantize: rounding beside a copy; qat: quantization-aware
-        training beside plain; inference: engines of exported policies beside PyTorch; actorq: quantized actors beside
-        float32 ones, in a running system; cluster: actors on a local Ray beside actors over shared memory; all: each
-        of them."""
+        busy processes over training alone; startup: commands that do next to nothing over importing torch; gemm:
+        emulated products beside float32 ones; emulated-training: a training step through a MAC unit beside one in
+        float32; quantize: rounding beside a copy; qat: quantization-aware training beside plain; inference: engines of
+        exported policies beside PyTorch; actorq: quantized actors beside float32 ones, in a running system; cluster:
+        actors on a local Ray beside actors over shared memory; all: each of them."""
         agents: str = ""
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False

@@ -40,6 +40,9 @@ def evaluate(argv: list[str]) -> int:
         """Steps per episode; None: as in training, or the environment's own limit."""
         env_options: str = ""
         """PettingZoo and Gymnasium: constructor arguments as a JSON object."""
+        env_workers: int | None = None
+        """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
+        process alone. Results do not depend on it."""
         normaliser: str = ""
         """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         episodes: int = 200
@@ -61,8 +64,8 @@ def evaluate(argv: list[str]) -> int:
 
     policy = load(
         command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
-        env_options=command.env_options, normaliser=command.normaliser, threads=command.threads,
-        checkpoint=command.checkpoint, trust=command.trust, warn=say,
+        env_options=command.env_options, env_workers=command.env_workers, normaliser=command.normaliser,
+        threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
     )  # fmt: skip
     played = {}
     with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:

@@ -74,6 +74,9 @@ def export(argv: list[str]) -> int:
     if command.bits is not None:
         check_range("--bits", command.bits, 2, 8)
     path = output_file("--out", command.out, ".onnx")
+    from shoal.policies.loading import check_loadable
+
+    check_loadable(command.policy, command.checkpoint)
     from shoal.policies import load
     from shoal.policies.export import Wanted
     from shoal.policies.export import export as write
@@ -147,4 +150,4 @@ def print_exports(exported: list["Exported"]) -> None:
     largest = max(exported, key=lambda one: one.bytes / one.float32_file_bytes)
     if largest.precision != "float32" and largest.bytes >= largest.float32_file_bytes:
         sizes = largest.bytes, largest.weight_bytes, largest.float32_file_bytes
-        put(no_smaller(largest.precision, *sizes))
+        put(no_smaller(largest.precision, largest.bits, *sizes))

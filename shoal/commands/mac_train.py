@@ -53,7 +53,7 @@ def mac_train(argv: list[str]) -> int:
 
     from shoal.classifiers.comparison import Comparison, compare, split_schemes
     from shoal.classifiers.observer import ClassifierDisplay, Quiet
-    from shoal.training.setup import check_kept
+    from shoal.training.early import check_kept
 
     schemes = split_schemes(command.schemes)
     if before is not None:

@@ -12,6 +12,7 @@ def quantize(argv: list[str]) -> int:
     """How few bits a trained policy needs: returns, equal actions and bytes over bit widths.
 
     shoal quantize runs/hunt
+    shoal quantize runs/hunt --checkpoint best --bits 8,4
     shoal quantize ppo_cartpole.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
     shoal quantize dqn.zip --env CartPole-v1 --bits 8,4 --what weights --rounding output-error
     shoal quantize ddpg.zip --env Pendulum-v1 --normaliser vecnormalize.npz --bits 8,fp16,E4M3 --what both --json
@@ -22,6 +23,8 @@ def quantize(argv: list[str]) -> int:
     class QuantizeCommand:
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
         """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
+        checkpoint: str = "last"
+        """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         env: str = ""
         """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
         bits: str = "32,16,8,6,5,4,3,2"
@@ -62,6 +65,9 @@ def quantize(argv: list[str]) -> int:
     command = parse(QuantizeCommand, quantize, argv)
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
+    from shoal.policies.loading import check_loadable
+
+    check_loadable(command.policy, command.checkpoint)
     from shoal.policies import load
     from shoal.policies.torch_policy import TorchPolicy
     from shoal.policies.width_result import width_result
@@ -80,7 +86,10 @@ def quantize(argv: list[str]) -> int:
         tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
         command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),
     )  # fmt: skip
-    policy = load(command.policy, command.env, normaliser=command.normaliser, trust=command.trust, warn=say)
+    policy = load(
+        command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
+        trust=command.trust, warn=say,
+    )  # fmt: skip
     if not isinstance(policy, TorchPolicy):
         raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made from.")
     folder = output_folder(command.out)

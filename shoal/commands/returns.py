@@ -1,17 +1,17 @@
 """Tables of returns, after training and evaluation."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.console import print_table
 from shoal.errors import counted
-from shoal.results import Table
+from shoal.results import Column, Table
 
 if TYPE_CHECKING:
     from shoal.training.result import Figures
 
 MOST_AGENTS = 12
-"""A larger team's returns are shown by group only; --json has those of all agents."""
+"""A larger team's returns are not shown by agent; --json has all of them."""
 
 
 def print_returns(
@@ -23,8 +23,8 @@ def print_returns(
 ) -> None:
     """Trained against random, with intervals; `own` is what the trained team is called.
 
-    `fields` are the returns by agent and by group and the world's figures, by player; a table by group follows where
-    there are several.
+    `fields` are the returns by agent and by group and the world's figures, by player; a table of them follows where
+    there are several groups, or agents with different returns.
     """
     labels = {
         "deterministic": own or "trained, most likely actions",
@@ -32,31 +32,38 @@ def print_returns(
         "random": "random team",
     }
     fields = fields or {"agents": {}, "groups": {}, "figures": {}}
-    rows = [
-        {"team": labels[player], "return per agent": mean, "95 % interval": interval(mean, ci)}
+    groups = [values[player] or 0.0 for values in fields["groups"].values() for player in returns]
+    digits = 2 if max(map(abs, [*(mean for mean, _ in returns.values()), *groups])) >= 1 else 4
+    column = Column("return per agent", format=f",.{digits}f")
+    rows: list[Mapping[Any, Any]] = [
+        {"team": labels[player], column: mean, "95 % interval": interval(mean, ci, digits)}
         | {name.replace("_", " "): estimate(values, player) for name, values in fields["figures"].items()}
         for player, (mean, ci) in returns.items()
     ]
     where, each = f" in {env}" if env else "", f", {counted(episodes, 'episode')} each" if episodes else ""
     print_table(Table.of(f"Return of an episode{where}{each}", rows))
-    if len(fields["groups"]) > 1:
-        sides = {f"group {name}": values for name, values in fields["groups"].items()}
-        sides |= fields["agents"] if len(fields["agents"]) <= MOST_AGENTS else {}
+    mixed = len(fields["groups"]) > 1
+    sides = {f"group {name}": values for name, values in fields["groups"].items()} if mixed else {}
+    agents = fields["agents"] if len(fields["agents"]) <= MOST_AGENTS else {}
+    if mixed or len({tuple(values[player] for player in returns) for values in agents.values()}) > 1:
+        sides |= agents
+    if sides:
         by_side = [
-            {"return per agent of": name} | {labels[player]: estimate(values, player) for player in returns}
+            {"return per agent of": name} | {labels[player]: estimate(values, player, digits) for player in returns}
             for name, values in sides.items()
         ]
-        print_table(Table.of("Return of an episode by group and agent, ± half of the 95 % interval", by_side))
+        by = " and ".join(["group"] * mixed + ["agent"] * bool(agents))
+        print_table(Table.of(f"Return of an episode by {by}, ± half of the 95 % interval", by_side))
 
 
-def interval(mean: float, ci: float | None) -> str:
+def interval(mean: float, ci: float | None, digits: int) -> str:
     """The interval as text; one episode alone has none."""
-    return "–" if ci is None or ci != ci else f"{mean - ci:,.1f} to {mean + ci:,.1f}"
+    return "–" if ci is None or ci != ci else f"{mean - ci:,.{digits}f} to {mean + ci:,.{digits}f}"
 
 
-def estimate(values: Mapping[str, float | None], player: str) -> str:
+def estimate(values: Mapping[str, float | None], player: str, digits: int = 2) -> str:
     """A player's mean as text, with the half-width of its interval where there is one."""
     mean, ci = values[player], values[f"{player}_ci95"]
     if mean is None:
         return "–"
-    return f"{mean:,.2f}" if ci is None or ci != ci else f"{mean:,.2f} ± {ci:,.2f}"
+    return f"{mean:,.{digits}f}" if ci is None or ci != ci else f"{mean:,.{digits}f} ± {ci:,.{digits}f}"

@@ -13,6 +13,7 @@ from shoal.errors import UserError, check_range, counted
 if TYPE_CHECKING:
     from shoal.sweeps.plan import PlannedRun
     from shoal.sweeps.side_by_side import Outcome
+    from shoal.training.config import TrainConfig
 
 
 def sweep(argv: list[str]) -> int:
@@ -46,9 +47,14 @@ def sweep(argv: list[str]) -> int:
     out = chosen_folder(command.out, file.stem)
     runs = read_sweep(file, out)
     again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
-    return train_all(
-        runs, out, f"Sweep {file.stem}", command.parallel, command.quiet, command.json, ["sweep", *argv], again
-    )
+    subjects = {subject(run.config) for run in runs}
+    title = f"Sweep {file.stem}" + (f", {subjects.pop()}" if len(subjects) == 1 else "")
+    return train_all(runs, out, title, command.parallel, command.quiet, command.json, ["sweep", *argv], again)
+
+
+def subject(config: "TrainConfig") -> str:
+    """What a run is about, for titles."""
+    return f"{config.algorithm.upper()} in {config.env}"
 
 
 def chosen_folder(out: str | None, name: str) -> Path:
@@ -80,12 +86,13 @@ def train_all(
     from shoal.sweeps.side_by_side import choose_parallel, locked, run_side_by_side
     from shoal.sweeps.summary import summarize
 
+    left = [run for run in runs if run.result() is None]
+    at_once, kept = choose_parallel(left, parallel), len(runs) - len(left)
     with locked(out):
-        at_once = choose_parallel(runs, parallel)
-        kept = sum(run.finished for run in runs)
         if not quiet:
+            pace = f", {at_once} side by side" if left else ""
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
-            say(f"{counted(len(runs), 'run')}, {at_once} side by side, into {out}{before}")
+            say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
         with progress_bar("shoal sweep", sum(run.config.episodes for run in runs)) as advance:
             outcomes, signal = run_side_by_side(runs, at_once, Lines(len(runs) - kept, at_once, advance, quiet))
         result = summarize(outcomes, title).made_by(*argv)

@@ -10,6 +10,7 @@ from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
 from shoal.files import written_at
+from shoal.trust import untrusted
 
 if TYPE_CHECKING:
     from shoal.commands.train_arguments import TrainArguments
@@ -30,6 +31,7 @@ def train(argv: list[str]) -> int:
     """
     from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments
     from shoal.training.config import TrainConfig, read_config
+    from shoal.training.early import check_kept, check_new, check_world, run_to_resume
 
     argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
@@ -37,28 +39,28 @@ def train(argv: list[str]) -> int:
     command, config = arguments.run, arguments.config().checked()
     if command.seeds is not None:
         return train_seeds(arguments, argv)
+    finished_at, named = None, None
     if not command.resume:
-        from shoal.training.early import check_new
-
         check_new(config)
+    else:
+        folder = run_to_resume(config.out)
+        assert stored is not None
+        check_kept(vars(config), stored, folder)
+        finished_at = written_at(folder / "result.json")
+        free = ("env", "env_options", "threads", "env_workers", *stored.changeable)
+        named = {name: getattr(config, name) for name in free if is_given(argv, name)}
+        check_world(stored, folder, named, command.trust)
+        if is_given(argv, "cluster"):
+            named |= {"actors": config.actors, "cluster": config.cluster}
+        config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
 
     from shoal.training import loop
     from shoal.training.progress import ProgressDisplay, Quiet
-    from shoal.training.setup import check_kept
 
     if command.watch:
         from shoal.envs.control import prepare_rendering
 
         prepare_rendering()
-    finished_at, named = None, None
-    if stored and config.out:
-        check_kept(vars(config), stored, Path(config.out))
-        finished_at = written_at(Path(config.out) / "result.json")
-        free = ("env", "env_options", "threads", "env_workers", *stored.changeable)
-        named = {name: getattr(config, name) for name in free if is_given(argv, name)}
-        if is_given(argv, "cluster"):
-            named |= {"actors": config.actors, "cluster": config.cluster}
-        config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
     observer = Quiet(say) if command.quiet else ProgressDisplay()
     result = loop.train(config, command.resume, observer, command.trust, asked=named)
     try:
@@ -73,7 +75,10 @@ def train(argv: list[str]) -> int:
 
             pictures.append(draw_run_curve(result))
     if result.signal is not None:
-        say(f"Stopped and saved at episode {result.episodes:,}; resume with: shoal train --resume {quoted(result.run)}")
+        held = read_config(Path(result.run))
+        trust = " --trust" if untrusted(held.env, held.env_options) else ""
+        again = f"shoal train --resume {quoted(result.run)}{trust}"
+        say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal
     if command.watch:
         from shoal.report.watch import draw_run
@@ -86,7 +91,7 @@ def train(argv: list[str]) -> int:
 
 def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     """The same settings with several seeds side by side."""
-    from shoal.commands.sweep import chosen_folder, train_all
+    from shoal.commands.sweep import chosen_folder, subject, train_all
     from shoal.sweeps.plan import parse_seeds, planned
     from shoal.training.run_folder import file_name
 
@@ -99,9 +104,8 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     out = chosen_folder(config.out, file_name(f"{config.env}-{config.algorithm}-seeds"))
     base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
     runs = planned(base, [{}], seeds, out)
-    title = f"{config.algorithm.upper()} in {config.env}"
     again = shlex.join(["shoal", "train", *argv])
-    return train_all(runs, out, title, None, command.quiet, command.json, ["train", *argv], again)
+    return train_all(runs, out, subject(config), None, command.quiet, command.json, ["train", *argv], again)
 
 
 def print_result(result: "TrainResult") -> None:

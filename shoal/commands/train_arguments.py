@@ -4,10 +4,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.algorithms.config import AlgorithmConfig, NetworkConfig, ReplayConfig
+from shoal.algorithms.config import SETTING_ALIASES, AlgorithmConfig, NetworkConfig, ReplayConfig, option
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
-ALIASES = {"--lr": "--learning-rate", "--gamma": "--discount", "--batch-size": "--batch"}
+ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}
 """Other names of options."""
 ELSEWHERE = {
     "--actor-lr": "--learning-rate", "--alpha": "--entropy", "--buffer-size": "--capacity", "--ent-coef": "--entropy",

@@ -37,6 +37,9 @@ def watch(argv: list[str]) -> int:
     command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)
     out = output_file("--out", command.out, ".png", ".gif") if command.out else None
+    from shoal.training.weights_file import check_run
+
+    check_run(Path(command.run), command.checkpoint)
     from shoal.report.watch import draw_run
 
     for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint):

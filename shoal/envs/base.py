@@ -66,7 +66,7 @@ class EnvSpec(AgentSizes):
     whole_numbers: bool = False
     """Every observation is one whole number from 0, below the same limit for all agents, encoded one-hot."""
     from_zero: bool = True
-    """Every agent's choices are counted from 0 in the world itself; False: some start at another number."""
+    """Every agent's choices are counted from 0 in the world itself; False: some start elsewhere or are combinations."""
     fixed_length: bool = False
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
     agent_groups: tuple[str, ...] = ()
@@ -78,6 +78,19 @@ class EnvSpec(AgentSizes):
     def action_mask(self) -> Bools:
         """(N, A): True where the action entry is real, False where it is padding."""
         return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
+
+    @cached_property
+    def _box(self) -> tuple[NDArray, NDArray] | None:
+        """Middle and half-width of the box; None where actions are choices."""
+        low, high = self.action_low, self.action_high
+        return None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
+
+    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Actions (E, N, A) as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
+        if self._box is None:
+            return actions
+        middle, half = self._box
+        return np.asarray(middle + half * actions, np.float32)
 
     @cached_property
     def groups(self) -> dict[str, list[int]]:
@@ -95,7 +108,7 @@ class EnvSpec(AgentSizes):
 
 def group_of(agent: str) -> str:
     """An agent's name without the number at its end; agents that are only numbered are one group."""
-    return re.sub(r"_?\d+$", "", agent) or "agent"
+    return re.sub(r"[-_. ]*\d+$", "", agent) or "agent"
 
 
 class Entity(NamedTuple):

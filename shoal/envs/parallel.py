@@ -5,6 +5,8 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, Bools, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.copies import check_arrays
-from shoal.envs.spaces import action_size, decode, encode, observation_size
+from shoal.envs.spaces import action_size, decode, encode, is_choice, observation_size
 from shoal.errors import UserError
 from shoal.seeding import stream, stream_seed
 
@@ -178,7 +180,8 @@ class ParallelCopies:
 
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
-        observations, _ = self._worlds[e].reset(seed=episode_seed(self._seed, self._first + e, episode))
+        seed = episode_seed(self._seed, self._first + e, episode)
+        observations, _ = self._without_exit(e, partial(self._worlds[e].reset, seed=seed))
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
@@ -196,7 +199,8 @@ class ParallelCopies:
         listed, took_part = self._listed(e), self._present[e].tolist()
         played = zip(self._agents, self._action_spaces, action, strict=True)
         chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
-        observations, rewards, terminations, truncations, *_ = self._worlds[e].step(chosen)
+        returned = self._without_exit(e, partial(self._worlds[e].step, chosen))
+        observations, rewards, terminations, truncations, *_ = returned
         self._played[e].append(action)
         self._episode_step[e] += 1
 
@@ -229,6 +233,13 @@ class ParallelCopies:
             unknown = next(iter(listed.difference(self._agents)))
             raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
         return listed
+
+    def _without_exit(self, e: int, call: Callable[[], tuple]) -> tuple:
+        """What a call of copy e returns; a sentence where it calls sys.exit, as if the whole run were finished."""
+        try:
+            return call()
+        except SystemExit as error:
+            raise UserError(f"Copy {self._first + e} of {self.spec.name} called sys.exit({error.code!r}).") from error
 
     def _check_finite(self, what: str, values: Array) -> None:
         """Raise where `values` (E, N, any) that came from a copy have NaN or infinity in them."""
@@ -300,7 +311,7 @@ def _spec(
     names = tuple(str(agent) for agent in agents)
     observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
     sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))
-    discrete = [isinstance(space, Discrete) for space in action_spaces]
+    discrete = [is_choice(space) for space in action_spaces]
     if len(set(discrete)) > 1:
         raise UserError(
             f"Agent '{names[discrete.index(True)]}' of {name} has discrete actions and agent "
@@ -315,5 +326,5 @@ def _spec(
     return EnvSpec(
         name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length,
         whole_numbers=whole and len(set(observation_sizes)) == 1,
-        from_zero=not any(getattr(space, "start", 0) for space in action_spaces),
+        from_zero=not discrete[0] or all(isinstance(space, Discrete) and space.start == 0 for space in action_spaces),
     )  # fmt: skip

@@ -2,9 +2,11 @@
 
 Observations are flattened as `gymnasium.spaces.utils.flatten` does it: a Box and MultiBinary row by row, Discrete(n)
 one-hot, MultiDiscrete as one one-hot vector per entry, the parts of Dict and Tuple one after the other.
-Actions: Discrete(n) by the largest of n numbers, Box of shape (k,) in its own units.
+Actions: Discrete(n) by the largest of n numbers, MultiDiscrete and MultiBinary by the largest of one number per
+combination, Box of shape (k,) in its own units.
 """
 
+import math
 from collections.abc import Iterator
 from textwrap import shorten
 from typing import Any
@@ -16,6 +18,9 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import Array
 from shoal.errors import UserError
+
+MOST_COMBINATIONS = 128
+"""Of the entries of a MultiDiscrete or MultiBinary action: more are too many to try one by one."""
 
 
 def observation_size(space: Space[Any], agent: str, name: str) -> int:
@@ -41,12 +46,19 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
 
 def action_size(space: Space[Any], agent: str, name: str) -> int:
     """The length of the vector that `decode` takes for this space; a `UserError` where there is none."""
-    if isinstance(space, Discrete):
-        return int(space.n)
+    if is_choice(space):
+        combinations = math.prod(_choices(space))
+        if combinations > MOST_COMBINATIONS and not isinstance(space, Discrete):
+            raise UserError(
+                f"Agent '{agent}' of {name} has the action space {_brief(space)} with {combinations:,} combinations, "
+                f"but at most {MOST_COMBINATIONS} are supported, each as one choice; wrap the environment so that it "
+                "takes fewer, or a Box."
+            )
+        return combinations
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         raise UserError(
-            f"Agent '{agent}' of {name} has the action space {_brief(space)}, but only Discrete(n) and "
-            "floating-point Box of shape (k,) are supported: one choice, or one vector, per step."
+            f"Agent '{agent}' of {name} has the action space {_brief(space)}, but only Discrete, "
+            "MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are supported."
         )
     if not space.is_bounded():
         raise UserError(
@@ -82,9 +94,27 @@ def decode(space: Space[Any], vector: NDArray[np.floating]) -> Any:
     """What the environment is given for an action vector; entries behind the space's own length are padding."""
     if isinstance(space, Discrete):
         return space.start + vector[: space.n].argmax()
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        sizes = _choices(space)
+        entries = np.array(np.unravel_index(vector[: math.prod(sizes)].argmax(), sizes), space.dtype)
+        return entries.reshape(space.shape) + getattr(space, "start", space.dtype.type(0))
     assert isinstance(space, Box)
     # Clipped in the space's own precision: a float32 bound may lie outside its float64 original.
     return vector[: space.shape[0]].astype(space.dtype).clip(space.low, space.high)
+
+
+def is_choice(space: Space[Any]) -> bool:
+    """Whether an action of this space is a choice, or a combination of choices."""
+    return isinstance(space, Discrete | MultiDiscrete | MultiBinary)
+
+
+def _choices(space: Space[Any]) -> tuple[int, ...]:
+    """The number of choices of each entry; the last one changes fastest from combination to combination."""
+    if isinstance(space, Discrete):
+        return (int(space.n),)
+    if isinstance(space, MultiDiscrete):
+        return tuple(space.nvec.ravel().tolist())
+    return (2,) * math.prod(space.shape or ())
 
 
 def _own(space: Dict | Tuple) -> list[Space[Any]]:

@@ -8,7 +8,6 @@ A message is a line of JSON, with the number of bytes that follow it.
 import dataclasses
 import json
 import os
-import sys
 import warnings
 from typing import IO, Any
 
@@ -26,6 +25,7 @@ from shoal.shared_memory import SharedMemory, aligned
 
 def run(told: dict[str, Any]) -> None:
     """Do what is asked until the question is to close."""
+    questions = _questions()
     copies = make_copies(**told["make"])
     if described(copies.spec) != told["spec"]:
         raise UserError(f"{copies.spec.name} differs from copy to copy, but all must have the same agents and spaces.")
@@ -37,9 +37,17 @@ def run(told: dict[str, Any]) -> None:
     worker = Worker(copies, mine)
     with os.fdopen(told["answers"], "wb") as answers:
         send(answers, {})
-        while (question := receive(sys.stdin.buffer)) is not None:
+        while (question := receive(questions)) is not None:
             asked, data = question
             send(answers, *worker.answer(asked["do"], data))
+
+
+def _questions() -> IO[bytes]:
+    """The stream of questions; an environment that reads from standard input gets nothing instead of one of them."""
+    questions = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return questions
 
 
 class Worker:

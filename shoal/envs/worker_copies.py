@@ -217,8 +217,8 @@ class WorkerProcess(Child):
         self.raise_fault()
         code = self.process.poll()
         how = "has closed its pipe" if code is None else ended(code)
-        fewer = f"{FEWER}, or " if code == -signal.SIGKILL else ""
-        raise UserError(f"A worker process of {self._name} {how}; {fewer}resume the run from its last checkpoint.")
+        remedy = f"; {FEWER}" if code == -signal.SIGKILL else ""
+        raise UserError(f"A worker process of {self._name} {how}{remedy}.")
 
 
 def _kill(workers: list[WorkerProcess]) -> None:

@@ -107,7 +107,8 @@ def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
     if activation == "leaky-relu":
         return np.where(x > 0, x, x * x.dtype.type(LEAK))
     if activation == "sigmoid":
-        return np.asarray(1 / (1 + np.exp(-x)), x.dtype)
+        with np.errstate(over="ignore"):  # 1 / infinity is the right 0
+            return np.asarray(1 / (1 + np.exp(-x)), x.dtype)
     if activation == "clip-2":
         return np.clip(x, -BOUND, BOUND)
     return x if activation == "none" else np.asarray(x * _gate(x.astype(np.float64), activation), x.dtype)

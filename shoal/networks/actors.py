@@ -8,24 +8,17 @@ Shape letters: N agents, B batch rows, O observation, A action.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED
+from shoal.networks.layout import Kind, Random, actor_widths
 from shoal.networks.stacked import StackedMLP
 
-Kind = Literal["categorical", "deterministic", "gaussian", "values"]
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
 """Called with "gumbel", "normal" or "uniform" and a shape."""
-
-
-def real_entries(sizes: Sequence[int], width: int, repeat: int = 1) -> Tensor:
-    """(N, repeat * width) booleans: True for the first `size` entries of each of the `repeat` blocks."""
-    real = torch.arange(width)[None, :] < torch.tensor(sizes)[:, None]
-    return real.repeat(1, repeat)
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -51,12 +44,9 @@ class Actors(StackedMLP):
 
     real: Tensor
 
-    def __init__(
-        self, spec: EnvSpec, hidden: Sequence[int], kind: Kind, generator: torch.Generator, hard: bool = False
-    ) -> None:
+    def __init__(self, spec: EnvSpec, hidden: Sequence[int], kind: Kind, random: Random, hard: bool = False) -> None:
         """`hard`: one-hot samples with the straight-through gradient in place of soft ones."""
-        outputs = real_entries(spec.action_sizes, spec.action_size, 2 if kind == "gaussian" else 1)
-        super().__init__(real_entries(spec.observation_sizes, spec.observation_size), hidden, outputs, generator)
+        super().__init__(actor_widths(spec, hidden, 2 if kind == "gaussian" else 1), random)
         self.kind = kind
         self.weight_count = sum(parameter.numel() for parameter in self.parameters())
         self.hard = hard

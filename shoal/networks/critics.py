@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks.actors import real_entries
 from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack, change_gradient
-from shoal.networks.stacked import StackedMLP, StackedNorm, xavier
+from shoal.networks.layout import Random, critic_widths, initial_layers
+from shoal.networks.stacked import StackedMLP, StackedNorm, parameter
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -32,7 +32,7 @@ class JointCritics(nn.Module):
         spec: EnvSpec,
         hidden: Sequence[int],
         heads: int,
-        generator: torch.Generator,
+        random: Random,
         atoms: int | None = None,
         layer_norm: bool = False,
     ) -> None:
@@ -42,7 +42,7 @@ class JointCritics(nn.Module):
             spec: the world.
             hidden: units of each hidden layer.
             heads: critics per agent.
-            generator: source of the initial weights.
+            random: source of the initial weights.
             atoms: logits per critic; None: one Q value.
             layer_norm: normalise the first hidden layer and squash it by tanh, in place of a ReLU.
 
@@ -51,20 +51,12 @@ class JointCritics(nn.Module):
         self.agents, self.heads, self.atoms = spec.agents, heads, atoms
         self.action_size = spec.action_size
         self.observations = spec.agents * spec.observation_size  # width of the joint observation
-        stack = spec.agents * heads
-        real = torch.cat(
-            [
-                real_entries(spec.observation_sizes, spec.observation_size).flatten(),
-                real_entries(spec.action_sizes, spec.action_size).flatten(),
-            ]
-        )
-        full = torch.ones(stack, hidden[0], dtype=torch.bool)
-        first = torch.stack([xavier(real, full[c], generator) for c in range(stack)], dim=1)
-        self.first = nn.Parameter(first)  # (J, C, H)
-        self.first_bias = nn.Parameter(torch.zeros(stack, 1, hidden[0]))  # (C, 1, H)
-        outputs = torch.ones(stack, atoms or 1, dtype=torch.bool)
-        self.rest = StackedMLP(full, hidden[1:], outputs, generator)
-        self.norm = StackedNorm(stack, hidden[0]) if layer_norm else None
+        widths = critic_widths(spec, hidden, heads, atoms or 1)
+        first, bias = initial_layers(widths[:2], random)
+        self.first = parameter(first.swapaxes(0, 1).copy())  # (J, C, H)
+        self.first_bias = parameter(bias)  # (C, 1, H)
+        self.rest = StackedMLP(widths[1:], random)
+        self.norm = StackedNorm(spec.agents * heads, hidden[0]) if layer_norm else None
 
     def forward(self, joint: Tensor) -> Tensor:
         """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch per agent.

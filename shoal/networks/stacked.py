@@ -3,29 +3,17 @@
 Shape letters: C networks in the stack (one per agent, or one per critic), B batch rows, I inputs, H hidden units.
 """
 
-import itertools
-import math
-from collections.abc import Sequence
-
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.networks.layers import LayerQuantizer, QuantizedStack, Stack, forward_quantized, forward_stack
+from shoal.networks.layout import Random, Widths, initial_layers
 
 
-def xavier(real_in: Tensor, real_out: Tensor, generator: torch.Generator) -> Tensor:
-    """(I, H) Xavier-uniform weights between the real inputs and outputs; zero where either is padding.
-
-    Only the real block is drawn, with its own fans: padding changes neither scale nor random stream.
-    """
-    fan_in, fan_out = int(real_in.sum()), int(real_out.sum())
-    bound = math.sqrt(6.0 / (fan_in + fan_out))
-    block = torch.rand(fan_in, fan_out, generator=generator).mul_(2 * bound).sub_(bound)
-    if block.shape == (len(real_in), len(real_out)):
-        return block  # a mask would take eight times the memory of a large layer, and most of the time
-    weight = torch.zeros(len(real_in), len(real_out))
-    weight[real_in.nonzero(), real_out.nonzero().T] = block
-    return weight
+def parameter(array: NDArray) -> nn.Parameter:
+    """Learnable numbers, in torch's default precision."""
+    return nn.Parameter(torch.from_numpy(array).to(torch.get_default_dtype()))
 
 
 class StackedMLP(nn.Module):
@@ -34,18 +22,11 @@ class StackedMLP(nn.Module):
     quantizer: LayerQuantizer | None = None
     """What weights and inputs of the layers go through; None: they are taken as they are."""
 
-    def __init__(self, real_in: Tensor, hidden: Sequence[int], real_out: Tensor, generator: torch.Generator) -> None:
-        """`real_in` (C, I) and `real_out` (C, out) say which entries of each network are not padding."""
+    def __init__(self, widths: Widths, random: Random) -> None:
         super().__init__()
-        stack = len(real_in)
-        widths = [real_in, *(torch.ones(stack, width, dtype=torch.bool) for width in hidden), real_out]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for before, after in itertools.pairwise(widths):
-            weight = torch.stack([xavier(before[c], after[c], generator) for c in range(stack)])
-            self.weights.append(nn.Parameter(weight))  # (C, in, out)
-            self.biases.append(nn.Parameter(torch.zeros(stack, 1, after.shape[1])))  # (C, 1, out)
-        self.flat = [parameter for pair in zip(self.weights, self.biases, strict=True) for parameter in pair]
+        self.flat = [parameter(array) for array in initial_layers(widths, random)]
+        self.weights = nn.ParameterList(self.flat[::2])  # (C, in, out)
+        self.biases = nn.ParameterList(self.flat[1::2])  # (C, 1, out)
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""

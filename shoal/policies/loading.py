@@ -16,7 +16,21 @@ def kind_of(path: str) -> PolicyKind:
         return "run"
     if not os.path.exists(path):  # False also for invalid file names
         raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
+    if not os.path.isfile(path):  # a pipe would wait for its other end
+        raise UserError(f"'{path}' is not a regular file.")
     return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
+
+
+def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
+    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
+    kind = kind_of(path)
+    if kind == "run":
+        from shoal.training.weights_file import check_run
+
+        check_run(Path(path), checkpoint)
+    elif checkpoint != "last":
+        raise UserError(f"--checkpoint is for run folders, but '{path}' is not one.")
+    return kind
 
 
 def load(
@@ -26,6 +40,7 @@ def load(
     agents: int | None = None,
     episode_length: int | None = None,
     env_options: str = "",
+    env_workers: int | None = None,
     normaliser: str = "",
     threads: int | None = None,
     checkpoint: str | int = "last",
@@ -40,6 +55,8 @@ def load(
         agents: number of agents, where the world supports several; None: as in training.
         episode_length: steps per episode; None: as in training, or the environment's own limit.
         env_options: the environment's constructor arguments as a JSON object.
+        env_workers: processes that share the copies of a slow environment in evaluations, with the same results; None:
+            this process alone. For PettingZoo, Gymnasium and dm_control.
         normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
         threads: ONNX Runtime threads; for exported files only.
         checkpoint: a run's newest weights (`last`), those with its best evaluation (`best`), or a snapshot's episode.
@@ -48,15 +65,16 @@ def load(
 
     """
     path = os.fspath(path)
-    kind = kind_of(path)
-    named = {"env": env, "agents": agents, "episode_length": episode_length, "env_options": env_options}
+    kind = check_loadable(path, str(checkpoint))
+    named = {
+        "env": env, "agents": agents, "episode_length": episode_length, "env_options": env_options,
+        "env_workers": env_workers,
+    }  # fmt: skip
     said = {name: value for name, value in named.items() if value not in (None, "")}
     if normaliser and kind != "zip":
         raise UserError(f"--normaliser is for Stable-Baselines3 zips, but '{path}' is not one.")
     if threads is not None and kind != "onnx":
         raise UserError(f"--threads is for exported files, but '{path}' is not one.")
-    if checkpoint != "last" and kind != "run":
-        raise UserError(f"--checkpoint is for run folders, but '{path}' is not one.")
     if kind == "onnx":
         from shoal.policies.exported import ExportedPolicy
 

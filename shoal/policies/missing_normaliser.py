@@ -35,12 +35,14 @@ class MissingNormaliser:
         """Look for a normaliser beside the zip, and at what the zip says about its training."""
         path = self.model.path
         if (beside := normaliser_beside(Path(path), self.env)) is not None:
-            self._say(f"'{beside}' looks like the normaliser of '{path}', but is not used without --normaliser FILE.")
+            self._say(f"'{beside}' is not used: if '{path}' was trained with it, pass it with --normaliser FILE.")
         elif self.model.saw_normalised:
             self._say(
                 f"'{path}' was trained with VecNormalize, whose statistics are not in the zip: unless it left "
                 "observations as they were (norm_obs=False), pass its file with --normaliser FILE."
             )
+        elif self.model.saw_outside:
+            self._say(f"'{path}' saw observations outside the environment's bounds at the end of its training: {GIVE}")
 
     def check_states(self, states: Array) -> None:
         """Compare states (B, 1, O) with the scale that the first layer is made for."""

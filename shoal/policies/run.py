@@ -23,9 +23,9 @@ from shoal.policies.trained import Array
 from shoal.policies.worlds import world_config, world_settings
 from shoal.quantization.export import from_team
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import load_team
 from shoal.training.play import build_env
 from shoal.training.precision import QatPrecision
+from shoal.training.trained_team import acting_team, load_team
 
 COPIES, STEPS = 16, 128
 """Copies of the world in which states are collected, with exploration noise."""
@@ -37,8 +37,8 @@ def load_run(
     """Load the team of a run folder, in its own world or in the one that `said` names; see `load_team`."""
     team, config = load_team(folder, warn, trust, str(said.get("env", "")), checkpoint)
     world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
-    # How many processes start here is not for the run's folder to say.
-    return RunPolicy(team, dataclasses.replace(config, env_workers=None, **world_settings(world)), folder)
+    workers = said.get("env_workers")  # how many processes start here is not for the run's folder to say
+    return RunPolicy(team, dataclasses.replace(config, env_workers=workers, **world_settings(world)), folder)
 
 
 class RunPolicy(TorchPolicy):
@@ -59,7 +59,8 @@ class RunPolicy(TorchPolicy):
         self.trained_bits = config.qat_bits
         self.trained_agents = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
-        self._noise = team.random_state()
+        self._player = acting_team(team, config)
+        self._noise = self._player.random_state()
 
     @property
     def algorithm(self) -> str:
@@ -89,11 +90,11 @@ class RunPolicy(TorchPolicy):
 
     def respond(self, observation: Array, sample: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""
-        return self.team.to_world(self.team.act(observation, explore=sample))
+        return self._player.to_world(self._player.act(observation, explore=sample))
 
     def reseed(self, seed: int) -> None:
         """Reset the exploration noise to its state when the run was loaded, which the run's own seed determines."""
-        self.team.load_random_state(self._noise)
+        self._player.load_random_state(self._noise)
 
     def head(self, network: Any, observation: Array) -> Tensor:
         """(B, N, U)."""

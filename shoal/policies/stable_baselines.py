@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.algorithms.config import option
@@ -16,13 +17,13 @@ from shoal.inference.engine import Draws
 from shoal.inference.policy import Head, Policy
 from shoal.policies.compare import choices_kl, gaussians_kl
 from shoal.policies.missing_normaliser import MissingNormaliser
-from shoal.policies.states import STATES, meet
+from shoal.policies.states import STATES, Thinned, meet
 from shoal.policies.torch_policy import StatesFrom, TorchPolicy
 from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array
 from shoal.policies.worlds import world_config
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
-from shoal.training.play import Evaluation, build_env, random_act
+from shoal.training.play import Act, Evaluation, build_env, random_act
 
 COPIES, AT_RANDOM = 16, 0.2
 """For collecting states: copies of the environment, and the share of random actions."""
@@ -66,24 +67,33 @@ class BaselinesPolicy(TorchPolicy):
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
+        self._changed = bool(said.keys() - {"env"})  # other episodes than in its training: other returns
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
+        self._check_bounds(warn)
 
     @property
     def algorithm(self) -> str:
         """The model's."""
         return self.model.algorithm
 
-    def evaluate(self, *args: Any, **options: Any) -> Evaluation:
-        """Play whole episodes in its environment: see `TrainedPolicy.evaluate`."""
-        found = super().evaluate(*args, **options)
-        self._missing.check_return(found.mean)
+    def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
+        if act is None or self._missing.silent:
+            return super()._played(act, episodes, seed, advance)
+        seen = Thinned(STATES)
+
+        def watched(observation: Array) -> Array:
+            seen.add(observation)
+            return act(observation)
+
+        found = super()._played(watched, episodes, seed, advance)
+        self.notice(seen.array(), found.mean)
         return found
 
     def notice(self, states: Array, return_mean: float | None = None) -> None:
         """Warn if its normaliser seems to be missing."""
         self._missing.check_states(states)
-        if return_mean is not None:
+        if return_mean is not None and not self._changed:
             self._missing.check_return(return_mean)
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
@@ -178,6 +188,20 @@ class BaselinesPolicy(TorchPolicy):
         self.notice(met)
         return met, "played"
 
+    def _check_bounds(self, warn: Callable[[str], None]) -> None:
+        """Warn if its actions were in another box: a wrapper may have changed them, which is not in the zip."""
+        own, low, high = self.model.action_bounds, self.spec.action_low, self.spec.action_high
+        if own is None or low is None or high is None or own.shape != (2, low.size):
+            return
+        world = np.concatenate([low, high])  # (2, A)
+        if not np.allclose(own, world, rtol=1e-5, atol=1e-6):
+            trained, played = (f"{_shown(box[0])} to {_shown(box[1])}" for box in (own, world))
+            how = "scaled" if self.model.squash == "tanh" else "clipped"
+            warn(
+                f"'{self.name}' was trained with actions from {trained}, but those of {self.env} are from {played}: "
+                f"its actions are {how} to the latter."
+            )
+
     def _check(self, spec: EnvSpec) -> None:
         model = self.model
         if model.inputs is not None and model.inputs != spec.observation_size:
@@ -206,3 +230,9 @@ class BaselinesPolicy(TorchPolicy):
                         f"--env {self.env} does not fit the model in '{model.path}': its images are "
                         f"{self.image[1]} x {self.image[2]}, but the model's layers need another size."
                     ) from None
+
+
+def _shown(numbers: NDArray[Any]) -> str:
+    """One end of a box; a single number where all are equal."""
+    texts = [f"{number:.4g}" for number in numbers]
+    return texts[0] if len(set(texts)) == 1 else f"({', '.join(texts)})"

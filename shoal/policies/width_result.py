@@ -15,7 +15,7 @@ def width_result(found: WidthTable, style: str) -> Result:
     return Result(
         "quantize",
         f"{found.subject} in {found.env}",
-        [Table.of(f"{found.subject} in {found.env}, {played} each", [_cells(row) for row in found.rows])],
+        [Table.of(f"{found.subject} in {found.env}, {played} each", _lines(found.rows))],
         _larger_files(found.rows),
         figures=[
             Figure("quantize", over_bits, [return_panel(found.rows)]),
@@ -28,29 +28,39 @@ def width_result(found: WidthTable, style: str) -> Result:
 
 
 def _larger_files(rows: list[Row]) -> list[str]:
-    """A sentence if a file of int8 is no smaller than one of float32."""
-    full, small = rows[0].file_bytes, next((row for row in rows if row.bits == 8 and row.file_bytes), None)
-    if full is None or small is None or small.file_bytes is None or small.file_bytes < full:
-        return []
-    return [no_smaller("int8", small.file_bytes, small.bytes, full)]
+    """A sentence for each kind of file that is no smaller than the float32 one; of several widths for the last."""
+    full = rows[0].file_bytes
+    larger: dict[str, str] = {}
+    for row in rows[1:]:
+        if full is not None and row.file_bytes is not None and row.file_bytes >= full:
+            precision = {16: "float16", 8: "int8"}.get(row.bits, "packed")
+            larger[precision] = no_smaller(precision, row.bits, row.file_bytes, row.bytes, full)
+    return list(larger.values())
 
 
-def no_smaller(precision: str, file: int, weights: int, float32: int) -> str:
+def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
     """What is said of a file that saves nothing."""
+    name = f"{bits}-bit packed" if precision == "packed" else precision
     return (
-        f"The {precision} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
+        f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
         f"({float32:,} bytes): for a network this small, graph and metadata decide."
     )
 
 
-def _cells(row: Row) -> dict[Column, Value]:
+def _lines(rows: list[Row]) -> list[dict[Column, Value]]:
+    """The lines of the table; returns and their intervals have the same number of decimals in all of them."""
+    digits = 2 if max(abs(_known(row.return_mean) or 0.0) for row in rows) >= 1 else 4
+    return [_cells(row, digits) for row in rows]
+
+
+def _cells(row: Row, digits: int) -> dict[Column, Value]:
     mean, half = row.return_mean, _known(row.return_ci95)
     return {
         Column("precision"): row.precision,
         Column("quantized"): row.what,
         Column("corrected"): correction_words(row.corrected, row.rounding),
-        Column("return"): mean,
-        Column("95 % interval"): "–" if half is None else f"± {half:,.1f}",
+        Column("return", format=f",.{digits}f"): mean,
+        Column("95 % interval"): "–" if half is None else f"± {half:,.{digits}f}",
         Column("relative error", format="+z.1%"): row.relative_error,
         Column("equal actions", format=".1%"): row.equal_actions,
         Column("KL"): row.kl,

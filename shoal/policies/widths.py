@@ -255,11 +255,14 @@ def _narrow_rows(
 
 
 def _file_bytes(policy: "TorchPolicy", scheme: Scheme | None, what: What, how: Correction) -> int | None:
-    """Bytes of the file that `shoal export` writes for such a row; None if it has no precision for it."""
+    """Bytes of the file that `shoal export` writes for such a row; None if it has no precision for it or refuses."""
     one_agent = policy.trained is not None and policy.trained_agents is not None  # has one file per agent
     if one_agent or (found := _exported_as(scheme, what)) is None:
         return None
-    return predicted_bytes(policy, Wanted(*found, correct_bias=how.bias, rounding=how.rounding))
+    try:
+        return predicted_bytes(policy, Wanted(*found, correct_bias=how.bias, rounding=how.rounding))
+    except UserError:  # a custom network can be quantized, but not every one can be exported
+        return None
 
 
 def _exported_as(scheme: Scheme | None, what: What) -> tuple[ExportPrecision, int | None] | None:

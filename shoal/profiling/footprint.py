@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import profile  # not torch.profiler's, which imports a compiler
 
+from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import Team
 from shoal.profiling.subjects import replay_bytes
 from shoal.reference.team import ReferenceTeam
@@ -37,10 +38,11 @@ def footprint(training: Training) -> Footprint:
         training.update()  # what is allocated once is not the update's
     weights, moments = training.team.weights(), training.team.optimizer_state()
     targets = training.team.targets
-    learned = sum(tensor.nbytes for name, tensor in weights.items() if name.partition(".")[0] not in targets)
-    native = getattr(training.team, "native", None)
-    networks = sum(tensor.nbytes for tensor in (*weights.values(), *moments.values()))
-    networks += learned if native is None else native.engine.network_bytes  # gradients; native ones are the update's
+    learned = sum(array.nbytes for name, array in weights.items() if name.partition(".")[0] not in targets)
+    engine = training.team.engine if isinstance(training.team, NativeTeam) else None
+    networks = learned + sum(array.nbytes for array in (*weights.values(), *moments.values()))
+    if engine is not None:
+        networks = engine.network_bytes  # its gradients are the update's
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
@@ -49,8 +51,8 @@ def footprint(training: Training) -> Footprint:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     kept = getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
-    if native is not None:
-        kept += native.engine.working_bytes
+    if engine is not None:
+        kept += engine.working_bytes
     peak = most - before + kept + torch_peak(profiler)
     return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)
 
@@ -67,9 +69,9 @@ def torch_peak(profiler: profile) -> int:
 
 def policy_calls(training: Training) -> int:
     """Update once, and count for how many mini-batches agents' policies are asked for next actions."""
-    if (native := getattr(training.team, "native", None)) is not None:
+    if isinstance(training.team, NativeTeam):
         training.update()
-        return int(native.engine.algorithm.minibatches) * training.env.spec.agents
+        return training.team.engine.algorithm.minibatches * training.env.spec.agents
     clock = training.clock = PhaseClock()
     rows = 0
 

@@ -54,7 +54,7 @@ class Subject:
 
     def clock(self, counters: Counters | None) -> PhaseClock:
         """A clock at zero, which on CUDA waits for the device, and which reads the counters that there are."""
-        wait = torch.cuda.synchronize if self.training.team.device.type == "cuda" else None
+        wait = torch.cuda.synchronize if self.training.config.device.startswith("cuda") else None
         return PhaseClock(wait) if counters is None else PhaseCounters(counters, wait)
 
 

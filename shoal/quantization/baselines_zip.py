@@ -5,20 +5,24 @@ everything else. The pickles inside the JSON are not loaded.
 """
 
 import base64
+import errno
 import io
 import json
 import pickle
 import pickletools
 import re
+import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError
@@ -30,6 +34,10 @@ MOST_PACKED = 100
 """Largest compression ratio of a genuine model's parts; weights hardly compress at all."""
 MOST_SHOWN = 16
 """Largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits."""
+MOST_PICKLED = 2**20
+"""Largest pickle in the JSON, in characters, that is read for a hint; genuine ones have a few thousand."""
+ROUNDING = 1e-5
+"""Bounds of spaces are in the zip as text with eight digits."""
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
     "quantile_net": "QR-DQN",
     "top_quantiles_to_drop_per_net": "TQC",
@@ -48,10 +56,14 @@ def read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             text, stored = archive.read("data"), archive.read("policy.pth")
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+    ) as error:  # fmt: skip
         raise UserError(f"'{path}' is not a valid zip file ({str(error).rstrip('.') or 'it is truncated'}).") from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the beginning of the file
+            raise UserError(f"'{path}' is not a valid zip file (it is truncated).") from None
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -112,8 +124,8 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
         return "dqn"
     if any(name.startswith(("actor.log_std.", "actor.latent_pi.")) or name == "actor.log_std" for name in tensors):
         return "sac"
-    if any(name.startswith("actor.mu.") for name in tensors):  # DDPG is TD3 with one critic
-        return "td3" if any(name.startswith("critic.qf1.") for name in tensors) else "ddpg"
+    if any(name.startswith("actor.mu.") for name in tensors):  # DDPG is TD3 without its tricks
+        return "ddpg" if (data.get("policy_delay"), data.get("target_noise_clip")) == (1, 0) else "td3"
     raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
 
 
@@ -148,8 +160,7 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
     found, keys, cells = [], set[int](), 0
     after_key = text = False
     try:
-        stored = base64.b64decode(plain(data, "ep_info_buffer")[":serialized:"])
-        for operation, value, _ in pickletools.genops(stored):
+        for operation, value in _instructions(data, "ep_info_buffer"):
             if operation.name == "MEMOIZE":
                 if text:
                     keys.add(cells)
@@ -165,8 +176,62 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool:
-    """Whether the zip says that it was trained with VecNormalize: A2C and PPO keep original observations only then."""
-    return algorithm in ("a2c", "ppo") and data.get("_last_original_obs") is not None
+    """Whether the zip says that it was trained with VecNormalize.
+
+    A2C and PPO keep original observations only then. The others always do, but of another type only then: VecNormalize
+    gives float32, whatever the environment does (MuJoCo's give float64).
+    """
+    if algorithm in ("a2c", "ppo"):
+        return data.get("_last_original_obs") is not None
+    seen, original = _number_types(data, "_last_obs"), _number_types(data, "_last_original_obs")
+    return bool(seen and original and seen != original)
+
+
+def saw_outside(data: Mapping[str, Any]) -> bool:
+    """Whether the last observations that the network saw in training are outside its observation space.
+
+    VecNormalize changes observations, but not the space that the zip describes. The numbers of a pickled array are its
+    longest string of bytes.
+    """
+    bounds = space_bounds(data, "observation_space")
+    try:
+        (kind,) = _number_types(data, "_last_obs")
+        stored = [value for _, value in _instructions(data, "_last_obs") if isinstance(value, bytes | bytearray)]
+        if bounds is None:
+            return False
+        seen = np.frombuffer(max(stored, key=len), f"<{kind}").reshape(-1, len(bounds[0]))
+    except (KeyError, TypeError, ValueError):
+        return False
+    return bool(((seen < bounds[0] - ROUNDING) | (seen > bounds[1] + ROUNDING)).any())
+
+
+def space_bounds(data: Mapping[str, Any], key: str) -> NDArray[np.float64] | None:
+    """(2, …): lowest and highest values of a box, flattened, from plain text; None if they cannot be read."""
+    space = plain(data, key)
+    try:
+        words = (re.sub(r"[\[\]]", " ", space[end]).split() for end in ("low", "high"))
+        found = np.array([[float(word) for word in end] for end in words])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.size else None
+
+
+def _number_types(data: Mapping[str, Any], key: str) -> set[str]:
+    """The types of the numbers in a pickled array, such as f4."""
+    try:
+        words = {value for _, value in _instructions(data, key) if isinstance(value, str)}
+    except (KeyError, TypeError, ValueError):
+        return set()
+    return {word for word in words if re.fullmatch("[fiu][1248]", word)}
+
+
+def _instructions(data: Mapping[str, Any], key: str) -> Iterator[tuple[pickletools.OpcodeInfo, Any]]:
+    """The instructions of a pickle in the JSON, which are not followed; an error if there are none to be read."""
+    text = plain(data, key)[":serialized:"]
+    if len(text) > MOST_PICKLED:
+        raise ValueError("too large to be read instruction by instruction")
+    stored = base64.b64decode(text)
+    return ((operation, value) for operation, value, _ in pickletools.genops(stored))
 
 
 def class_name(value: Any) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from shoal.algorithms.team import Team
+from shoal.algorithms.base import BaseTeam
+from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError, check_choice, check_range
 from shoal.files import write_whole
 from shoal.inference.audit import audit
@@ -24,12 +25,11 @@ from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
 from shoal.inference.engine import Draws
 from shoal.inference.form import PRECISIONS, ExportPrecision, Form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
-from shoal.inference.layers import Array, Conv2d, Linear
+from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.policy import Exploration, Head, Policy
 from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session
 from shoal.inference.seal import sealed
-from shoal.quantization.qat import frozen_layers
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; 2 / 2^bits for packed weights."""
@@ -39,33 +39,42 @@ OTHER_SUMS, OTHER_CODES = 1e-4, 0.05
 """Mean errors of outputs relative to the largest: from another summation order, and where that changes codes."""
 
 
-def from_team(team: Team, sample: bool = False, one_agent: bool = False) -> Policy:
+def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> Policy:
     """The policies that a team acts with; `sample` draws choices instead of taking the most likely.
 
     Layers trained with quantization are frozen to their grids: for all agents, even if only `one_agent` was.
     """
-    actors, spec = team.rollout_actors, team.spec
-    frozen = frozen_layers(actors, one_agent)
+    spec, arrays = team.spec, team.rollout_arrays()
+    frozen = None if isinstance(team, NativeTeam) else _frozen_layers(team, one_agent)
     layers = []
-    for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
-        last = k == len(actors.weights) - 1
-        numbers = weight.detach().cpu().numpy().copy(), bias.detach().cpu().numpy()[:, 0].copy()
+    for k, (weight, bias) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
+        last = 2 * (k + 1) == len(arrays)
+        numbers = weight.copy(), bias[:, 0].copy()
         layers.append(Linear(*numbers, "none" if last else "relu", frozen[k] if frozen else None))
     if spec.discrete:
-        if sample and actors.kind == "values":
+        if sample and team.kind == "values":
             raise UserError("A DQN plays its best choice and has no probabilities to draw by; leave --sample out.")
         head = Head("categorical" if sample else "argmax")
     else:
         if sample:
             raise UserError("Only choices can be sampled by an exported policy; boxes are played without noise.")
-        kind = "gaussian" if actors.kind == "gaussian" else "box"
+        kind = "gaussian" if team.kind == "gaussian" else "box"
         head = Head(kind, "tanh", spec.action_low, spec.action_high)  # type: ignore[arg-type]
     one_hot = spec.observation_size if spec.whole_numbers else 0
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
-    exploration = Exploration(team.exploration, actors.hard, actors.kind == "values")
+    exploration = Exploration(team.exploration, team.hard, team.kind == "values")
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
     )
+
+
+def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
+    """The grids that a team in torch was trained with; see `frozen_layers`. Only here torch is imported."""
+    from shoal.algorithms.team import Team
+    from shoal.quantization.qat import frozen_layers
+
+    assert isinstance(team, Team)
+    return frozen_layers(team.rollout_actors, one_agent)
 
 
 def raw_states(policy: Policy, states: Array) -> Array:

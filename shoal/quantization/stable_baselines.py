@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.errors import UserError, counted
@@ -33,6 +34,8 @@ from shoal.quantization.baselines_zip import (
     plain,
     read_parts,
     saw_normalised,
+    saw_outside,
+    space_bounds,
 )
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
@@ -78,8 +81,12 @@ class Model:
     trained_bits: int | None = None
     """Bits that QatCallback trained it with."""
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
+    action_bounds: NDArray[np.float64] | None = None
+    """(2, A): lowest and highest actions of the box that it was trained with, as far as the zip has them."""
     saw_normalised: bool = False
     """The zip says that its training used VecNormalize."""
+    saw_outside: bool = False
+    """The last observations of its training are outside its observation space."""
     logged_returns: tuple[float, ...] = ()
     """Of the last training episodes, as far as the zip has them."""
     seen: tuple[int, ...] | None = None
@@ -147,7 +154,10 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
     check_weights(model.network)
     model.check_deviations()
     model = replace(model, normaliser=normaliser, **_trained_quantized(path, data))
-    model = replace(model, saw_normalised=saw_normalised(data, algorithm), logged_returns=logged_returns(data))
+    model = replace(
+        model, saw_normalised=saw_normalised(data, algorithm), saw_outside=saw_outside(data),
+        logged_returns=logged_returns(data), action_bounds=space_bounds(data, "action_space"),
+    )  # fmt: skip
     model.check_normaliser()
     return model
 
@@ -186,9 +196,10 @@ def to_policy(
 def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Model:
     module = str(plain(data, "policy_class").get("__module__", ""))
     if not module.startswith("stable_baselines3."):
-        known = f"the custom class of '{module}'" if module else "not named in plain text"
+        known = f"a custom class of '{module}'" if module else "not named in plain text"
         raise UserError(
-            f"The policy in '{path}' is {known}, whose layers cannot be inferred from tensors; --trust runs its code."
+            f"The policy class in '{path}' is {known}, so its layers cannot be inferred from tensors; --trust runs its "
+            "code."
         )
     settings = plain(data, "policy_kwargs")
     activation = _activation(path, algorithm, settings)
@@ -211,7 +222,7 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
         layers.append(_filled(nn.Linear(weight.shape[1], weight.shape[0]), weight, bias))
         if name != names[-1]:
             layers.append(nn.ReLU() if ".linear." in name else MODULES[activation]())  # the one after the convolutions
-    if names[-1] == CLIPPED_MEANS:
+    if algorithm == "sac" and names[-1] == CLIPPED_MEANS:  # also the only layer of a TD3 without hidden ones
         _check_bound(path, settings)
         layers.append(MODULES["clip-2"]())
     _check_widths(path, names, tensors)
@@ -253,7 +264,8 @@ def _check_bound(path: Path, settings: Mapping[str, Any]) -> None:
     """Refuse means that SAC with gSDE clips to another bound than its default."""
     if (bound := settings.get("clip_mean", BOUND)) != BOUND:
         raise UserError(
-            f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read."
+            f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read "
+            "without running the zip's code; --trust runs it."
         )
 
 

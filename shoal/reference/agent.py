@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.team import Phase
 from shoal.envs.base import EnvSpec
 from shoal.networks import NoiseSource
 from shoal.reference.networks import mlp

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shoal.algorithms.team import Phase
+from shoal.algorithms.base import Phase
 from shoal.networks import NoiseSource
 from shoal.reference.agent import Agent, AgentBatch
 from shoal.reference.networks import gumbel

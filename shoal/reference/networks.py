@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.networks import NoiseSource
-from shoal.networks.stacked import xavier
+from shoal.networks.layout import Random, full, xavier
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
@@ -22,15 +22,15 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
 
 
 @torch.no_grad()
-def start(networks: Sequence[nn.Sequential], generator: torch.Generator) -> None:
+def start(networks: Sequence[nn.Sequential], random: Random) -> None:
     """Xavier-uniform weights and zero biases, drawn layer by layer like the engine's: one seed, same weights."""
     for parameters in zip(*(network.parameters() for network in networks), strict=True):
         for parameter in parameters:
             if parameter.dim() == 1:
                 parameter.zero_()
             else:
-                real_out, real_in = (torch.ones(size, dtype=torch.bool) for size in parameter.shape)
-                parameter.copy_(xavier(real_in, real_out, generator).T)
+                real_out, real_in = (full(1, size)[0] for size in parameter.shape)
+                parameter.copy_(torch.from_numpy(xavier(real_in, real_out, random)).T)
 
 
 def gumbel(logits: Tensor, noise: NoiseSource) -> Tensor:

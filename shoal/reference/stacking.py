@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
-from shoal.networks.actors import real_entries
+from shoal.networks.layout import Widths, actor_names, actor_widths, critic_names, critic_widths
 
 PerNetwork = Sequence[Sequence[Tensor]]
 """Per network its parameters, or tensors of their shapes: weight, bias, weight, bias, …"""
@@ -21,11 +21,10 @@ PerNetwork = Sequence[Sequence[Tensor]]
 class Stacking:
     """The layout of all agents' networks in the engine's arrays, parameter by parameter."""
 
-    def __init__(self, names: list[str], widths: list[Tensor], first_axis: int) -> None:
-        """`widths` (C, I): which entries of each layer are real, from the inputs to the outputs."""
+    def __init__(self, names: list[str], widths: Widths, first_axis: int) -> None:
         self.names = names
         self.real: list[Tensor] = []  # (C, I, U) of a weight, (C, 1, U) of a bias
-        for before, after in itertools.pairwise(widths):
+        for before, after in itertools.pairwise(map(torch.from_numpy, widths)):
             self.real += [before[:, :, None] & after[:, None, :], after[:, None, :]]
         self.axes = [first_axis] + [0] * (len(names) - 1)  # the axis along which networks are stacked
 
@@ -51,29 +50,17 @@ class Stacking:
 
 def actor_stacking(spec: EnvSpec, hidden: Sequence[int]) -> Stacking:
     """One actor per agent."""
-    names = [name for k in range(len(hidden) + 1) for name in (f"weights.{k}", f"biases.{k}")]
-    inputs = real_entries(spec.observation_sizes, spec.observation_size)  # (N, O)
-    outputs = real_entries(spec.action_sizes, spec.action_size)  # (N, A)
-    return Stacking(names, [inputs, *_full(spec.agents, hidden), outputs], first_axis=0)
+    return Stacking(actor_names(len(hidden) + 1), actor_widths(spec, hidden), first_axis=0)
 
 
 def critic_stacking(spec: EnvSpec, hidden: Sequence[int], heads: int) -> Stacking:
     """`heads` critics per agent, all heads of the first agent first."""
-    rest = [name for k in range(len(hidden)) for name in (f"rest.weights.{k}", f"rest.biases.{k}")]
-    observations = real_entries(spec.observation_sizes, spec.observation_size).flatten()
-    joint = torch.cat([observations, real_entries(spec.action_sizes, spec.action_size).flatten()])  # (J,)
-    critics = spec.agents * heads
-    inputs = joint.expand(critics, -1)
-    return Stacking(["first", "first_bias", *rest], [inputs, *_full(critics, [*hidden, 1])], first_axis=1)
+    return Stacking(critic_names(len(hidden) + 1), critic_widths(spec, hidden, heads), first_axis=1)
 
 
 def _turned(parameter: Tensor) -> Tensor:
     """(out, in) to (in, out) and back; biases are unchanged."""
     return parameter.mT if parameter.dim() == 2 else parameter
-
-
-def _full(networks: int, widths: Sequence[int]) -> list[Tensor]:
-    return [torch.ones(networks, width, dtype=torch.bool) for width in widths]
 
 
 def parameters(networks: Sequence[nn.Sequential]) -> list[list[Tensor]]:

@@ -8,12 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.algorithms import noise
+from shoal.algorithms.base import Arrays, Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.noise import Noise
-from shoal.algorithms.team import Phase
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import NoiseSource
+from shoal.networks.arrays import to_arrays, to_tensors
+from shoal.networks.layout import initial_random
 from shoal.reference.agent import Agent
 from shoal.reference.maddpg import MADDPGAgent
 from shoal.reference.masac import MASACAgent
@@ -44,9 +47,9 @@ class ReferenceTeam:
         kind = MADDPGAgent if config.algorithm == "maddpg" else MASACAgent
         self.losses: tuple[str, ...] = kind.losses
         self.agents: list[Agent] = [kind(i, spec, config, device) for i in range(spec.agents)]
-        generator = torch.Generator().manual_seed(stream_seed(seed, "initial weights"))
-        start([agent.actor for agent in self.agents], generator)
-        start([critic for agent in self.agents for critic in agent.critics], generator)
+        random = initial_random(seed)
+        start([agent.actor for agent in self.agents], random)
+        start([critic for agent in self.agents for critic in agent.critics], random)
         for agent in self.agents:
             agent.copy_targets()
         self.targets = {"target_critics": "critics"}
@@ -80,13 +83,13 @@ class ReferenceTeam:
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
-    def update(self, ring: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
+    def update(self, ring: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase) -> Arrays:
         """Update all agents once; returns each agent's losses (N,)."""
         if self.order == "agents":
             losses = [agent.update(self.agents, ring, sampler, rng, self.noise, phase) for agent in self.agents]
         else:
             losses = self._update_by_phases(ring, sampler, rng, phase)
-        return {name: torch.stack([loss[name] for loss in losses]) for name in losses[0]}
+        return to_arrays({name: torch.stack([loss[name] for loss in losses]) for name in losses[0]})
 
     def _update_by_phases(
         self, replays: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase
@@ -112,16 +115,18 @@ class ReferenceTeam:
             networks["target_actors"] = (self._actors, [agent.target_actor for agent in self.agents])
         return networks
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Arrays:
         """All networks' parameters under the engine's names, stacked."""
-        return {
-            f"{kind}.{name}": array
-            for kind, (stacking, networks) in self._networks().items()
-            for name, array in zip(stacking.names, stacking.pack(parameters(networks)), strict=True)
-        }
+        return to_arrays(
+            {
+                f"{kind}.{name}": array
+                for kind, (stacking, networks) in self._networks().items()
+                for name, array in zip(stacking.names, stacking.pack(parameters(networks)), strict=True)
+            }
+        )
 
     @torch.no_grad()
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         """Restore what `weights` returned, here or in the engine; other shapes or names are refused."""
         for name, own in self.weights().items():
             if name not in weights or weights[name].shape != own.shape:
@@ -129,9 +134,10 @@ class ReferenceTeam:
                     f"The weights lack '{name}' of shape {tuple(own.shape)}: they are from another algorithm, world or "
                     "number of agents or layers."
                 )
+        tensors_by_name = to_tensors(weights)
         for kind, (stacking, networks) in self._networks().items():
             own_parameters = parameters(networks)
-            given = stacking.unpack([weights[f"{kind}.{name}"] for name in stacking.names], own_parameters)
+            given = stacking.unpack([tensors_by_name[f"{kind}.{name}"] for name in stacking.names], own_parameters)
             for own_tensors, tensors in zip(own_parameters, given, strict=True):
                 for parameter, tensor in zip(own_tensors, tensors, strict=True):
                     parameter.copy_(tensor)
@@ -142,7 +148,7 @@ class ReferenceTeam:
             "critics": [adam for agent in self.agents for adam in agent.critic_adams],
         }
 
-    def optimizer_state(self) -> dict[str, Tensor]:
+    def optimizer_state(self) -> Arrays:
         """All optimizers' moments and step counts under the engine's names; all agents have the same step count."""
         state: dict[str, Tensor] = {}
         for kind, adams in self._optimizers().items():
@@ -157,39 +163,37 @@ class ReferenceTeam:
             first = adams[0].state.get(own[0][0], {})
             steps = float(first.get("step", 0))
             state |= {f"{kind}.{k}.step": torch.tensor(steps, dtype=torch.float32) for k in range(len(own[0]))}
-        return state
+        return to_arrays(state)
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `optimizer_state` returned, here or in the engine."""
+        given = to_tensors(state)
         for kind, adams in self._optimizers().items():
             stacking, networks = self._networks()[kind]
             own = parameters(networks)
             count = range(len(own[0]))
             moments = {
-                field: stacking.unpack([state[f"{kind}.{k}.{key}"] for k in count], own)
+                field: stacking.unpack([given[f"{kind}.{k}.{key}"] for k in count], own)
                 for key, field in MOMENTS.items()
             }
             for c, (adam, tensors) in enumerate(zip(adams, own, strict=True)):
                 for k, parameter in enumerate(tensors):
-                    adam.state[parameter] = {"step": state[f"{kind}.{k}.step"].float().clone().view(())} | {
+                    adam.state[parameter] = {"step": given[f"{kind}.{k}.step"].float().clone().view(())} | {
                         field: arrays[c][k].to(self.device).clone(memory_format=torch.contiguous_format)
                         for field, arrays in moments.items()
                     }
 
-    def random_state(self) -> dict[str, Tensor]:
+    def random_state(self) -> Arrays:
         """The states of the noise generators."""
-        return {"update": _generator(self.noise).get_state(), "exploration": _generator(self.rollout_noise).get_state()}
+        return noise.random_state(self._noise_sources())
 
-    def load_random_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
-        _generator(self.noise).set_state(state["update"])
-        _generator(self.rollout_noise).set_state(state["exploration"])
+        noise.load_random_state(self._noise_sources(), state)
+
+    def _noise_sources(self) -> dict[str, NoiseSource]:
+        return {"update": self.noise, "exploration": self.rollout_noise}
 
 
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 """The engine's and torch's names of Adam's moments."""
-
-
-def _generator(source: NoiseSource) -> torch.Generator:
-    assert isinstance(source, Noise)
-    return source.generator

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import torch
-
 from shoal.algorithms.config import option
 from shoal.errors import UserError, counted
 from shoal.reference.replay import ListSampler, Replays
@@ -11,7 +9,7 @@ from shoal.reference.team import ReferenceTeam
 from shoal.reference.world import make_world
 from shoal.training.config import TrainConfig
 from shoal.training.parts import Parts
-from shoal.training.setup import check_update_memory, most_samples
+from shoal.training.setup import check_update_memory, make_device, most_samples
 
 ONLY = {
     "storage": "float32",
@@ -26,12 +24,12 @@ def compile_loops(config: TrainConfig) -> None:
     """Does nothing: the reference is plain Python."""
 
 
-def build_parts(config: TrainConfig, device: torch.device) -> Parts:
+def build_parts(config: TrainConfig) -> Parts:
     """Build the run as the papers measured it: one mpe2 world, one mini-batch per agent, one agent after the other."""
     config = fitted(config)
     env = make_world(config)
     reserved = check_update_memory(dataclasses.replace(config, minibatch="shared"), env.spec)  # one copy
-    team = ReferenceTeam(env.spec, config, config.seed, device)
+    team = ReferenceTeam(env.spec, config, config.seed, make_device(config.device))
     sampler = ListSampler(config.sampler, config.neighbors)
     ring = Replays(env.spec, config.capacity, most_samples(config, env.spec), reserved)
     if sampler.needs > config.capacity:

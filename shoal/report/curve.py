@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
-GROUP = "return/group/"
+GROUP, AGENT = "return/group/", "return/agent/"
+MOST_AGENTS = 12
+"""More agents have no curves of their own: nobody could tell them apart."""
+LINE = 0.042
+"""Height of a line of small text, as a share of the axes."""
+EVALUATION = "evaluation, 95 %"
 
 
 def draw_curve(
@@ -40,7 +46,8 @@ def draw_curve(
 ) -> Path:
     """Write the learning curve of one run as a PNG, with its shares of time per phase below where it has them.
 
-    Where agents are in several groups each group has its own curve, and there is none of the mean over all.
+    Where agents are in several groups each group has its own curve, and there is none of the mean over all. Up to 12
+    agents whose returns are not their group's have thin curves with their names.
 
     Args:
         metrics: the lines of a `metrics.jsonl`, or its path.
@@ -48,27 +55,37 @@ def draw_curve(
         title: heading; a caption with episodes, steps and seconds goes under it.
         random_return: return of a random team, drawn as a dashed line.
         evaluations: evaluations besides those among the metrics (`evaluate/return_mean`), each with `episode`,
-            `return_mean` and perhaps `return_ci95` (both ends of the interval, or its half width).
+            `return_mean` and perhaps `return_ci95` (both ends of the interval, or its half width); where groups are,
+            with `return/group/NAME` and `return_ci95/group/NAME`.
         random_groups: return of a random team by group, drawn instead where groups are.
 
     """
     lines = _lines(metrics)
     latest = {key: value for line in lines for key, value in line.items()}
     phases = _phase_seconds(latest)
-    figure, curve, bar = _figure(title, _caption(latest), with_phases=bool(phases))
+    figure, curve, bar = _figure(with_phases=bool(phases))
     groups = [key.removeprefix(GROUP) for key in latest if key.startswith(GROUP)]
     colours = _group_colours(groups)
+    marks = [*_evaluations(lines), *(evaluations or [])]
+    agents = _own_returns(lines, latest, groups)
+    levels: list[tuple[str, float | None, str]] = [("random team", random_return, FAINT_INK)]
     if len(groups) > 1:
         for name in groups:
             _plot_returns(curve, *_series(lines, GROUP + name), name, colours[name])
+            label = EVALUATION if name == groups[0] else ""  # one entry in the legend is enough
+            _plot_evaluations(curve, marks, f"/group/{name}", colours[name], label)
+        levels = [(f"random {name}", (random_groups or {}).get(name), colours[name]) for name in groups]
     else:
         _plot_returns(curve, *_series(lines, "return_mean"), "training", COLOURS[0])
-    _plot_evaluations(curve, [*_evaluations(lines), *(evaluations or [])])
-    if len(groups) > 1 and random_groups:
-        levels = [(name, random_groups.get(name), colours[name]) for name in groups]
-        _finish_curve(curve, [(f"random {name}", level, colour) for name, level, colour in levels])
-    else:
-        _finish_curve(curve, [("random team", random_return, FAINT_INK)])
+        _plot_evaluations(curve, marks, "", INK, EVALUATION)
+    ends = {}
+    for name, (episodes, returns) in agents.items():
+        colour, smoothed = colours.get(group_of(name), FAINT_INK), smooth(returns)
+        curve.plot(episodes, smoothed, color=colour, linewidth=0.9, alpha=0.8)
+        ends[name] = smoothed[-1], colour
+    _finish_curve(curve, levels)
+    _name_agents(curve, ends)
+    _head(figure, curve, title, _caption(latest))
     if bar:
         _plot_phases(bar, phases)
     return _write(figure, path)
@@ -92,11 +109,12 @@ def draw_curves(
     random_return: float | None = None,
 ) -> Path:
     """Write the learning curves of several runs, given as (label, metrics or path), into one PNG."""
-    figure, curve, _ = _figure(title, "", with_phases=False)
+    figure, curve, _ = _figure(with_phases=False)
     for number, (label, metrics) in enumerate(runs):
         episodes, returns = _series(_lines(metrics), "return_mean")
         _plot_returns(curve, episodes, returns, label, COLOURS[number % len(COLOURS)])
     _finish_curve(curve, [("random team", random_return, FAINT_INK)], many=True)
+    _head(figure, curve, title, "")
     return _write(figure, path)
 
 
@@ -123,6 +141,23 @@ def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
         if "return_mean" in entry:
             found.append({"episode": line.get("episode"), **entry})
     return found
+
+
+def _own_returns(lines: Metrics, latest: Mapping[str, Any], groups: Sequence[str]) -> dict[str, tuple[Values, Values]]:
+    """Episodes and returns of each agent that visibly differ from its group's, unless there are many agents."""
+    names = [key.removeprefix(AGENT) for key in latest if key.startswith(AGENT)]
+    if len(names) > MOST_AGENTS:
+        return {}
+    own = {name: _series(lines, AGENT + name) for name in names}
+    keys = [GROUP + name for name in groups] if len(groups) > 1 else ["return_mean"]
+    shared = [_series(lines, key)[1] for key in keys]
+    drawn = np.concatenate([*shared, *(returns for _, returns in own.values())])
+    visible = 0.01 * np.ptp(drawn) if len(drawn) else 0.0
+
+    def differs(returns: Values) -> bool:
+        return not any(len(other) == len(returns) and np.abs(other - returns).max() <= visible for other in shared)
+
+    return {name: series for name, series in own.items() if len(series[1]) > 1 and differs(series[1])}
 
 
 def _number(value: Any) -> float:
@@ -160,7 +195,7 @@ def _caption(latest: Mapping[str, Any]) -> str:
 # From numbers to the picture ------------------------------------------------------------------------------------------
 
 
-def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes, Axes | None]":
+def _figure(with_phases: bool) -> "tuple[Figure, Axes, Axes | None]":
     """A figure with axes for the curve and, if asked for, narrow ones for the bar of phases below."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -170,8 +205,6 @@ def _figure(title: str, caption: str, with_phases: bool) -> "tuple[Figure, Axes,
     heights = [12, 1] if with_phases else [12]
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     curve = axes[0]
-    curve.set_title(_plain(title), loc="left", fontweight="bold", color=INK, pad=44 if caption else 8)
-    curve.annotate(caption, (0, 1), (0, 28), "axes fraction", "offset points", color=FAINT_INK, fontsize=9)
     curve.set_xlabel("episodes", color=INK)
     curve.set_ylabel("return per agent, sum over an episode", color=INK)
     curve.margins(x=0.01)
@@ -197,18 +230,35 @@ def _plot_returns(axes: "Axes", episodes: Values, returns: Values, label: str, c
     axes.plot(episodes, smooth(returns), color=colour, linewidth=2, marker=marker, label=_plain(label))
 
 
-def _plot_evaluations(axes: "Axes", evaluations: Metrics) -> None:
-    """Diamonds with their 95 % intervals."""
-    label = "evaluation, 95 %"
+def _plot_evaluations(axes: "Axes", evaluations: Metrics, ending: str, colour: str, label: str) -> None:
+    """Diamonds with their 95 % intervals; `ending` is that of a group's keys."""
+    marks = []
     for entry in evaluations:
-        episode, mean = _number(entry.get("episode")), _number(entry.get("return_mean"))
-        if not math.isfinite(episode + mean):
-            continue
-        ci95 = np.ravel([] if (found := entry.get("return_ci95")) is None else found).astype(float)
-        low, high = ci95 if len(ci95) == 2 else (mean - ci95.sum(), mean + ci95.sum())
-        error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-        axes.errorbar(episode, mean, error, fmt="D", color=INK, markersize=5, capsize=3, linewidth=1.2, label=label)
-        label = ""  # one entry in the legend is enough
+        episode, mean = _number(entry.get("episode")), _number(entry.get(f"return{ending or '_mean'}"))
+        if math.isfinite(episode + mean):
+            ci95 = np.ravel([] if (found := entry.get(f"return_ci95{ending}")) is None else found).astype(float)
+            low, high = ci95 if len(ci95) == 2 else (mean - ci95.sum(), mean + ci95.sum())
+            marks.append((episode, mean, max(0.0, mean - low), max(0.0, high - mean)))
+    if marks:
+        episodes, means, *halves = np.array(marks).T
+        axes.errorbar(
+            episodes, means, halves, fmt="D", color=colour, markeredgecolor=INK, markersize=5, capsize=3,
+            linewidth=1.2, zorder=3, label=label,
+        )  # fmt: skip
+
+
+def _name_agents(axes: "Axes", ends: Mapping[str, tuple[float, str]]) -> None:
+    """Names to the right of where curves end (last value, colour), apart from each other."""
+    low, high = axes.get_ylim()
+    heights = sorted(((value - low) / (high - low), name) for name, (value, _) in ends.items())
+    top = 1 - LINE * len(heights)
+    at = -math.inf
+    for number, (height, name) in enumerate(heights):
+        at = max(at + LINE, min(height, top + LINE * (number + 1)))
+        axes.annotate(
+            _plain(name), (1.01, at), xycoords="axes fraction", va="center", fontsize=8, color=ends[name][1],
+            annotation_clip=False,
+        )  # fmt: skip
 
 
 def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]], many: bool = False) -> None:
@@ -219,12 +269,39 @@ def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]],
         return
     for name, level, colour in levels:
         if level is not None and math.isfinite(level):
-            label = f"{_plain(name)} {level:.1f}".replace("-", "−")
+            label = f"{_plain(name)} " + f"{level:.1f}".replace("-", "−")
             axes.axhline(level, color=colour, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
     if many:
         axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    else:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0.1, frameon=False, fontsize=9, ncols=4)
+        return
+    _legend(axes, 4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+
+
+def _room(axes: "Axes") -> float:
+    """Pixels beside each other that a title or a legend may take."""
+    return 0.86 * axes.figure.get_window_extent().width
+
+
+def _legend(axes: "Axes", most: int, **style: Any) -> None:
+    """A legend in as many columns as fit, at most so many."""
+    for columns in range(most, 0, -1):
+        legend = axes.legend(ncols=columns, borderpad=0.1, frameon=False, **style)
+        if legend.get_window_extent().width <= _room(axes):
+            return
+
+
+def _head(figure: "Figure", axes: "Axes", title: str, caption: str) -> None:
+    """The title, as large as fits, and the caption, both above the legend; a high one makes the picture higher."""
+    legend = axes.get_legend()
+    top = 8.0 if legend is None else 72 * legend.get_window_extent().height / figure.dpi + 12  # in points
+    figure.set_figheight(figure.get_figheight() + max(0.0, top - 48) / 72)
+    if caption:
+        axes.annotate(caption, (0, 1), (0, top), "axes fraction", "offset points", color=FAINT_INK, fontsize=9)
+        top += 16
+    for points in range(12, 5, -1):
+        heading = axes.set_title(_plain(title), loc="left", fontsize=points, fontweight="bold", color=INK, pad=top)
+        if heading.get_window_extent().width <= _room(axes):
+            break
 
 
 def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
@@ -242,9 +319,7 @@ def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
     axes.set(xlim=(0, 1), ylim=(-0.4, 0.4))
     axes.set_axis_off()
     axes.set_title("time per phase", loc="left", fontsize=9, color=FAINT_INK, pad=3)
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(0, 0), borderpad=0.1, frameon=False, fontsize=8, ncols=5, handlelength=1
-    )
+    _legend(axes, 5, loc="upper left", bbox_to_anchor=(0, 0), fontsize=8, handlelength=1)
 
 
 def _write(figure: "Figure", path: str | Path) -> Path:

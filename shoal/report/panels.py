@@ -53,7 +53,7 @@ def draw_figure(figure: Figure, path: Path) -> Path:
         size = columns * max(3.4 if columns == 4 else 4.2, 0.45 * most), 2.9 * lines + 1
     heights = [_height(panels[line * columns : (line + 1) * columns]) for line in range(lines)]
     size = size[0], size[1] + sum(heights) - 2.9 * lines
-    canvas = Canvas(figsize=size, layout="constrained")
+    canvas = Canvas(figsize=size, dpi=130, layout="constrained")
     grid = canvas.subplots(lines, columns, sharey=figure.same_scale, squeeze=False, height_ratios=heights)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -71,9 +71,12 @@ def draw_figure(figure: Figure, path: Path) -> Path:
         canvas.legend(
             nothing, figure.key, loc="outside right upper", fontsize=8, frameon=False, handlelength=0, handletextpad=0
         )
-    canvas.suptitle(figure.title, fontsize=11, color=INK)
+    for points in range(11, 4, -1):  # the largest that fits
+        title = canvas.suptitle(figure.title, fontsize=points, color=INK)
+        if title.get_window_extent().width <= canvas.bbox.width:
+            break
     content = io.BytesIO()
-    canvas.savefig(content, dpi=130, format="png")
+    canvas.savefig(content, format="png")
     return write_whole(path, content.getvalue())
 
 

@@ -31,6 +31,8 @@ GIF_SIDE = 448  # pixels of the picture of the world, without the text around it
 STRIP_SIDE = 240
 MOST_FRAMES = 250  # in a GIF; longer films skip steps
 MARGIN = 16
+LINE = 20  # from one line of text to the next
+MOST_GROUPS = 3  # whose returns fit below a picture
 
 
 # Recording ------------------------------------------------------------------------------------------------------------
@@ -91,11 +93,20 @@ class Film:
     episodes: tuple[RecordedEpisode, ...]
     team: int = 0
     """Number of leading agents that the return is averaged over; 0 means all."""
+    groups: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    """Agents by group."""
 
-    def running_return(self, episode: RecordedEpisode) -> NDArray[np.float64]:
-        """(T + 1,) sum of rewards so far, per agent of the team."""
-        reward = episode.reward[:, : self.team or None].mean(axis=1)
-        return np.concatenate([[0.0], np.cumsum(reward)])
+    def running_return(self, episode: RecordedEpisode, group: str = "") -> NDArray[np.float64]:
+        """(T + 1,) sum of rewards so far, per agent of the team or of a group."""
+        own = episode.reward[:, self.groups[group]] if group else episode.reward[:, : self.team or None]
+        return np.concatenate([[0.0], np.cumsum(own.mean(axis=1))])
+
+    def returns_so_far(self, episode: RecordedEpisode, step: int) -> list[str]:
+        """The return up to a step as text; a line per group in mixed teams of a few groups."""
+        mixed = 1 < len(self.groups) <= MOST_GROUPS
+        named = {f"return {name}": name for name in self.groups} if mixed else {"return per agent": ""}
+        sums = {label: self.running_return(episode, group)[step] for label, group in named.items()}
+        return [f"{label} " + f"{value:.1f}".replace("-", "−") for label, value in sums.items()]
 
 
 def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:
@@ -156,7 +167,7 @@ def _check_counts(episodes: int, max_steps: int) -> None:
 
 
 def _film(env: VectorEnv, episodes: list[RecordedEpisode]) -> Film:
-    return Film(env.spec.name, tuple(episodes), env.spec.team)
+    return Film(env.spec.name, tuple(episodes), env.spec.team, env.spec.groups)
 
 
 def _play(
@@ -312,7 +323,9 @@ def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None
 
     episode, step = film.episodes[number], int(time)
     picture = episode.moments.draw(time, GIF_SIDE)
-    head, foot = 68, legend.height + 26 if legend else MARGIN
+    returns = film.returns_so_far(episode, step)
+    line = 40 + LINE * len(returns)  # where the texts end
+    head, foot = line + 8, legend.height + 26 if legend else MARGIN
     image = Image.new("RGB", (picture.width + 2 * MARGIN, head + picture.height + foot), PAPER)
     draw = ImageDraw.Draw(image)
     right = image.width - MARGIN
@@ -321,10 +334,11 @@ def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None
     room = picture.width - font(13).getlength(which) - MARGIN
     draw.text((MARGIN, 20), film.title, INK, fitting_font(film.title, room, 16), "lm")
     draw.text((MARGIN, 44), f"step {step} of {episode.steps}", INK, font(13), "lm")
-    draw.text((MARGIN + 116, 44), _return_so_far(film, episode, step), INK, font(13), "lm")
+    for row, text in enumerate(returns):
+        draw.text((MARGIN + 116, 44 + LINE * row), text, INK, font(13), "lm")
     draw.text((right, 44), episode.moments.tally(step), INK, font(13), "rm")
-    draw.line((MARGIN, 60, right, 60), BORDER, 3)
-    draw.line((MARGIN, 60, MARGIN + picture.width * time / episode.steps, 60), FAINT_INK, 3)
+    draw.line((MARGIN, line, right, line), BORDER, 3)
+    draw.line((MARGIN, line, MARGIN + picture.width * time / episode.steps, line), FAINT_INK, 3)
     image.paste(picture, (MARGIN, head))
     if legend:
         image.paste(legend, (MARGIN, head + picture.height + 10))
@@ -339,13 +353,16 @@ def _strip_row(film: Film, episode: RecordedEpisode, moments: int) -> "Image.Ima
     trails = [1, *np.diff(steps).tolist()]  # back to the previous panel
     pictures = [episode.moments.draw(step, STRIP_SIDE, trail) for step, trail in zip(steps, trails, strict=True)]
     width, height = pictures[0].size
-    image = Image.new("RGB", (len(steps) * (width + MARGIN) - MARGIN, height + 44), PAPER)
+    returns = [film.returns_so_far(episode, step) for step in steps]
+    below = 4 + LINE * max(2, len(returns[0]))  # two lines for the step and the tally
+    image = Image.new("RGB", (len(steps) * (width + MARGIN) - MARGIN, height + below), PAPER)
     draw = ImageDraw.Draw(image)
     for column, (step, picture) in enumerate(zip(steps, pictures, strict=True)):
         left = column * (width + MARGIN)
         image.paste(picture, (left, 0))
         draw.text((left, height + 14), f"step {step}", INK, font(13, bold=True), "lm")
-        draw.text((left + width, height + 14), _return_so_far(film, episode, step), INK, font(13), "rm")
+        for row, text in enumerate(returns[column]):
+            draw.text((left + width, height + 14 + LINE * row), text, INK, font(13), "rm")
         draw.text((left, height + 34), episode.moments.tally(step), FAINT_INK, font(13), "lm")
     return image
 
@@ -360,7 +377,3 @@ def _strip_steps(episode: RecordedEpisode, moments: int) -> list[int]:
         near = sorted((abs(step - even), step) for step in highlights if abs(step - even) < gap / 2)
         steps.add(near[0][1] if near else round(even))
     return sorted(steps)
-
-
-def _return_so_far(film: Film, episode: RecordedEpisode, step: int) -> str:
-    return f"return per agent {film.running_return(episode)[step]:.1f}".replace("-", "−")

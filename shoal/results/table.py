@@ -37,7 +37,9 @@ class Column:
         if isinstance(value, str | bool):
             return str(value)
         if self.format:
-            return format(value, self.format)
+            text = format(value, self.format)
+            few_digits = self.format.endswith("g") and "e+" in text and abs(value) < 1e6
+            return f"{value:,.0f}" if few_digits else text  # 2,480 instead of 2.48e+03
         if isinstance(value, float):
             return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         return f"{value:,}"

@@ -238,8 +238,8 @@ def panel_of(algorithm: str, rows: list[ModelRow]) -> Panel:
         if errors := errors_of(own_rows, name):
             series.append(Series(name, [_percent(errors.get(row["cell"])) for row in own_rows]))
     ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows]
-    title = f"{algorithm.upper()}: change of the return against float32 (dashed: 5 %)"
-    return Panel(title, "|relative error|, %", series, ticks=ticks, level=5.0, points=True)
+    title = f"{algorithm.upper()} (dashed: 5 %)"
+    return Panel(title, "|relative error| of the return, %", series, ticks=ticks, level=5.0, points=True)
 
 
 def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:

@@ -4,7 +4,6 @@ It tells how far it is by lines of JSON on standard output, saves its state at s
 when the sweep itself is killed.
 """
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.child import end_with_parent
 from shoal.console import answers_only, print_json
 from shoal.errors import UserError
 from shoal.processes import prepare
@@ -30,7 +30,9 @@ def main(words: list[str]) -> int:
     """Train as told; the exit code is that of `shoal train`."""
     told = json.loads(words[0])
     stop_at_signals()
-    _stop_with_parent(told["parent"])
+    end_with_parent(signal.SIGTERM)  # and so save, however the sweep ends
+    if os.getppid() != told["parent"]:
+        return 130
     prepare()
     with answers_only():
         try:
@@ -69,14 +71,6 @@ def _train(config: TrainConfig, resume: bool) -> int:
 def _asked(config: TrainConfig) -> TrainConfig:
     """A resumed run keeps its settings; the sweep has compared them."""
     return TrainConfig(out=config.out, env=config.env, env_options=config.env_options, threads=config.threads)
-
-
-def _stop_with_parent(parent: int) -> None:
-    """Linux: be asked to stop, and so save, when the sweep ends however it does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            raise SystemExit(130)
 
 
 def told(config: TrainConfig, resume: bool) -> str:

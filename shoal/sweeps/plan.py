@@ -1,5 +1,6 @@
 """What a sweep runs: base settings, a grid of values and seeds, as documented in docs/sweep.md."""
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -8,11 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shoal.algorithms.config import SETTING_ALIASES
 from shoal.errors import UserError, check_range, whole_number
 from shoal.training.config import CONFIG, TrainConfig, read_config
-from shoal.training.early import RESULT, check_new
+from shoal.training.early import check_new
+
+if TYPE_CHECKING:
+    from shoal.training.result import TrainResult
 
 KEYS = ("base", "grid", "seeds")
 NOT_HERE = {
@@ -44,10 +49,13 @@ class PlannedRun:
         """Its folder's name."""
         return self.folder.name
 
-    @property
-    def finished(self) -> bool:
-        """Whether its folder has a result."""
-        return (self.folder / RESULT).exists()
+    def result(self) -> "TrainResult | None":
+        """The result in its folder; None if there is none, or a damaged one, which its own process will report."""
+        from shoal.training.result import read_result  # here, because what it imports takes its time
+
+        with contextlib.suppress(UserError):
+            return read_result(self.folder)
+        return None
 
     @property
     def started(self) -> bool:
@@ -58,7 +66,7 @@ class PlannedRun:
 def read_sweep(path: Path, out: Path) -> list[PlannedRun]:
     """The runs of a sweep file; a `UserError` for whatever is wrong in it, before anything is started."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
     except OSError as error:
         raise UserError(f"The sweep '{path}' cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:
@@ -134,13 +142,14 @@ def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
 
 
 def _settings(key: str, held: Any) -> dict[str, Any]:
-    """The settings in `base` or `grid`, under the names of `TrainConfig`; --batch-like spellings are understood."""
+    """The settings in `base` or `grid`, under the names of `TrainConfig`; spellings of options are understood."""
     if not isinstance(held, dict):
         raise UserError(f"{key} must be a JSON object.")
     known = [field.name for field in dataclasses.fields(TrainConfig)]
     found: dict[str, Any] = {}
     for given, value in held.items():
         name = given.lstrip("-").replace("-", "_")
+        name = SETTING_ALIASES.get(name, name)
         if name in NOT_HERE:
             raise UserError(f"{key} has '{given}', but {NOT_HERE[name]}.")
         if name not in known:
@@ -152,6 +161,14 @@ def _settings(key: str, held: Any) -> dict[str, Any]:
     return found
 
 
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; Python would silently take the last of several values."""
+    names = [name for name, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the key '{twice[0]}' is there twice")
+    return dict(pairs)
+
+
 def _check_folder(run: PlannedRun) -> None:
     """Refuse a folder that holds a run with other settings; a new run is checked as `shoal train` would."""
     if not run.started:
@@ -159,7 +176,7 @@ def _check_folder(run: PlannedRun) -> None:
         return
     stored = read_config(run.folder).settings
     for name, value in run.config.settings.items():
-        if value not in (None, "auto") and stored[name] != value:
+        if stored[name] != value and name not in run.config.settled_later:
             raise UserError(
                 f"'{run.folder}' holds a run with {name} {_text(stored[name])}, not {_text(value)}; choose another "
                 "--out."

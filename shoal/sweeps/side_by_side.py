@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.child import ended
+from shoal.child import ended, thread_limits
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits, free_memory, human_bytes
 from shoal.processors import usable_processors
 from shoal.sweeps.child import told
 from shoal.sweeps.plan import PlannedRun
-from shoal.training.config import TrainConfig
+from shoal.training.config import TrainConfig, read_config
 from shoal.training.result import TrainResult, read_result
 
 PROCESS_BYTES = 500 * 10**6
@@ -62,8 +62,8 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
     """
     found: dict[str, Outcome] = {}
     for run in runs:
-        if run.finished:
-            found[run.name] = Outcome(run, read_result(run.folder), kept=True)
+        if (result := run.result()) is not None:
+            found[run.name] = Outcome(run, result, kept=True)
             watcher.advance(run.config.episodes)
     waiting = [run for run in runs if run.name not in found]
     threads = max(1, usable_processors() // parallel)
@@ -111,8 +111,8 @@ class _Process:
     ) -> None:
         self.run, self._news = run, news
         self._episode, self._error = 0, ""
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONPATH": os.pathsep.join(sys.path)}
+        threads = kept_threads(run) or threads
+        environment = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         self._log = run.folder.parent / f"{run.name}.log"
         with self._log.open("wb") as log:
@@ -167,6 +167,14 @@ class _Process:
         return Outcome(self.run, None, f"The process {ended(code)}{last}.")
 
 
+def kept_threads(run: PlannedRun) -> int | None:
+    """The threads of a started run that learns in torch, whose results depend on them; None: any number will do."""
+    if not run.started:
+        return None
+    stored = read_config(run.folder)
+    return None if stored.update == "native" or stored.threads is None else min(stored.threads, usable_processors())
+
+
 def child_command(config: TrainConfig, resume: bool) -> list[str]:
     """The command of a run's process."""
     return [sys.executable, "-P", "-m", "shoal.sweeps.child", told(config, resume)]
@@ -174,18 +182,17 @@ def child_command(config: TrainConfig, resume: bool) -> list[str]:
 
 def choose_parallel(runs: Sequence[PlannedRun], asked: int | None) -> int:
     """Runs side by side: as many as asked for or as there are processors, as far as memory suffices."""
-    left = [run for run in runs if not run.finished]
-    if not left:
+    if not runs:
         return 1
-    most = min(len(left), asked or usable_processors())
-    needed = max(run_bytes(run.config) for run in {run.label: run for run in left}.values())  # seeds need the same
+    most = min(len(runs), asked or usable_processors())
+    needed = max(run_bytes(run.config) for run in {run.label: run for run in runs}.values())  # seeds need the same
     free = free_memory()
     fit = most if free is None else int((free - free // 10) // needed)
     if fit >= most:
         return most
     if asked is not None or fit < 1:
-        what = f"{counted(asked or 1, 'run')} side by side"
-        check_fits(what, needed * (asked or 1), lambda usable: _advice(usable, needed))
+        count = 1 if asked is None else most
+        check_fits(f"{counted(count, 'run')} side by side", needed * count, lambda usable: _advice(usable, needed))
     return fit
 
 

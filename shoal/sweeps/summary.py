@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import counted
+from shoal.errors import UserError, counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table
 from shoal.sweeps.side_by_side import Outcome
 from shoal.training.early import METRICS
@@ -22,16 +22,23 @@ Values = NDArray[np.float64]
 
 
 def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
-    """One row and one curve per configuration."""
+    """One row and one curve per configuration; returns by group as well where all runs have the same several groups."""
     by_label: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_label.setdefault(outcome.run.label, []).append(outcome)
-    rows = [_row(label, own) for label, own in by_label.items()]
-    curves = [curve for label, own in by_label.items() if (curve := _curve(label, own)) is not None]
-    panel = Panel("", "return per agent, sum over an episode", curves, x="episodes")
+    groups = _groups(outcomes)
+    rows = [_row(label, own, groups) for label, own in by_label.items()]
+    unread: list[str] = []
+    logs = {label: _logs(own, unread) for label, own in by_label.items()}
+    panels = [
+        Panel(group, "return per agent, sum over an episode", curves, x="episodes")
+        for group in groups or [""]
+        if (curves := [curve for label, own in logs.items() if (curve := _curve(label, own, group)) is not None])
+    ]
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
     stopped = sum(outcome.result is None and not outcome.error for outcome in outcomes)
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
+    findings += [f"The curve lacks a run: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
     return Result(
@@ -39,13 +46,15 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
         title,
         [Table.of(heading, rows)],
         findings,
-        [Figure(CURVES, f"{title}: mean and 95 % interval over seeds", [panel])] if curves else [],
-        {"runs": [_record(outcome) for outcome in outcomes]},
+        [Figure(CURVES, f"{title}: mean and 95 % interval over seeds", panels)] if panels else [],
+        {"runs": [_record(outcome, groups) for outcome in outcomes]},
     )
 
 
-def final_return(result: TrainResult) -> float | None:
+def final_return(result: TrainResult, group: str = "") -> float | None:
     """The final evaluation's return, or the training's where there was no evaluation."""
+    if group:
+        return result.groups[group].get("deterministic", result.groups[group]["training"])
     return result.return_mean if result.return_deterministic is None else result.return_deterministic
 
 
@@ -53,27 +62,44 @@ def _evaluated(outcomes: Sequence[Outcome]) -> bool:
     return all(outcome.run.config.evaluate_episodes for outcome in outcomes)
 
 
-def _row(label: str, outcomes: Sequence[Outcome]) -> Mapping[Any, Any]:
+def _groups(outcomes: Sequence[Outcome]) -> list[str]:
+    """The groups of agents, if all finished runs have the same, and more than one."""
+    every = [list(outcome.result.groups) for outcome in outcomes if outcome.result is not None]
+    return every[0] if every and len(every[0]) > 1 and all(groups == every[0] for groups in every) else []
+
+
+def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None, float]:
+    """The mean of the final returns, and the half-width of its interval: NaN without one."""
+    returns = np.array([value for result in results if (value := final_return(result, group)) is not None])
+    return (float(returns.mean()) if len(returns) else None), confidence95(returns)
+
+
+def _row(label: str, outcomes: Sequence[Outcome], groups: Sequence[str]) -> Mapping[Any, Any]:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    returns = np.array([value for result in results if (value := final_return(result)) is not None])
-    mean, half = (float(returns.mean()) if len(returns) else None), confidence95(returns)
+    mean, half = _mean(results)
     interval = "–" if mean is None or not math.isfinite(half) else f"{mean - half:,.2f} to {mean + half:,.2f}"
+    by_group = {}
+    for group in groups:
+        own, around = _mean(results, group)
+        text = "–" if own is None else f"{own:,.2f}" + (f" ± {around:,.2f}" if math.isfinite(around) else "")
+        by_group[Column(f"group {group}")] = text
     return {
         "configuration": label or "all settings the same",
         "seeds": len(results),
         "failed": sum(bool(outcome.error) for outcome in outcomes),
         Column("return", format=",.2f"): mean,
         "95 % interval": interval,
+        **by_group,
         Column("time per run", "s", ",.1f"): float(np.mean([result.seconds for result in results]))
         if results
         else None,
     }
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
     """A run for --json."""
     result = outcome.result
-    return {
+    found = {
         "run": str(outcome.run.folder),
         "configuration": outcome.run.label,
         "seed": outcome.run.config.seed,
@@ -84,11 +110,26 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "seconds": None if result is None else result.seconds,
         "error": outcome.error or None,
     }
+    by_group = {f"return/group/{name}": None if result is None else final_return(result, name) for name in groups}
+    return found | by_group
 
 
-def _curve(label: str, outcomes: Sequence[Outcome]) -> Series | None:
+def _logs(outcomes: Sequence[Outcome], unread: list[str]) -> list[list[dict[str, Any]]]:
+    """The logs of finished runs; why one cannot be read is added to `unread`."""
+    logs = []
+    for outcome in outcomes:
+        if outcome.result is not None:
+            try:
+                logs.append(read_metrics(outcome.run.folder / METRICS))
+            except UserError as error:
+                unread.append(str(error))
+    return logs
+
+
+def _curve(label: str, logs: Sequence[list[dict[str, Any]]], group: str) -> Series | None:
     """The mean of the seeds' smoothed learning curves, over the episodes that all of them have."""
-    runs = [found for outcome in outcomes if outcome.result is not None and (found := _returns(outcome)) is not None]
+    key = f"return/group/{group}" if group else "return_mean"
+    runs = [found for lines in logs if (found := _returns(lines, key)) is not None]
     if not runs:
         return None
     first, last = max(run[0][0] for run in runs), min(run[0][-1] for run in runs)
@@ -103,9 +144,8 @@ def _curve(label: str, outcomes: Sequence[Outcome]) -> Series | None:
     return Series(name, mean.tolist(), at=at.tolist(), low=(mean - half).tolist(), high=(mean + half).tolist())
 
 
-def _returns(outcome: Outcome) -> tuple[Values, Values] | None:
-    """Episodes and training returns of a run's log; None if it has none."""
-    lines = read_metrics(outcome.run.folder / METRICS)
-    pairs = {line["episode"]: line["return_mean"] for line in lines if line.get("return_mean") is not None}
+def _returns(lines: Sequence[dict[str, Any]], key: str) -> tuple[Values, Values] | None:
+    """Episodes and training returns under this key of a run's log; None if it has none."""
+    pairs = {line["episode"]: line[key] for line in lines if line.get(key) is not None}
     table = np.array(sorted(pairs.items()), float).reshape(-1, 2)
     return (table[:, 0], table[:, 1]) if len(table) else None

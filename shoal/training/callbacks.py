@@ -1,5 +1,6 @@
 """Callbacks: code of one's own that a run calls after episodes, updates, evaluations, log lines and checkpoints."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,15 @@ class Hooks:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuse what is no callback."""
+    """Refuse what is no callback, and methods that would never be called."""
+    if isinstance(callbacks, Callback):
+        raise UserError("callbacks must be a list of callbacks, but is a single one; write callbacks=[…].")
     for one in callbacks:
         if not isinstance(one, Callback):
             raise UserError(f"callbacks must be instances of shoal.Callback, but one is {one!r:.80}.")
+        for name, _ in inspect.getmembers_static(type(one), callable):
+            if name.startswith("on_") and name not in HOOKS:
+                raise UserError(
+                    f"The callback {type(one).__name__} has a method {name}, which would never be called; there are "
+                    f"{', '.join(HOOKS)}."
+                )

@@ -199,6 +199,7 @@ class Checkpoints:
             for name, data in _files(checkpoint):
                 disk.write(new / name, data)
                 entries[name] = {"size": len(data), "sha256": disk.sha256(data)}
+                del data  # before the next file's bytes are made: those of weights and moments are large
             disk.write(new / _MANIFEST, _manifest(entries))
             disk.sync(new)
             if final.is_dir() and _looks_ours(final):

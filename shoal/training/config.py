@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -122,14 +122,14 @@ class RunConfig:
     """Evaluation episodes of the trained and of a random team at the end; 0: none."""
     evaluate_every: int = 0
     """Training episodes between deterministic evaluations; the best weights are kept (--checkpoint best of evaluate,
-    export and watch). Training has the same results with and without them. 0: none."""
+    export, quantize and watch). Training has the same results with and without them. 0: none."""
     evaluate_during: int = 20
     """Episodes of each of these evaluations, on the same initial states every time."""
     stop_at_return: float | None = None
     """End the run once an evaluation (--evaluate-every) has at least this mean return; None: never."""
     snapshots: int = 0
     """Files of weights alone, evenly spaced over the run, for watching a team learn (--checkpoint EPISODE of evaluate,
-    export and watch); 0: none."""
+    export, quantize and watch); 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
@@ -164,7 +164,7 @@ class ActorConfig:
     actors: int = 0
     """Actor processes that play while the learner learns; 0: one loop that plays and learns in turn."""
     actor_engine: Literal["auto", "onnx", "numba", "native", "torch"] = "auto"
-    """Inference engine of the actors; auto: the fastest one here."""
+    """Inference engine of the actors; auto: the fastest one here, with --lockstep onnx."""
     actor_precision: Literal["float32", "float16", "int8"] = "float32"
     """Precision in which actors compute."""
     broadcast_bits: int | None = None
@@ -196,13 +196,26 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )
 
+    @classmethod
+    def stored(cls, fields: Mapping[str, Any]) -> Self:
+        """The configuration with these stored settings; runs with actors once stored `auto` as their update."""
+        config = super().stored(fields)
+        if config.update != "auto":
+            return config
+        return dataclasses.replace(config, update="torch" if config.why_torch() else "native")
+
+    @property
+    def settled_later(self) -> frozenset[str]:
+        """Settings that a run chooses or fixes when it is built; its config.json then has other values for them."""
+        names = {"copies", "minibatch"} if self.implementation == "reference" else set()
+        return frozenset(names | {"update"} if self.update == "auto" else names)
+
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
 
         A class as the environment becomes its name.
         """
-        if callable(self.env):
-            object.__setattr__(self, "env", env_name(self.env))
+        object.__setattr__(self, "env", env_name(self.env))
         given = self.update_every is not None
         super().__post_init__()
         if not given and self.samples_per_insert is not None:
@@ -259,8 +272,14 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--snapshots", self.snapshots, 0, 10_000)
         if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
             raise UserError(f"--stop-at-return is {self.stop_at_return}, but must be a finite number.")
+
+    def check_evaluated(self, names: Collection[str] = ("evaluate_during", "stop_at_return")) -> None:
+        """Refuse these settings of evaluations where there are none.
+
+        Not part of `check`: a run that is resumed without evaluations keeps the settings that it had for them.
+        """
         for name in ("evaluate_during", "stop_at_return"):
-            if not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
+            if name in names and not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
                 raise UserError(f"{option(name)} is for evaluations during training, but --evaluate-every is 0.")
 
     def why_torch(self) -> str | None:

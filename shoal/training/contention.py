@@ -1,40 +1,59 @@
-"""Detects CPU contention: Linux reports how long each thread was ready but had to wait."""
+"""Detects CPU contention: Linux reports how long each thread was ready but had to wait, and how busy each CPU was."""
 
+import os
 import time
 from pathlib import Path
 
+from shoal.control_groups import read_text
+
 LOOK_EVERY = 5.0  # seconds; shorter intervals are not informative
 MUCH = 0.3  # share of the time spent waiting that is worth a message
+BUSY = (1, 2, 3, 6, 7, 8)  # columns of a CPU in /proc/stat: user, nice, system, interrupts (two), stolen by the host
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # per second
 
 
 class Contention:
-    """The time that this process's threads waited for a CPU; unknown where the system does not report it."""
+    """The time that one of this process's threads waited for other programs; 0 where the system does not report it."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         """`root` is the location of /proc."""
-        self._tasks = root / "proc/self/task"
+        self._root = root
         self._told = False
-        self._since, self._waited = time.perf_counter(), self._waiting()
+        self._since, self._waited, self._others = time.perf_counter(), self._waiting(), self._of_others()
 
     def sentence(self, threads: int) -> str | None:
-        """A message, once, if the run has mostly waited since the last call, with advice."""
+        """A message, once, if the run has mostly waited for other programs since the last call, with advice."""
         passed = time.perf_counter() - self._since
         if self._told or passed < LOOK_EVERY:
             return None
-        share = min(1.0, max(0.0, (waited := self._waiting()) - self._waited) / passed)
-        self._since, self._waited = self._since + passed, waited
+        waiting, others = self._waiting(), self._of_others()
+        longest = max((now - self._waited.get(thread, 0.0) for thread, now in waiting.items()), default=0.0)
+        # the run's own threads wait for each other, too: for other programs at most as long as those ran
+        share = min(1.0, max(0.0, min(longest, others - self._others) / passed))
+        self._since, self._waited, self._others = self._since + passed, waiting, others
         if share < MUCH:
             return None
         self._told = True
         advice = "; --threads 1 waits less" if threads > 1 else ""
         return f"Other programs keep the CPUs busy: this run waits for them {share:.0%} of the time{advice}."
 
-    def _waiting(self) -> float:
-        """Seconds that all threads together were ready but waiting."""
-        total = 0
-        for status in self._tasks.glob("*/schedstat"):
+    def _waiting(self) -> dict[str, float]:
+        """Seconds that each thread was ready but waiting."""
+        found = {}
+        for status in (self._root / "proc/self/task").glob("*/schedstat"):
             try:
-                total += int(status.read_text().split()[1])
+                found[status.parent.name] = int(status.read_text().split()[1]) / 1e9
             except (OSError, ValueError, IndexError):  # the thread has ended
                 continue
-        return total / 1e9
+        return found
+
+    def _of_others(self) -> float:
+        """Seconds that this process's CPUs were busy, less its own."""
+        numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        usable = {f"cpu{number}" for number in numbers}
+        lines = (line.split() for line in read_text(self._root / "proc/stat").splitlines())
+        try:
+            busy = [int(words[column]) for words in lines if words and words[0] in usable for column in BUSY]
+        except (ValueError, IndexError):
+            return 0.0
+        return sum(busy) / TICKS - time.process_time()

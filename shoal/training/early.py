@@ -1,12 +1,16 @@
 """Refusals that need neither torch nor numba, so that a mistake costs a moment and not the seconds of their import."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from shoal.algorithms.config import option
 from shoal.errors import UserError
 from shoal.processors import check_threads
 from shoal.training import disk
-from shoal.training.config import CONFIG, TrainConfig
+from shoal.training.config import CONFIG, StoredConfig, TrainConfig
 from shoal.training.play import check_env
+from shoal.trust import check_trusted
 
 METRICS, RESULT, CHECKPOINTS = "metrics.jsonl", "result.json", "checkpoints"
 OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
@@ -16,10 +20,37 @@ def check_new(config: TrainConfig) -> None:
     """Refuse a new run that could not start: its world, its hardware, its folder."""
     if config.threads is not None:
         check_threads(config.threads)
+    config.check_evaluated()
     check_workers(config)
     check_env(config)
     if config.out is not None:
         check_free(config.out)
+
+
+def run_to_resume(out: str | None) -> Path:
+    """The folder of the run to resume, which must be given."""
+    if out is None:
+        raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
+    return Path(out)
+
+
+def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> None:
+    """Refuse to resume with other settings than the run's, except for those that may change."""
+    for name, value in asked.items():
+        kept = getattr(stored, name)
+        if name == "update" and value == "auto":  # whatever the run has
+            continue
+        if name not in stored.result_independent | stored.changeable and value != kept:
+            raise UserError(
+                f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
+            )
+
+
+def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
+    """Refuse a run whose world is third-party code, unless that is trusted or the user named the same world."""
+    held = {"env": config.env, "env_options": config.env_options}
+    env, options = ("" if named.get(name) == value else value for name, value in held.items())
+    check_trusted(f"The run in '{folder}'", env, options, trust)
 
 
 def check_workers(config: TrainConfig) -> None:

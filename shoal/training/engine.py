@@ -2,23 +2,21 @@
 
 import dataclasses
 
-import torch
-
-from shoal.algorithms import make_team
-from shoal.envs.base import VectorEnv
+from shoal.algorithms.native import NativeTeam
+from shoal.algorithms.precision import FULL, Precision
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.engine import why_unusable
 from shoal.replay import Ring, make_sampler
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
-from shoal.training.parts import Parts
-from shoal.training.precision import make_precision
-from shoal.training.setup import check_update_memory, compile_loops, most_samples, native_threads
+from shoal.training.parts import LearningTeam, Parts
+from shoal.training.setup import check_update_memory, compile_loops, make_device, most_samples, native_threads
 
 __all__ = ["build_parts", "compile_loops"]
 
 
-def build_parts(config: TrainConfig, device: torch.device, env: VectorEnv | None = None) -> Parts:
+def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     """Build the engine's world (unless it is given), team, ring and sampler."""
     env = env or build_env(config, config.copies, config.seed, config.stagger)
     spec = env.spec
@@ -31,12 +29,20 @@ def build_parts(config: TrainConfig, device: torch.device, env: VectorEnv | None
             f"--capacity {config.capacity} holds {ring.capacity_per_copy} for each of "
             f"{counted(config.copies, 'copy', 'copies')}."
         )
-    team = make_team(spec, config, config.seed, device)
-    precision = make_precision(team, config)
     config, note = chosen_update(config)
-    if config.update == "native":
-        team.learn_natively(config.seed, native_threads(config))
+    team, precision = build_team(config, spec)
     return Parts(config, env, team, ring, sampler, precision, note=note)
+
+
+def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[LearningTeam, Precision]:
+    """The team, and the precision that it learns in; torch is imported only if it learns there."""
+    if config.update == "native":
+        return NativeTeam(spec, config, config.seed, native_threads(config)), FULL
+    from shoal.algorithms import make_team
+    from shoal.training.precision import make_precision
+
+    team = make_team(spec, config, config.seed, make_device(config.device))
+    return team, make_precision(team, config)
 
 
 def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:

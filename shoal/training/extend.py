@@ -25,6 +25,9 @@ def asked_settings(config: TrainConfig, names: Collection[str] | None) -> dict[s
         own = TrainConfig(algorithm=config.algorithm)
         default = replace(own, algorithm=TrainConfig.algorithm)
         names = [name for name, value in vars(config).items() if value != getattr(default, name)]
+    for name in names:
+        if not hasattr(config, name):
+            raise UserError(f"asked has '{name}', which is not a setting of TrainConfig.")
     return {name: getattr(config, name) for name in names}
 
 
@@ -33,6 +36,7 @@ def changed_config(
 ) -> TrainConfig:
     """The run's settings with the changes that were asked for; too few episodes are refused."""
     config = replace(stored, **{name: asked[name] for name in stored.changeable if name in asked}).checked()
+    config.check_evaluated(asked)
     done = 0 if checkpoint is None else checkpoint.meta["episodes"]
     if config.episodes != stored.episodes and config.episodes < done:
         raise UserError(

@@ -2,10 +2,14 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+PATIENCE = 2.0
+"""Seconds from a signal until a run that is still busy says so."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+BUSY = "Stopping after the present step; Ctrl-C again stops at once, without saving."
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,11 +33,16 @@ def stop_at_signals() -> None:
 
 
 class Interrupt:
-    """Within this context signals are only recorded; a second Ctrl-C takes effect immediately."""
+    """Within this context signals are only recorded; a second Ctrl-C takes effect immediately.
 
-    def __init__(self) -> None:
+    `tell` is called if the context is still not left a while after a signal.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
+        self._reminder = threading.Timer(PATIENCE, tell, [BUSY])
+        self._reminder.daemon = True
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
@@ -45,10 +54,13 @@ class Interrupt:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise Stopped(number)
-        self.signal = self.signal or number
+        if self.signal is None:
+            self.signal = number
+            self._reminder.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._reminder.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)

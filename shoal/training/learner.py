@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from shoal.algorithms.base import Arrays
 from shoal.errors import Diverged
 from shoal.replay import can_sample
 from shoal.seeding import stream
 from shoal.training.parts import Parts
-from shoal.training.snapshot import as_arrays, as_tensors
 
 
 class Learner:
@@ -22,7 +21,7 @@ class Learner:
         self.sampler, self.precision = parts.sampler, parts.precision
         self.rng = stream(self.config.seed, "sampling")
         self.updates = 0
-        self.losses: dict[str, Tensor] = {}  # sums over the updates since `forget_losses`, each (N,)
+        self.losses: Arrays = {}  # sums over the updates since `forget_losses`, each (N,)
         self.loss_count = 0
 
     def owes_update(self, samples: int) -> bool:
@@ -56,13 +55,13 @@ class Learner:
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """Its state as arrays and counters; the team and the ring have their own."""
-        sums = {f"losses.{name}": array for name, array in as_arrays(self.losses).items()}
+        sums = {f"losses.{name}": array for name, array in self.losses.items()}
         generator = self.rng.bit_generator.state
         return sums, {"updates": self.updates, "loss_count": self.loss_count, "sampling": generator}
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        sums = {name.removeprefix("losses."): array for name, array in arrays.items() if name.startswith("losses.")}
-        self.losses = as_tensors(sums, self.team.device)
+        prefix = "losses."
+        self.losses = {name.removeprefix(prefix): sums for name, sums in arrays.items() if name.startswith(prefix)}
         self.updates, self.loss_count = counters["updates"], counters["loss_count"]
         self.rng.bit_generator.state = counters["sampling"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
@@ -26,7 +25,7 @@ from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
-from shoal.training.early import check_new, check_workers
+from shoal.training.early import check_new, check_workers, check_world, run_to_resume
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
 from shoal.training.interrupt import Interrupt
@@ -40,14 +39,13 @@ from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
 from shoal.training.setup import (
     functions_to_compile,
-    make_device,
     most_samples,
     stored_config,
     told_if_long,
     use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
-from shoal.training.stored import check_settings, check_world, finished_result
+from shoal.training.stored import check_settings, finished_result
 
 IMPLEMENTATIONS = {
     "engine": "shoal.training.engine",
@@ -90,10 +88,9 @@ def train(
         training = build(config, observer)
         with new_run(config) as folder:
             return carry_out(training, folder, None, observer, callbacks)
-    if config.out is None:
-        raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
-    read_config(Path(config.out))  # check that it is a run at all
-    with RunFolder(Path(config.out)) as folder:
+    out = run_to_resume(config.out)
+    read_config(out)  # check that it is a run at all
+    with RunFolder(out) as folder:
         named = asked_settings(config, asked)
         config = stored_config(named, folder.path)
         checkpoint = folder.checkpoints.load(observer.tell)
@@ -143,12 +140,12 @@ def carry_out(
     """Start or resume, run to the end or to the first signal, then evaluate."""
     config = training.config
     training.hooks = Hooks(callbacks, Run(training, folder.path))
-    with Interrupt() as interrupt:
+    with Interrupt(observer.tell) as interrupt:
         if checkpoint is not None:
             training.load(checkpoint)
-            if config.update != "native" and (before := checkpoint.meta["threads"]) != torch.get_num_threads():
+            if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
-                    f"The run was trained with --threads {before}, now it has {torch.get_num_threads()}: "
+                    f"The run was trained with --threads {before}, now it has {training.threads}: "
                     "results will not be bit-identical."
                 )
         disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
@@ -200,9 +197,9 @@ class Training:
 
     def __init__(self, config: TrainConfig) -> None:
         keep_freed_memory()
-        parts = implementation(config).build_parts(config, make_device(config.device))
+        parts = implementation(config).build_parts(config)
         self.config, self.note = parts.config, parts.note
-        use_threads(self.config, parts.env.spec)
+        self.threads = use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
         self.clock = PhaseClock()
@@ -287,7 +284,7 @@ class Training:
                     self.hooks("on_evaluation", evaluation)
             if evaluation is not None or self.episodes // log_every > self.logged // log_every:
                 self.write_log(log, evaluation)
-                if (sentence := contention.sentence(torch.get_num_threads())) is not None:
+                if (sentence := contention.sentence(self.threads)) is not None:
                     observer.note(sentence)
             if self.episodes >= self.config.episodes or self.stopped is not None:
                 break
@@ -351,7 +348,8 @@ class Training:
 
     def result(self, path: Path, signal: int | None = None) -> TrainResult:
         """The run's results so far."""
-        seconds = self.clock.total()
+        phases = self.clock.by_phase()
+        seconds = sum(phases.values())  # of the same moment
         return TrainResult(
             run=str(path),
             finished=signal is None,
@@ -363,7 +361,7 @@ class Training:
             return_mean=mean([episode.team for episode in self.last]),
             return_prey=mean([episode.prey for episode in self.last if episode.prey is not None]),
             **training_means(Columns.of(self.env.spec, self.last)),
-            phases=self.clock.by_phase(),
+            phases=phases,
             stopped=self.stopped,
             signal=signal,
         )

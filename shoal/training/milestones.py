@@ -14,7 +14,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.evaluation import team_act
 from shoal.training.interrupt import Interrupt
 from shoal.training.play import Act, Evaluation, build_env, play
-from shoal.training.snapshot import as_arrays
+from shoal.training.result import by_player, flat
 from shoal.training.weights_file import BEST, read_weights, snapshot_path, write_weights
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Milestones:
     def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:
         """Write the team's weights."""
         facts |= {"episode": training.episodes, "samples": training.samples, "updates": training.updates}
-        write_weights(path, as_arrays(training.team.weights()), facts | {"settings": training.config.settings})
+        write_weights(path, training.team.weights(), facts | {"settings": training.config.settings})
 
 
 def interruptible(act: Act, interrupt: Interrupt) -> Act:
@@ -121,9 +121,10 @@ def interruptible(act: Act, interrupt: Interrupt) -> Act:
     return acting
 
 
-def evaluation_figures(evaluation: Evaluation) -> dict[str, float]:
-    """An evaluation as numbers of a log line."""
-    figures = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
+def evaluation_figures(evaluation: Evaluation) -> dict[str, float | None]:
+    """An evaluation as numbers of a log line, under the names of `shoal evaluate --json`."""
+    figures: dict[str, float | None] = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
     if evaluation.prey_mean is not None:
         figures["return_prey"] = evaluation.prey_mean
+    figures |= flat(by_player({"own": evaluation}), "own")
     return {f"evaluate/{name}": value for name, value in figures.items()}

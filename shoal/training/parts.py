@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from shoal.algorithms.base import Arrays
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import VectorEnv
 from shoal.replay import Sampler
@@ -68,7 +67,6 @@ class Collecting(Protocol):
 class LearningTeam(Protocol):
     """A team of agents; its state has the stacked format of `shoal.algorithms`."""
 
-    device: torch.device
     losses: tuple[str, ...]
     """Names of the losses that `update` returns."""
     targets: dict[str, str]
@@ -86,33 +84,31 @@ class LearningTeam(Protocol):
         """Actions in the world's units."""
         ...
 
-    def update(
-        self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]
-    ) -> dict[str, Tensor]:
+    def update(self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]) -> Arrays:
         """Draw mini-batches, update all agents once, and return each agent's losses (N,)."""
         ...
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Arrays:
         """All networks' parameters by name, targets included."""
         ...
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         """Restore what `weights` returned."""
         ...
 
-    def optimizer_state(self) -> dict[str, Tensor]:
+    def optimizer_state(self) -> Arrays:
         """All optimizers' moments by name."""
         ...
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `optimizer_state` returned."""
         ...
 
-    def random_state(self) -> dict[str, Tensor]:
+    def random_state(self) -> Arrays:
         """The states of the noise generators."""
         ...
 
-    def load_random_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
         ...
 
@@ -143,6 +139,6 @@ class Implementation(Protocol):
         """Compile everything that such a run calls."""
         ...
 
-    def build_parts(self, config: TrainConfig, device: torch.device) -> Parts:
+    def build_parts(self, config: TrainConfig) -> Parts:
         """Build world, team, ring and sampler; invalid settings are detected here."""
         ...

@@ -40,9 +40,11 @@ class Evaluation:
 def build_env(
     config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
 ) -> VectorEnv:
-    """Make the configured world."""
+    """Make the configured world, with no more workers than copies."""
+    world = _world(config, copies, seed, stagger, episode_length)
     with options_named():
-        return make_env(**_world(config, copies, seed, stagger, episode_length))
+        planned_env(**world)  # refuses workers of a world that has none, however few copies there are
+        return make_env(**world | {"workers": min(world["workers"], copies)})
 
 
 def check_env(config: TrainConfig) -> None:
@@ -69,7 +71,7 @@ def _world(
         "obstacles": config.obstacles,
         "prey_scale": config.prey_scale,
         "options": config.world_options or None,
-        "workers": min(config.env_workers or 1, copies),
+        "workers": config.env_workers or 1,
     }
 
 

@@ -3,11 +3,12 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from shoal.errors import counted, printable
@@ -72,7 +73,8 @@ class Display:
                 TextColumn(f"{counted} {{task.completed:,.0f}}/{{task.total:,.0f}}"),
                 BarColumn(bar_width=10),
                 TimeRemainingColumn(compact=True),
-                TextColumn("left  {task.fields[figures]}"),
+                TextColumn("left"),
+                TextColumn("{task.fields[figures]}", markup=False, table_column=Column()),  # wraps if it must
                 console=self.console,
                 auto_refresh=False,  # no thread: drawn when there is something new
             )
@@ -170,18 +172,22 @@ class ProgressDisplay(Display):
 
 
 def summary(training: "Training") -> str:
-    """Returns of the last hundred episodes, by group where there are a few, of the last evaluation, and steps/s."""
-    recent = list(training.last)[-100:]
-    groups = means(Columns.of(training.env.spec, recent).groups)
-    if not recent:
-        figures = ""
-    elif 1 < len(groups) <= MOST_GROUPS:
-        figures = "return " + ", ".join(f"{name} {value:,.1f}" for name, value in groups.items()) + "  "
-    else:
-        figures = f"return {sum(episode.team for episode in recent) / len(recent):,.1f}  "
+    """Returns of the last hundred episodes and of the last evaluation, and steps/s."""
+    figures, recent = [], list(training.last)[-100:]
+    if recent:
+        groups = means(Columns.of(training.env.spec, recent).groups)
+        figures.append("return " + by_group(sum(episode.team for episode in recent) / len(recent), groups))
     if (latest := training.milestones.latest) is not None:
-        figures += f"evaluation {latest.mean:,.1f}  "
-    return figures + f"{training.samples / training.clock.total():,.0f} steps/s"
+        groups = {name: estimate.mean for name, estimate in latest.groups.items()}
+        figures.append("evaluation " + by_group(latest.mean, groups))
+    return "  ".join([*figures, f"{training.samples / training.clock.total():,.0f} steps/s"])
+
+
+def by_group(mean: float, groups: Mapping[str, float | None]) -> str:
+    """The returns of the groups as text where there are a few, else the team's mean."""
+    if 1 < len(groups) <= MOST_GROUPS:
+        return ", ".join(f"{name} {value:,.1f}" for name, value in groups.items())
+    return f"{mean:,.1f}"
 
 
 def shares(training: "Training") -> str:

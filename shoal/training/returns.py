@@ -5,6 +5,7 @@ the other side's is kept separately. Episodes cut short by a staggered start are
 """
 
 import math
+import warnings
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec, Step
+
+LONG = 10_000
+"""Steps after which an episode without a limit is worth a warning."""
 
 
 class Episode(NamedTuple):
@@ -86,10 +90,14 @@ class ReturnTracker:
         self.team = spec.team or spec.agents
         self.sums = np.zeros((len(fresh), spec.agents))  # (E, N)
         self.counts = fresh.copy()  # (E,)
+        self._unlimited = spec.name if spec.episode_length is None else None
+        self._steps = np.zeros(len(fresh), np.int64)  # (E,)
 
     def add(self, step: Step) -> list[Episode]:
         """Add one step; returns the episodes that ended with it."""
         self.sums += step.reward
+        if self._unlimited is not None:
+            self._warn_if_endless(self._unlimited, step)
         if not step.ended.any():
             return []
         ended = []
@@ -102,6 +110,15 @@ class ReturnTracker:
             self.sums[copy] = 0.0
             self.counts[copy] = True
         return ended
+
+    def _warn_if_endless(self, world: str, step: Step) -> None:
+        """Say why nothing seems to happen where no limit ends an episode and the agents do not, either."""
+        self._steps = np.where(step.ended, 0, self._steps + 1)
+        if LONG in self._steps:
+            warnings.warn(
+                f"An episode of {world} has taken {LONG:,} steps and there is no limit; set one with --episode-length.",
+                stacklevel=1,
+            )
 
     def state(self) -> dict[str, NDArray]:
         """Running sums, as arrays."""

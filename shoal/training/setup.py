@@ -6,28 +6,34 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numba.core import event
 
-from shoal.algorithms.config import option
-from shoal.algorithms.teams import heads, network_weights
+from shoal.algorithms.sizes import heads, network_weights
 from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits
 from shoal.native.engine import why_unusable
-from shoal.native.maddpg import copies_of_weights
+from shoal.native.maddpg import CHUNK, copies_of_weights
 from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
-from shoal.training.config import StoredConfig, TrainConfig, read_config
+from shoal.training.config import TrainConfig, read_config
+from shoal.training.early import check_kept
 from shoal.training.evaluation import build_env
+
+if TYPE_CHECKING:
+    import torch
 
 LOOPS, NATIVE = 55, 70
 """Functions compiled for worlds and replay, and for the native update."""
+SAVED, TORCH, REFERENCE, SCHEME = 9, 10, 17, 18
+"""How often all weights of a team are in memory while a checkpoint is saved: beside what learns in native code, and in
+all with torch, in the reference, and in a scheme. Measured by peak memory, with two layers of 600 to 3000 neurons, as
+8.6, 10.0, 16.5 and 18.0 at most; schemes differ (bf16 11.4, bm8 18.0)."""
 PRODUCTS_PER_THREAD = 1_000_000_000
 """Multiplications of an update from which one more thread pays off. With fewer, a second thread saves less than a
 third of the time on an idle machine, and costs up to nine tenths of the speed if another program occupies one of the
@@ -42,20 +48,10 @@ def stored_config(asked: Mapping[str, Any], folder: Path) -> TrainConfig:
     return dataclasses.replace(stored, out=str(folder), **hardware)
 
 
-def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> None:
-    """Refuse to resume with other settings than the run's, except for those that may change."""
-    for name, value in asked.items():
-        kept = getattr(stored, name)
-        if name == "update" and value == "auto":  # whatever the run has
-            continue
-        if name not in stored.result_independent | stored.changeable and value != kept:
-            raise UserError(
-                f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
-            )
-
-
-def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
+def use_threads(config: TrainConfig, spec: EnvSpec) -> int:
     """Set the number of threads: as configured, or torch's by the size of the work and numba's to all there are.
+
+    Returns the number of threads that wait for each other: torch's, or 1 where native code learns.
 
     Torch's threads wait for each other after every operation, which is slow if another program occupies a CPU; numba's
     split whole steps and mini-batches. The default does not depend on the current load, so it is reproducible.
@@ -65,8 +61,11 @@ def use_threads(config: TrainConfig, spec: EnvSpec) -> None:
     if config.threads is not None:
         check_threads(config.threads)
     numba.set_num_threads(min(config.threads or usable_processors(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    # beside native code torch has little to do, and its threads would spin for a while after every operation
-    set_torch_threads(1 if config.update == "native" else config.threads or default_threads(config, spec))
+    if config.update == "native":
+        return 1
+    threads = config.threads or default_threads(config, spec)
+    set_torch_threads(threads)
+    return threads
 
 
 def native_threads(config: TrainConfig) -> int:
@@ -80,6 +79,7 @@ def set_torch_threads(count: int) -> None:
     Starting numba's threads sets OpenMP's number of threads, which torch shares, so they are started first.
     """
     import numba
+    import torch
 
     numba.get_num_threads()  # starts them
     torch.set_num_threads(count)
@@ -101,8 +101,10 @@ def update_products(config: TrainConfig, spec: EnvSpec) -> int:
     return 6 * config.batch * (minibatches * actors + critics)
 
 
-def make_device(name: str) -> torch.device:
+def make_device(name: str) -> "torch.device":
     """The torch device of this name, if it exists and works."""
+    import torch
+
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -119,25 +121,42 @@ def make_device(name: str) -> torch.device:
 def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Approximate peak memory of acting and updating, without the world and the ring.
 
-    Each network with its target, its gradients and Adam's two moments, their serialized bytes in a checkpoint (in all
-    12.6 times the weights, measured with layers of 2000 and 3000 neurons), and the activations of a mini-batch: inputs,
-    hidden layers with their gradients, noise and actions. Native code has the networks in its own memory, too.
+    It is reached when a checkpoint is saved: all that learning takes, and the state as arrays and as serialized bytes.
     """
-    n = spec.agents
-    joint = n * (spec.observation_size + spec.action_size)
-    hidden = sum(config.hidden)
-    minibatches = 1 if config.minibatch == "shared" else n
-    rows = minibatches * config.batch
-    seen = n * (2 * hidden + spec.observation_size + 8 * spec.action_size)  # an actor's pass over one row
-    critics = n * heads(config) * config.batch * (3 * sum(config.critic_layers) + 4 * (config.atoms or 0))
-    update = rows * (2 * joint + seen) + critics
-    if config.qat_bits is not None:
-        update *= 3  # every layer's input and its quantized value are kept for the gradients, too
-    act = config.copies * (seen + 5 * n * spec.observation_size)  # the world keeps four steps of views
-    copies = 13.0
-    if config.update != "torch" and config.why_torch() is None:
-        copies += copies_of_weights(n, config.batch, native_threads(config))
-    return 4 * (int(copies * sum(network_weights(spec, config))) + max(update, act))
+    native = config.update != "torch" and config.why_torch() is None
+    if native:
+        copies = SAVED + copies_of_weights(spec.agents, config.batch, native_threads(config))
+    elif config.implementation == "reference":
+        copies = REFERENCE
+    else:
+        copies = TORCH if config.scheme is None else SCHEME
+    rows = native_rows(config, spec) if native else torch_rows(config, spec)
+    seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
+    act = config.copies * (_passed(config, spec) + seen)
+    return 4 * (int(copies * sum(network_weights(spec, config))) + max(rows, act))
+
+
+def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
+    """Numbers that a native update has of its mini-batches: the rows, and activations of one chunk for every thread."""
+    joint = spec.agents * (spec.observation_size + spec.action_size)
+    kept = 3 if config.others == "current" else 2  # rows, next rows, and those with redrawn actions
+    minibatches = 1 if config.minibatch == "shared" else spec.agents
+    chunk = 3 * sum(config.hidden) + 3 * heads(config) * sum(config.critic_layers) + joint
+    return minibatches * config.batch * kept * joint + native_threads(config) * CHUNK * chunk
+
+
+def torch_rows(config: TrainConfig, spec: EnvSpec) -> int:
+    """Numbers that an update in torch has of its mini-batches: inputs, hidden layers with gradients, noise, actions."""
+    joint = spec.agents * (spec.observation_size + spec.action_size)
+    rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
+    critics = spec.agents * heads(config) * config.batch * (3 * sum(config.critic_layers) + 4 * (config.atoms or 0))
+    update = rows * (2 * joint + _passed(config, spec)) + critics
+    return update if config.qat_bits is None else 3 * update  # inputs and their quantized values are kept, too
+
+
+def _passed(config: TrainConfig, spec: EnvSpec) -> int:
+    """Numbers of all actors' passes over one row."""
+    return spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)
 
 
 def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:

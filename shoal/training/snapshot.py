@@ -4,7 +4,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
@@ -23,9 +22,9 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
     learned, updates = training.learner.state()
     own = {"fresh": episodes_array(training.fresh), "last": episodes_array(training.last)}
     parts = {
-        "weights": as_arrays(training.team.weights()),
-        "optimizer": as_arrays(training.team.optimizer_state()),
-        "random": as_arrays(training.team.random_state()),
+        "weights": training.team.weights(),
+        "optimizer": training.team.optimizer_state(),
+        "random": training.team.random_state(),
         "environment": training.env.state(),
         "training": collected | own | learned,
     }
@@ -37,7 +36,7 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
         "milestones": training.milestones.passed,
         "stopped": training.stopped,
         "seconds": training.clock.seconds,
-        "threads": torch.get_num_threads(),
+        "threads": training.threads,
         "settings": training.config.settings,
     }
     return parts, meta
@@ -46,9 +45,9 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
 def restore(training: "Training", checkpoint: Checkpoint) -> None:
     """Restore a new training to the state of the checkpoint."""
     parts, meta = checkpoint.parts, checkpoint.meta
-    training.team.load_weights(as_tensors(parts["weights"]))
-    training.team.load_optimizer_state(as_tensors(parts["optimizer"]))
-    training.team.load_random_state(as_tensors(parts["random"]))
+    training.team.load_weights(parts["weights"])
+    training.team.load_optimizer_state(parts["optimizer"])
+    training.team.load_random_state(parts["random"])
     training.env.load_state(parts["environment"])
     if "replay" in parts:
         checkpoint.load_ring(training.ring)
@@ -64,16 +63,6 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.stopped = None if extends(training.config, checkpoint) else meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
     parts.clear()  # frees memory: for large networks as much as the team itself
-
-
-def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Tensors as numpy arrays on the CPU."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def as_tensors(arrays: dict[str, np.ndarray], device: torch.device | None = None) -> dict[str, torch.Tensor]:
-    """Arrays as tensors with their own memory."""
-    return {name: torch.from_numpy(np.array(array)).to(device or "cpu") for name, array in arrays.items()}
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:

@@ -1,17 +1,16 @@
 """Reopening a run folder: its files are first compared with its checkpoint, which has checksums."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoint
-from shoal.training.config import CONFIG, StoredConfig, TrainConfig, read_fields
+from shoal.training.config import CONFIG, StoredConfig, read_fields
 from shoal.training.result import TrainResult, read_result
 from shoal.training.run_folder import CHECKPOINTS, RESULT, LogMark
-from shoal.trust import check_trusted
 
 
 def check_settings(config: StoredConfig, folder: Path, checkpoint: Checkpoint | None) -> None:
@@ -46,13 +45,6 @@ def _sealed(folder: Path) -> bool:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
-    """Refuse a run whose world is third-party code, unless that is trusted or the user named the same world."""
-    held = {"env": config.env, "env_options": config.env_options}
-    env, options = ("" if named.get(name) == value else value for name, value in held.items())
-    check_trusted(f"The run in '{folder}'", env, options, trust)
 
 
 def finished_result(folder: Path, checkpoint: Checkpoint | None) -> TrainResult | None:

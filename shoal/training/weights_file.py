@@ -19,6 +19,7 @@ from shoal.errors import UserError
 from shoal.files import replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.training.config import read_config
 from shoal.training.run_folder import CHECKPOINTS
 
 BEST, SNAPSHOTS = f"{CHECKPOINTS}/best/weights.safetensors", "snapshots"
@@ -56,13 +57,25 @@ def snapshot_path(folder: Path, episode: int) -> Path:
     return folder / SNAPSHOTS / f"{episode:08d}.safetensors"
 
 
+def check_run(folder: Path, checkpoint: str) -> None:
+    """Refuse a folder that is no run, or has no such weights, before torch is imported to load them."""
+    read_config(folder)
+    if checkpoint != "last":
+        _chosen_path(folder, checkpoint)
+
+
 def chosen_weights(folder: Path, name: str) -> Checkpoint:
     """The weights of a run that --checkpoint names: `best`, or the episode of a snapshot."""
+    path = _chosen_path(folder, name)
+    with disk.sentence(f"'{path}' is damaged, leave out --checkpoint to use the newest weights"):
+        return read_weights(path)
+
+
+def _chosen_path(folder: Path, name: str) -> Path:
     path = folder / BEST if name == "best" else snapshot_path(folder, _episode(name))
     if not path.exists():
         raise UserError(_missing(folder, name))
-    with disk.sentence(f"'{path}' is damaged, leave out --checkpoint to use the newest weights"):
-        return read_weights(path)
+    return path
 
 
 def _episode(name: str) -> int:

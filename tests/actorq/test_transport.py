@@ -260,7 +260,7 @@ def test_nobody_waits_for_ever(ratio, batch, chunk, min_size, seed):
     [
         ({"max_times": 8}, "--max-times-sampled 8 lets no row be drawn that often"),
         ({"error_buffer": 10.0}, "--error-buffer is 10, but"),
-        ({"min_size": 200}, "--warmup is 200, but --capacity holds 100"),
+        ({"min_size": 200}, "--warmup is 200, but the replay ring of this run holds at most 100"),
     ],
 )
 def test_deadlocks_are_refused(settings, said):

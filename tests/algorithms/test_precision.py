@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,7 +94,7 @@ def test_a_team_learns_in_its_precision(algorithm):
     plain, team = run(Precision()), run(Watching(4.0))
     assert entered == ["in", "out"] * 3
     weights = team.weights()
-    assert int(weights.pop("watching.count")) == 6
-    assert all(torch.equal(weights[name], value) for name, value in plain.weights().items())
-    team.load_weights(weights | {"watching.count": torch.tensor([2])})
+    assert weights.pop("watching.count") == [6]
+    assert all(np.array_equal(weights[name], value) for name, value in plain.weights().items())
+    team.load_weights(weights | {"watching.count": np.array([2])})
     assert entered[6:] == ["loaded"] * 2

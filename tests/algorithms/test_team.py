@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.algorithms import LearnConfig, make_team
-from shoal.algorithms.teams import team_bytes
+from shoal.algorithms.sizes import team_bytes
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform
@@ -97,9 +97,9 @@ def test_playing_and_learning_draw_from_their_own_stream_only(algorithm):
 
     def moved(deed):
         """Names of the streams that the deed drew from."""
-        before = {name: state.clone() for name, state in team.random_state().items()}
+        before = {name: state.copy() for name, state in team.random_state().items()}
         deed()
-        return {name for name, state in team.random_state().items() if not torch.equal(state, before[name])}
+        return {name for name, state in team.random_state().items() if not np.array_equal(state, before[name])}
 
     observation = np.ones((5, 2, 3), np.float32)
     assert moved(lambda: team.act(observation)) == {"exploration"}
@@ -125,9 +125,9 @@ def test_the_temperature_of_an_absent_agent_stays():
 def test_the_memory_of_a_team_is_counted(algorithm, monkeypatch):
     spec, config = make_env("predator-prey", 4).spec, LearnConfig(algorithm=algorithm, hidden=(128, 64))
     team = make_team(spec, config, 0, torch.device("cpu"))
-    held = sum(4 * tensor.numel() for state in (team.weights(), team.optimizer_state()) for tensor in state.values())
+    held = sum(4 * array.size for state in (team.weights(), team.optimizer_state()) for array in state.values())
     assert held < team_bytes(spec, config) < 1.6 * held
     monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
-    monkeypatch.setattr("shoal.networks.stacked.xavier", lambda *_: pytest.fail("a layer was built"))
+    monkeypatch.setattr("shoal.networks.layout.xavier", lambda *_: pytest.fail("a layer was built"))
     with pytest.raises(UserError, match=r"4 agents with hidden layers of 50,000 × 50,000 units needs \d+ GB"):
         make_team(spec, dataclasses.replace(config, hidden=(50_000, 50_000)), 0, torch.device("cpu"))

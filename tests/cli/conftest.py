@@ -31,7 +31,7 @@ def process():
     def run(line, **options):
         code = "import sys; from shoal.cli import main; sys.exit(main())"
         line = line.replace("shoal", f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}", 1)
-        return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=120, **options)
+        return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, **options)
 
     return run
 

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from shoal import TrainConfig
+from shoal.envs.parallel import ParallelCopies
+from shoal.errors import UserError
 from shoal.training import loop
+from shoal.training.play import build_env
 from tests.cli.helpers import QUIET, call_before, lines, one_sentence, send
 
 WORDS = [*QUIET, "--env", "gym:CartPole-v1", "--episode-length", "20", "--copies", "5", "--evaluate-episodes", "2"]
@@ -65,8 +69,21 @@ def test_a_run_with_workers_is_the_run_without(shoal, tmp_path, monkeypatch, in_
     assert shoal("train", "--resume", run, "--env-workers", 3, "--quiet")[0] == 0
     assert json.loads((run / "config.json").read_text())["env_workers"] == 3
     np.testing.assert_equal(learned(run), in_one_process)
-    code, out, _ = shoal("evaluate", run, "--episodes", 2, "--json")
-    assert code == 0 and json.loads(out)["episodes"] == 2
+    before = len(started)
+    code, alone, _ = shoal("evaluate", run, "--episodes", 5, "--json")  # the run's workers are not the evaluation's
+    assert code == 0 and json.loads(alone)["episodes"] == 5 and len(started) == before
+    assert shoal("evaluate", run, "--episodes", 5, "--json", "--env-workers", 2)[:2] == (0, alone)
+    assert len(started) == before + 2 * 3 and all(process.poll() is not None for process in started)
+    code, _, err = shoal("evaluate", run, "--env-workers", 0)
+    assert code == 2 and one_sentence(err) == "shoal: --env-workers is 0, but must be from 1 to 1024.\n"
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+def test_a_world_without_workers_refuses_them_however_few_copies_it_has(episodes):
+    with pytest.raises(UserError, match=r"^--env-workers is not a setting of predator-prey; leave it out\.$"):
+        build_env(TrainConfig(env="predator-prey", env_workers=2), episodes, 0, stagger=False)
+    env = build_env(TrainConfig(env="gym:CartPole-v1", env_workers=2), 1, 0, stagger=False)
+    assert isinstance(env, ParallelCopies)  # one copy is not shared
 
 
 @pytest.mark.parametrize(

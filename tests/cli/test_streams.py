@@ -117,3 +117,16 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 120 and out.count("T, continued") == out.count("│ unit 1 │") - 1 == 1
     assert sum(f"measure {k:02}" in " ".join(out.split()) or f"{k:02}" in out for k in range(16)) == 16
     assert all(f"{1000 + k + 0.5:,.0f}" in out for k in range(16))
+
+
+def test_a_narrow_table_in_parts_names_its_rows_and_breaks_its_title_late(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.console.WIDTH", 60)
+    rows = [{"team": "trained, most likely actions", **{f"{k}": "0.00 ± 0.00" for k in "abc"}}]
+    print_table(Table.of("Return of an episode in predator-prey", rows))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60 and sum("trained, most likely actions" in line for line in lines) == 2
+    assert [line for line in lines if "predator" in line] == [
+        "Return of an episode in predator-prey",
+        "Return of an episode in predator-prey, continued",
+    ]

@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import shlex
+import signal
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import UserError, install
+from shoal.training import loop
 from shoal.training.config import read_config
-from tests.cli.helpers import HOME, QUIET, SHORT, one_sentence, strict
+from tests.cli.helpers import HOME, QUIET, SHORT, call_before, one_sentence, send, strict
 
 WORLDS = '''
 import os
@@ -138,6 +140,15 @@ def test_a_resumed_run_that_cannot_step_is_kept(workplace, shoal, finished_run):
     with pytest.raises(RuntimeError, match="a wheel came off"):
         shoal("train", "--resume", "run", "--trust")
     assert read_config(Path("run")).batch == 32
+
+
+def test_a_stopped_run_says_what_resumes_it(workplace, shoal, monkeypatch):
+    with monkeypatch.context() as patch:
+        call_before(patch, loop.Training, "step", lambda: send(signal.SIGINT), at=3)
+        code, _, err = shoal("train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run")
+    command = err.strip().rpartition("resume with: shoal ")[2]
+    assert code == 128 + signal.SIGINT and command == "train --resume run --trust"
+    assert shoal(*command.split(), "--quiet")[0] == 0
 
 
 @pytest.fixture(scope="module")

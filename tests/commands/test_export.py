@@ -1,10 +1,6 @@
 """`shoal export` of runs and `shoal evaluate` of files: by ONNX Runtime alone, and with suspicion."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +11,7 @@ from shoal.cli import main
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.file import PolicyFile
 from shoal.quantization.export import export_policy
-from shoal.training.evaluation import load_team
+from shoal.training.trained_team import load_team
 
 
 def test_export_and_evaluate_by_command(tmp_path, run, shoal):
@@ -59,24 +55,14 @@ def test_float32_plays_the_very_same_episodes(tmp_path, run, shoal):
     assert returns[0] == pytest.approx(returns[1], rel=1e-6)
 
 
-def test_a_policy_is_played_where_torch_cannot_be_imported(tmp_path, run, shoal):
+def test_a_policy_is_played_where_torch_cannot_be_imported(tmp_path, run, shoal, without_torch):
     path = tmp_path / "policy.onnx"
     shoal("export", run, "--precision", "int8", "--out", path)
-    blocked = tmp_path / "blocked"
-    (blocked / "torch").mkdir(parents=True)
-    (blocked / "torch" / "__init__.py").write_text("raise ImportError('there is no torch here')")
-    code = "import sys; from shoal.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", code, "evaluate", str(path), "--env", "cooperative-navigation", "--episodes", "5"]
-    paths = os.pathsep.join([str(blocked), str(Path(__file__).parents[2])])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    ran = subprocess.run([*words, "--json"], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    ran = without_torch("evaluate", path, "--env", "cooperative-navigation", "--episodes", 5, "--json")
     assert ran.returncode == 0, ran.stderr
     here = json.loads(shoal("evaluate", path, "--episodes", 5, "--json")[1])
     assert json.loads(ran.stdout)["return_mean"] == here["return_mean"]
-    run_needs_torch = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", str(run)], capture_output=True, text=True, env=environment
-    )
-    assert "there is no torch here" in run_needs_torch.stderr  # so it was really blocked
+    assert "there is no torch here" in without_torch("evaluate", run).stderr  # so it was really blocked
 
 
 WRONG = [

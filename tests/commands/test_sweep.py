@@ -17,7 +17,9 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     found = strict(printed)
     assert code == 2 and "1 run failed, 1 did not; --sampler neighbor needs" in err.splitlines()[-1]
     assert [run["finished"] for run in found["runs"]] == [True, False]
+    assert found["title"] == "Sweep tiny, MADDPG in cooperative-navigation"
     title, rows = found["tables"][0]
+    assert found["title"] == "Sweep tiny, MADDPG in cooperative-navigation"
     assert "final evaluation" in title and rows[0]["return"] == found["runs"][0]["return"] and rows[0]["seeds"] == 1
     assert rows[1]["failed"] == 1 and rows[1]["return"] is None
     assert found["pictures"] == [str(out / "curves.png")] and (out / "curves.png").stat().st_size > 5_000
@@ -26,7 +28,8 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     assert config["seed"] == 4 and config["threads"] >= 1
     file.write_text(json.dumps({"base": base, "grid": {"capacity": [1_000]}, "seeds": [4]}))
     code, printed, err = shoal("sweep", file, "--out", out)
-    assert code == 0 and "1 finished run kept" in err and "capacity 1000" in printed and "curves.png" in printed
+    assert code == 0 and err.startswith(f"1 run, into {out}; 1 finished run kept\n")
+    assert "capacity 1000" in printed and "curves.png" in printed
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,7 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
         ("sweep sweep.json --out sweep.json", "--out 'sweep.json' is a file"),
         ("sweep sweep.json --out run", "'run' is the folder of a run"),
         ("sweep sweep.json --paralel 2", "perhaps you meant --parallel"),
+        ("train --seeds 0-1 --out new --capacity 1000000000000 --episodes 100000000000", "1 run side by side needs"),
     ],
 )
 def test_wrong_inputs(shoal, tmp_path, monkeypatch, words, sentence):

@@ -20,6 +20,9 @@ def test_help_is_in_groups_and_names_aliases(shoal, capsys, monkeypatch):
     assert all(alias in out for alias in ALIASES)
     replay = out[out.index("replay options") : out.index("precision options")]
     assert "--capacity INT" in replay and "--episodes" not in replay
+    joined = " ".join(out.replace("│", " ").split())
+    assert "gym:ID, dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS" in joined
+    assert not [line for line in out.splitlines() if re.search(r" gym:ID,\W*$", line)]  # as in the source
 
 
 def test_no_setting_is_lost_on_the_way():

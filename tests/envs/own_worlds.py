@@ -80,6 +80,17 @@ class Fatal(Corridor):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "nan":
             return {**self.seen(), "wind": [np.nan, 0]}, 0.0, False, False, {}
+        if self.how == "exit":
+            raise SystemExit(0)
+        if self.how == "end":
+            os._exit(2)
+        if self.how == "memory":
+            raise MemoryError
+        if self.how == "unwritable":
+            raise RuntimeError("\udcff is no character")
+        if self.how == "ask":
+            signal.alarm(5)  # else it would wait for an answer forever
+            input()
         raise RuntimeError("a wheel came off")
 
 

@@ -215,7 +215,7 @@ def test_what_was_returned_and_given_stays_as_it_was():
 @pytest.mark.parametrize(
     ("agent", "group"),
     [("adversary_0", "adversary"), ("agent_12", "agent"), ("walker3", "walker"), ("north", "north"), ("7", "agent"),
-     ("x_1_left", "x_1_left")],
+     ("x_1_left", "x_1_left"), ("agent-0", "agent"), ("a robot 3", "a robot")],
 )  # fmt: skip
 def test_group_of_an_agent_by_its_name(agent, group):
     assert group_of(agent) == group

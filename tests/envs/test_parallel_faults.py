@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from relay import ACTION_SPACES, BOXES, STAY, Relay, make
 
+from shoal.envs import make_env
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError
 
@@ -28,6 +29,15 @@ def test_an_environment_that_does_not_repeat_itself_is_told():
         env.load_state(env.state())
     assert env.episode_step[0] == 0
     env.step(np.zeros((1, 3, 4)))
+
+
+def test_an_environment_that_ends_the_program():
+    env = make_env("gym:own_worlds:Fatal", copies=2, options={"how": "exit", "only": 1})
+    env.reset()
+    for _ in range(2):
+        env.step([[1], [1]])
+    with pytest.raises(UserError, match=r"^Copy 1 of gym:own_worlds:Fatal called sys\.exit\(0\)\.$"):
+        env.step([[1], [1]])
 
 
 class Lingering(Relay):

@@ -133,8 +133,8 @@ def test_observation_spaces_that_get_a_sentence(space, words):
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.MultiDiscrete([2, 3]),
-        spaces.MultiBinary(3),
+        spaces.MultiDiscrete([2, 65]),
+        spaces.MultiBinary(8),
         spaces.Box(-1, 1, (2, 2)),
         spaces.Box(0, 9, (2,), np.int64),
         spaces.Dict(a=UNIT),
@@ -147,6 +147,30 @@ def test_action_spaces_that_cannot_be_played_get_a_sentence(space):
         action_size(space, "scout", "pettingzoo:x")
     sentence = str(error.value)
     assert "'scout'" in sentence and type(space).__name__ in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[1, -1], [0, 2]]),
+        spaces.MultiDiscrete([3, 2], dtype=np.int32),
+        spaces.MultiBinary(3),
+        spaces.MultiBinary((2, 2)),
+    ],
+    ids=str,
+)
+def test_every_combination_of_choices_is_one_choice(space):
+    """What is played is of the space, in its data type, and no two choices are the same."""
+    size = action_size(space, "a", "x")
+    padded = np.pad(np.eye(size, dtype=np.float32), [(0, 0), (0, 2)])
+    played = [decode(space, vector) for vector in padded]
+    assert all(space.contains(action) and action.dtype == space.dtype for action in played)
+    entries = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.full(space.shape, 2)
+    assert len({action.tobytes() for action in played}) == size == entries.prod()
+    space.seed(0)
+    samples = {space.sample().tobytes() for _ in range(2000)}
+    assert samples == {action.tobytes() for action in played}  # as Gymnasium draws them
 
 
 def test_a_long_space_is_shortened():

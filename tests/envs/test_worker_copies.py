@@ -32,8 +32,8 @@ def there(pid):
 
 
 def gone(pids):
-    """Whether these processes have ended, within a few seconds."""
-    deadline = time.monotonic() + 5
+    """Whether these processes have ended, or do so soon."""
+    deadline = time.monotonic() + 30
     while any(map(there, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not any(map(there, pids))
@@ -98,13 +98,18 @@ def test_a_picture_of_the_first_copy_and_what_must_be_right_before_anything_move
 FAULTS = {
     "kill": (
         UserError,
-        r"^A worker process of gym:own_worlds:Fatal was killed, perhaps because memory ran out; use",
+        r"^A worker process of \S+ was killed, perhaps because memory ran out; use fewer --env-workers\.$",
     ),
     "nan": (
         UserError,
         r"process failed: Agent 'agent' in copy 2 of gym:own_worlds:Fatal got NaN or infinity in its obs",
     ),
     "raise": (RuntimeError, r"(?s)the worker process failed:.*own_worlds.py.*RuntimeError: a wheel came off"),
+    "exit": (UserError, r"process failed: Copy 2 of gym:own_worlds:Fatal called sys.exit\(0\)\.$"),
+    "end": (UserError, r"^The worker process ended with exit code 2 and left no report\.$"),
+    "memory": (UserError, r"^The worker process failed: There is not enough memory; use fewer processes or copies\.$"),
+    "unwritable": (RuntimeError, r"RuntimeError: \\udcff is no character"),
+    "ask": (RuntimeError, "EOFError"),
 }
 
 
@@ -151,7 +156,7 @@ def test_no_process_outlives_its_parent(number, seconds):
     workers = json.loads(parent.stdout.readline())
     time.sleep(0.1)
     os.kill(parent.pid, number) if number == signal.SIGKILL else os.killpg(parent.pid, number)
-    assert parent.wait(20) != 0 and gone(workers)
+    assert parent.wait(60) != 0 and gone(workers)
     parent.stdout.close()
 
 

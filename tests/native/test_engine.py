@@ -11,6 +11,7 @@ import torch
 
 import shoal.native
 from shoal.algorithms import LearnConfig, make_team
+from shoal.algorithms.native import NativeTeam
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
 from shoal.native import engine as native_engine
@@ -24,9 +25,7 @@ FOLDER = Path(shoal.native.__file__).parent
 
 
 def native_team(spec, config, seed=0, threads=1):
-    team = make_team(spec, config, seed, CPU)
-    team.learn_natively(seed, threads)
-    return team
+    return NativeTeam(spec, config, seed, threads)
 
 
 def updated(config, threads, spec=None, updates=6, between=lambda team: None):
@@ -35,14 +34,14 @@ def updated(config, threads, spec=None, updates=6, between=lambda team: None):
     team, rng = native_team(spec, config, threads=threads), np.random.default_rng(1)
     m = 1 if config.minibatch == "shared" else spec.agents
     for _ in range(updates):
-        team.native.learn(make_batch(rng, spec, m), Clock())
+        team.learn(make_batch(rng, spec, m), Clock())
         between(team)
     return team.weights() | team.optimizer_state()
 
 
 def same(one, other):
     assert one.keys() == other.keys()
-    return all(torch.equal(one[name], other[name]) for name in one)
+    return all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +83,12 @@ def test_a_piece_that_is_held_is_done_by_another_thread():
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     wanted = updated(config, 1, spec)
     rng, team = np.random.default_rng(1), native_team(spec, config)
-    rounds = team.native.engine._update
+    rounds = team.engine._update
     for update in range(1, 7):
         alone = rounds.tables.pieces[:, work.ALONE] == 1
         held = np.flatnonzero(~alone)[update % 5 :: 3]
         rounds.tables.claims[held] = update  # as the thread that took them would have
-        team.native.learn(make_batch(rng, spec, 1), Clock())
+        team.learn(make_batch(rng, spec, 1), Clock())
     assert same(wanted, team.weights() | team.optimizer_state())
 
 
@@ -117,7 +116,7 @@ def test_a_late_thread_keeps_the_arrays_that_it_reads(monkeypatch):
     for _ in range(6):
         batch = make_batch(rng, spec, 1)
         joints.append(weakref.ref(batch.joint))
-        team.native.learn(batch, Clock())
+        team.learn(batch, Clock())
         assert began.wait(60)
     assert [joint() is not None for joint in joints[:5]] == [True, False, False, False, False]
     go_on.set()
@@ -131,12 +130,12 @@ def test_an_interrupted_update_does_not_hold_up_the_next():
     """An exception, such as Ctrl-C, may come when a round has been counted and before anybody works on it."""
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     team, rng = native_team(spec, config), np.random.default_rng(1)
-    team.native.learn(make_batch(rng, spec, 1), Clock())
-    engine = team.native.engine
+    team.learn(make_batch(rng, spec, 1), Clock())
+    engine = team.engine
     team.act(np.zeros((3, 2, spec.observation_size), np.float32))
     for rounds in (engine._update, *engine._act_rounds.values()):
         rounds.number += 1
-    losses = team.native.learn(make_batch(rng, spec, 1), Clock())
+    losses = team.learn(make_batch(rng, spec, 1), Clock())
     assert all(np.isfinite(loss).all() for loss in losses.values())
     assert team.act(np.zeros((3, 2, spec.observation_size), np.float32)).shape == (3, 2, spec.action_size)
 
@@ -149,10 +148,10 @@ def test_nan_ends_in_a_loss_that_is_not_finite(algorithm, discrete, where):
     spec, config = make_spec(2, discrete), LearnConfig(algorithm=algorithm, hidden=(12, 8), batch=32)
     team, batch = native_team(spec, config), make_batch(np.random.default_rng(0), spec, 1)
     if where in ("critics", "actors"):
-        team.native.engine.algorithm.networks[where].numbers(0)[5] = np.nan
+        team.engine.algorithm.networks[where].numbers(0)[5] = np.nan
     else:
         getattr(batch, where)[0, 3, 1] = np.nan
-    losses = team.native.learn(batch, Clock())
+    losses = team.learn(batch, Clock())
     assert not all(np.isfinite(loss).all() for loss in losses.values())
 
 
@@ -194,15 +193,15 @@ def test_state_is_kept_and_restored():
     batches = [make_batch(rng, spec, 1) for _ in range(4)]
     seen = rng.normal(size=(5, 3, spec.observation_size)).astype(np.float32)
     for batch in batches[:2]:
-        team.native.learn(batch, Clock())
+        team.learn(batch, Clock())
         team.act(seen)
     other = native_team(spec, config, seed=9, threads=2)
     for what in ("weights", "optimizer_state", "random_state"):
-        state = {name: tensor.clone() for name, tensor in getattr(team, what)().items()}
+        state = {name: array.copy() for name, array in getattr(team, what)().items()}
         getattr(other, "load_" + what)(state)
     for batch in batches[2:]:
         for one in (team, other):
-            one.native.learn(batch, Clock())
+            one.learn(batch, Clock())
         assert np.array_equal(team.act(seen), other.act(seen))
     assert same(team.weights() | team.optimizer_state(), other.weights() | other.optimizer_state())
 
@@ -213,7 +212,7 @@ def test_phases_of_an_update_add_up_to_its_time():
     clock("mini-batch sampling")
     clock.seconds.clear()
     for _ in range(5):
-        team.native.learn(make_batch(np.random.default_rng(0), spec, 1), clock)
+        team.learn(make_batch(np.random.default_rng(0), spec, 1), clock)
     whole = clock.total()
     phases = {name: spent for name, spent in clock.seconds.items() if spent}
     names = {"next action", "target Q next", "target Q"}
@@ -235,9 +234,9 @@ def test_wrong_batches_are_refused():
     spec, config = make_spec(2, True), LearnConfig(hidden=(12,), batch=16)
     team = native_team(spec, config)
     with pytest.raises(ValueError, match="the mini-batch is"):
-        team.native.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
+        team.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
     with pytest.raises(TypeError, match="float32"):
-        team.native.learn(make_batch(np.random.default_rng(0), spec, 1, np.float64), Clock())
+        team.learn(make_batch(np.random.default_rng(0), spec, 1, np.float64), Clock())
 
 
 def test_ends_of_log_deviations_are_the_networks():
@@ -256,6 +255,6 @@ def test_a_team_of_one_with_one_action():
     spec = EnvSpec("one", ("agent",), (3,), (1,), False, action_low=-box, action_high=box)
     for algorithm in ("maddpg", "masac"):
         team = native_team(spec, LearnConfig(algorithm=algorithm, hidden=(8,), batch=32))
-        losses = team.native.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
+        losses = team.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
         assert all(np.isfinite(loss).all() for loss in losses.values())
         assert team.act(np.zeros((4, 1, 3), np.float32)).shape == (4, 1, 1)

@@ -9,6 +9,7 @@ from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
 from shoal.networks import Actors
+from shoal.networks.layout import Random
 
 CPU = torch.device("cpu")
 
@@ -20,7 +21,7 @@ def spec(discrete, sizes=(3, 2), low=-2.0, high=6.0):
 
 
 def actors(kind, **options):
-    return Actors(spec(kind == "categorical"), (8,), kind, torch.Generator().manual_seed(0), **options)
+    return Actors(spec(kind == "categorical"), (8,), kind, Random(0), **options)
 
 
 def test_gumbel_noise_is_gumbel():

@@ -1,6 +1,7 @@
 """`shoal quantize` and `shoal export` agree on bytes."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from shoal.algorithms import make_team
+from shoal.errors import UserError
 from shoal.inference.form import Form, weight_bytes
 from shoal.policies import load
 from shoal.policies.run import RunPolicy
@@ -38,6 +40,16 @@ def test_weight_bytes_and_file_bytes_are_those_of_the_exported_file(zipped, tmp_
         assert file.bytes == path.stat().st_size
         assert (file.float32_file_bytes, file.float32_bytes) == (rows[32].file_bytes, rows[32].bytes)
         assert file.bytes > file.weight_bytes
+
+
+def test_what_cannot_be_exported_is_quantized_without_a_file(tmp_path):
+    slope = partial(torch.nn.LeakyReLU, negative_slope=0.2)
+    model = make("ppo", "CartPole-v1", policy_kwargs={"net_arch": [8], "activation_fn": slope})
+    policy = load(saved(model, tmp_path / "ppo.zip"), "CartPole-v1", trust=True)
+    table = policy.quantize([8], what=["weights"], episodes=1, correct_bias=False)
+    assert [(row.precision, row.file_bytes) for row in table.rows] == [("float32", None), ("8 bits", None)]
+    with pytest.raises(UserError, match="cannot be exported"):
+        policy.export(str(tmp_path / "ppo.onnx"))
 
 
 def test_deviations_are_not_counted():

@@ -1,5 +1,6 @@
 """`shoal.load`: a trained policy from a run, a zip and a file, with one interface."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from stable_baselines3 import PPO
 import shoal as package
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.training.evaluation import evaluate_team, load_team
+from shoal.policies.loading import kind_of
+from shoal.training.evaluation import evaluate_team
+from shoal.training.trained_team import acting_team, load_team
 from tests.quantization.zips import make, saved
 
 SMALL = TrainConfig(
@@ -66,7 +69,7 @@ def test_actions_are_what_the_world_takes(folder, name):
 
 def test_a_run_plays_as_its_team_does(folder):
     policy, (team, config) = loaded(folder, "runs/hunt"), load_team(folder / "runs" / "hunt", print)
-    played = evaluate_team(team, config, 7, 1)
+    played = evaluate_team(acting_team(team, config), config, 7, 1)
     assert policy.evaluate(7) == policy.evaluate(7) == played["deterministic"]
     assert policy.evaluate(7, sample=True) == policy.evaluate(7, sample=True) == played["noisy"]
     assert policy.evaluate_random(7) == played["random"]
@@ -157,6 +160,12 @@ def test_wrong_numbers_of_episodes(folder):
 def test_wrong_paths_and_options(folder, name, options, said):
     with pytest.raises(UserError, match=said):
         package.load(folder / name, **options).make_env()
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "model.zip")
+    with pytest.raises(UserError, match="not a regular file"):
+        kind_of(str(tmp_path / "model.zip"))
 
 
 def test_another_world_that_fits(folder):

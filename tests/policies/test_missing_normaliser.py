@@ -10,7 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from shoal.policies import load
-from shoal.quantization.baselines_zip import logged_returns
+from shoal.quantization.baselines_zip import logged_returns, saw_normalised, saw_outside
 from shoal.quantization.normaliser import normaliser_beside
 from tests.quantization.zips import Trap, changed, make, saved
 
@@ -30,9 +30,9 @@ def plain(tmp_path_factory):
     return saved(make("ppo", "Pendulum-v1", n_steps=16, batch_size=16), tmp_path_factory.mktemp("plain") / "ppo.zip")
 
 
-def warnings_of(path, *, normaliser="", evaluated=False, states=False):
+def warnings_of(path, *, normaliser="", evaluated=False, states=False, **options):
     said = []
-    policy = load(path, "Pendulum-v1", normaliser=normaliser, warn=said.append)
+    policy = load(path, "Pendulum-v1", normaliser=normaliser, warn=said.append, **options)
     if evaluated:
         policy.evaluate(2)
     if states:
@@ -49,6 +49,38 @@ def test_a_zip_says_itself_that_it_was_trained_with_vecnormalize(tmp_path, norma
     assert len(said) == normalised and all("was trained with VecNormalize" in one for one in said)
     np.savez(tmp_path / "n.npz", mean=np.zeros(3), var=np.ones(3))
     assert not warnings_of(path, normaliser=str(tmp_path / "n.npz"), evaluated=True, states=True)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ddpg", "td3", "sac"])
+def test_original_observations_of_another_type_say_so_as_well(algorithm):
+    single, double = (pickled(np.zeros((1, 3), kind)) for kind in (np.float32, np.float64))
+    assert saw_normalised({"_last_obs": single, "_last_original_obs": double}, algorithm)
+    for seen, original in ((single, single), (double, double), (single, None), (None, double), (single, {})):
+        assert not saw_normalised({"_last_obs": seen, "_last_original_obs": original}, algorithm)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_observations_outside_their_space_are_noticed(tmp_path, normalised):
+    env = make_vec_env("Pendulum-v1", 2, seed=0)
+    model = make("sac", VecNormalize(env) if normalised else env, learning_starts=100)
+    path = saved(model.learn(20), tmp_path / "sac.zip")
+    said = warnings_of(path)
+    assert len(said) == normalised and all("outside the environment's bounds" in one for one in said)
+
+
+def test_last_observations_are_compared_with_bounds_in_plain_text():
+    space = {"low": "[-1.  -inf]", "high": "[1. inf]"}
+
+    def outside(*seen, kind=np.float32, **changes):
+        return saw_outside({"_last_obs": pickled(np.array(seen, kind)), "observation_space": space | changes})
+
+    assert outside([0, 0], [-1.1, 0]) and outside([1.1, 0], kind=np.float64)
+    assert outside([[0.5, 7.0]], low="[[ 0.6\n -9.0]]", high="[[2.\n 9.]]")
+    assert not outside([1, -1e30], [-1, 1e30]) and not outside([1 + 1e-7, 0])
+    for damaged in ({"low": "[-1. ... 1.]"}, {"high": None}, {"low": "[]", "high": "[]"}, {"low": "[1.]"}):
+        assert not outside([9, 9], **damaged)
+    for damaged in (None, {}, pickled([1.5]), pickled(np.array(["9"]))):
+        assert not saw_outside({"_last_obs": damaged, "observation_space": space})
 
 
 def test_files_beside_a_zip(tmp_path):
@@ -73,13 +105,15 @@ def test_a_file_beside_a_zip_is_named_with_the_option(tmp_path, plain):
     path.write_bytes(plain.read_bytes())
     (tmp_path / "my_vec_normalize.pkl").touch()
     (sentence,) = warnings_of(path)
-    assert "my_vec_normalize.pkl' looks like the normaliser" in sentence and sentence.endswith("--normaliser FILE.")
+    assert f"my_vec_normalize.pkl' is not used: if '{path}' was trained with it" in sentence
+    assert sentence.endswith("--normaliser FILE.")
 
 
-def test_observations_out_of_scale(tmp_path, plain):
-    assert not warnings_of(plain, states=True)
+@pytest.mark.parametrize("how", ["states", "evaluated"])
+def test_observations_out_of_scale(tmp_path, plain, how):
+    assert not warnings_of(plain, **{how: True})
     large = changed(plain, tmp_path / "large.zip", tensors=lambda held: {k: 100 * v for k, v in held.items()})
-    (sentence,) = warnings_of(large, states=True)
+    (sentence,) = warnings_of(large, **{how: True})
     assert "out of scale for the first layer" in sentence and "--normaliser FILE" in sentence
 
 
@@ -90,6 +124,8 @@ def test_a_return_far_below_the_logged_one(tmp_path, plain):
     assert not warnings_of(few, evaluated=True)
     learning = [-2000.0] * 60  # episodes before the last ones do not count
     high = changed(plain, tmp_path / "high.zip", data=logging(*learning, *[-150.0 - k for k in range(20)]))
+    for other in ({"episode_length": 150}, {"env_options": '{"g": 9.0}'}):  # returns of other episodes
+        assert not warnings_of(high, evaluated=True, **other)
     (sentence,) = warnings_of(high, evaluated=True, states=True)
     assert "but -159.5 at the end of its training" in sentence and "--normaliser FILE" in sentence
 
@@ -102,5 +138,12 @@ def test_logged_returns_are_read_without_loading_the_pickle(tmp_path):
     sprung = tmp_path / "sprung"
     trap = deque([{"r": 1.5}, Trap(sprung)])
     assert logged_returns({"ep_info_buffer": pickled(trap)}) == (1.5,) and not sprung.exists()
-    for damaged in ({}, None, {":serialized:": 3}, {":serialized:": "%"}, {":serialized:": base64.b64encode(b"\x80")}):
+    for damaged in (
+        {},
+        None,
+        {":serialized:": 3},
+        {":serialized:": "%"},
+        {":serialized:": base64.b64encode(b"\x80")},
+        {":serialized:": base64.b64encode(pickle.dumps({"r": 1.5}).ljust(2**20, b"N"))},
+    ):
         assert logged_returns({"ep_info_buffer": damaged}) == ()

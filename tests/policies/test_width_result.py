@@ -48,19 +48,26 @@ def test_the_table():
     (table,) = result.tables
     assert table.title == "ppo.zip in CartPole-v1, 5 episodes each"
     shown = [[column.text(value) for column, value in zip(table.columns, cells, strict=True)] for cells in table.rows]
-    assert shown[2] == ["4 bits", "both", "–", "50", "± 1.0", "+50.0%", "90.0%", "–", "10", "–"]
+    assert shown[2] == ["4 bits", "both", "–", "50.00", "± 1.00", "+50.0%", "90.0%", "–", "10", "–"]
     assert (
         not result.findings
         and shown[1][4] == "–"
         and result.data["style"] == "paper"
         and result.data["rows"][0]["precision"] == "float32"
     )
+    small = [replace(one, return_mean=one.return_mean / 1000, return_ci95=0.00123) for one in ROWS]
+    (table,) = width_result(WidthTable("run", "world", 5, 1, 10, "calibrated", small, [], []), "paper").tables
+    assert [table.columns[3].text(table.rows[2][3]), table.rows[2][4]] == ["0.0500", "± 0.0012"]
 
 
-def test_a_file_in_int8_that_saves_nothing_is_said_once():
-    found = [replace(ROWS[0], bytes=400, file_bytes=2000), replace(ROWS[4], bytes=100, file_bytes=2600)]
-    table = WidthTable("ppo.zip", "CartPole-v1", 5, 1, 10, "calibrated", [*found, found[1]], [], [])
-    (sentence,) = width_result(table, "standard").findings
-    assert "int8 file (2,600 bytes, 100 of them weights) is not smaller than the float32 one (2,000 bytes)" in sentence
-    smaller = replace(table, rows=[found[0], replace(found[1], file_bytes=1999)])
+def test_files_that_save_nothing_are_said_once_per_precision():
+    full = replace(ROWS[0], bytes=400, file_bytes=2000)
+    small = replace(ROWS[4], bytes=100, file_bytes=2600)
+    fixed = replace(small, corrected=True, file_bytes=2650)  # as `shoal export` writes it
+    packed = [replace(row("4 bits", bits, "weights", 50.0), bytes=60, file_bytes=2400 + bits) for bits in (4, 2)]
+    table = WidthTable("ppo.zip", "CartPole-v1", 5, 1, 10, "calibrated", [full, small, fixed, *packed], [], [])
+    int8, two = width_result(table, "standard").findings
+    assert "int8 file (2,650 bytes, 100 of them weights) is not smaller than the float32 one (2,000 bytes)" in int8
+    assert "The 2-bit packed file (2,402 bytes, 60 of them weights) is not smaller" in two
+    smaller = replace(table, rows=[full, replace(small, file_bytes=1999)])
     assert not width_result(smaller, "standard").findings

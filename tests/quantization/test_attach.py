@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from shoal.networks import JointCritics, StackedMLP
+from shoal.networks.layout import Random, full
 from shoal.quantization.attach import attach, attached, detach_all
 from shoal.quantization.layers import find_layers
 from tests.quantization.teams import choice_spec
@@ -26,15 +27,14 @@ class Halved:
 
 def modules():
     generator = torch.Generator().manual_seed(0)
-    real = torch.ones(2, 5, dtype=torch.bool)
-    stack = StackedMLP(real, (4, 3), torch.ones(2, 2, dtype=torch.bool), generator)
+    stack = StackedMLP([full(2, width) for width in (5, 4, 3, 2)], Random(0))
     spec = choice_spec()
     joint = torch.randn(7, spec.agents * (spec.observation_size + spec.action_size), generator=generator)
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv1d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4, 3))
     return [
         (stack, torch.randn(2, 7, 5, generator=generator)),
-        (JointCritics(spec, (4, 3), 2, generator), joint),
+        (JointCritics(spec, (4, 3), 2, Random(0)), joint),
         (plain, torch.randn(6, 3, 5, generator=generator)),
     ]
 

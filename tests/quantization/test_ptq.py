@@ -13,6 +13,7 @@ from shoal.inference import Head, Linear, Policy
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.grid import value_range
 from shoal.networks import Actors, JointCritics
+from shoal.networks.layout import Random
 from shoal.quantization.affine import Scheme, simulate
 from shoal.quantization.layers import find_layers
 from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
@@ -29,7 +30,7 @@ def mlp():
 def test_layers_of_all_kinds_are_found_in_order():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv1d(2, 2, 3), nn.ModuleDict({"x": nn.Linear(2, 2)}))
     assert [layer.name for layer in find_layers(model)] == ["0", "1", "2.x"]
-    critics = JointCritics(SPEC, (5, 6), 2, torch.Generator())
+    critics = JointCritics(SPEC, (5, 6), 2, Random(0))
     found = find_layers(critics)
     assert [(layer.name, layer.channels) for layer in found] == [
         ("first", (1, 2)), ("rest.0", (0, 2)), ("rest.1", (0, 2)),
@@ -97,7 +98,7 @@ def test_convolutions_are_per_channel_unless_said_otherwise():
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_stacked_networks_are_quantized_apart(per_channel):
-    actors = Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(1))
+    actors = Actors(SPEC, (6, 5), "categorical", Random(1))
     with torch.no_grad():
         actors.weights[1][1] *= 100  # one agent's range must not be the other's
     scheme = Scheme(4, per_channel=per_channel)
@@ -116,7 +117,7 @@ def test_stacked_networks_are_quantized_apart(per_channel):
 
 
 def test_only_the_chosen_agents_are_quantized():
-    actors = Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(1))
+    actors = Actors(SPEC, (6, 5), "categorical", Random(1))
     x = torch.randn(2, 30, 4)
     ranges = calibrate(actors, lambda actors: actors(x))
     all_of_them, second = Plan(FOUR, EIGHT), Plan(FOUR, EIGHT, networks=(1,))
@@ -133,7 +134,7 @@ def test_only_the_chosen_agents_are_quantized():
 @pytest.mark.parametrize("rows", [(7, 13), (2, 7, 13)])
 def test_critics(rows):
     spec = EnvSpec("spec", ("a", "b"), (3, 4), (2, 2), True)
-    critics = JointCritics(spec, (6, 5), 2, torch.Generator().manual_seed(1))
+    critics = JointCritics(spec, (6, 5), 2, Random(1))
     joint = torch.randn(*rows[:-1], 2 * (4 + 2))
     ranges = calibrate(critics, lambda critics: critics(joint))
     fine = quantized(critics, Plan(Scheme(16, per_channel=True), Scheme(16, symmetric=False)), ranges)
@@ -240,7 +241,7 @@ def test_a_module_is_corrected_as_its_policy_is(rounding):
 
 
 def test_stacked_actors_are_corrected_each_on_its_own_and_others_left_alone():
-    actors, x = Actors(SPEC, (6, 6), "categorical", torch.Generator().manual_seed(0)), torch.randn(2, 100, 4)
+    actors, x = Actors(SPEC, (6, 6), "categorical", Random(0)), torch.randn(2, 100, 4)
     small = quantized(actors, Plan(Scheme(3, per_channel=True), networks=(1,)), None, Correction(), lambda net: net(x))
     for before, after in zip(actors.biases, small.biases, strict=True):
         assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
@@ -249,7 +250,7 @@ def test_stacked_actors_are_corrected_each_on_its_own_and_others_left_alone():
 
 
 def test_what_cannot_be_corrected():
-    critics = JointCritics(SPEC, (5, 6), 2, torch.Generator())
+    critics = JointCritics(SPEC, (5, 6), 2, Random(0))
     grouped = nn.Sequential(nn.Conv2d(2, 2, 1, groups=2))
     with pytest.raises(UserError, match="several networks share its input"):
         find_layers(critics)[0].portable()

@@ -13,14 +13,15 @@ from shoal.algorithms.masac import MASAC
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics
+from shoal.networks.layout import Random
 from shoal.quantization.affine import Scheme, codes, simulate
 from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
 from shoal.training.checkpoint import newest
-from shoal.training.evaluation import load_team
 from shoal.training.play import build_env
 from shoal.training.precision import make_precision
+from shoal.training.trained_team import load_team
 
 SPEC = EnvSpec("spec", ("a", "b", "c"), (3, 4, 4), (2, 2, 2), True)
 SMALL = TrainConfig(
@@ -30,7 +31,7 @@ SMALL = TrainConfig(
 
 
 def actors(seed=0):
-    return Actors(SPEC, (6, 5), "categorical", torch.Generator().manual_seed(seed))
+    return Actors(SPEC, (6, 5), "categorical", Random(seed))
 
 
 def seen(network, bits, x, delay=0.0):
@@ -202,7 +203,7 @@ def test_one_agent_alone_is_quantized():
 @pytest.mark.parametrize("heads", [1, 2])
 def test_the_first_layer_is_used_again_through_quantizers_too(heads):
     torch.manual_seed(0)
-    critics = JointCritics(SPEC, (7, 5), heads, torch.Generator().manual_seed(0))
+    critics = JointCritics(SPEC, (7, 5), heads, Random(0))
     torch.nn.init.normal_(critics.first_bias)  # sums of few codes are often exactly zero, where ReLU has its corner
     joint, own = torch.randn(11, 3 * 6), torch.randn(3, 11, 2, requires_grad=True)
     seen(critics, 4, joint)

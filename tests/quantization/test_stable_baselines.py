@@ -4,6 +4,7 @@ import base64
 import pickle
 import struct
 import zipfile
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
@@ -14,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from shoal.errors import UserError
+from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.layers import find_layers
 from shoal.quantization.normaliser import convert, read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy
@@ -121,13 +123,17 @@ ACTORS = {
     "one critic": ("sac", {"net_arch": [8], "n_critics": 1}, {}),
     "gSDE": ("sac", {"net_arch": [8]}, {"use_sde": True}),
     "gSDE, not clipped": ("sac", {"net_arch": [8], "clip_mean": 0.0}, {"use_sde": True}),
+    "no hidden layer of TD3": ("td3", {"net_arch": {"pi": [], "qf": [5]}}, {}),
+    "no hidden layer of DDPG": ("ddpg", {"net_arch": {"pi": [], "qf": [5]}}, {}),
     "shared extractor": ("td3", {"net_arch": [8], "share_features_extractor": True}, {}),
+    "one critic of TD3": ("td3", {"net_arch": [8], "n_critics": 1}, {}),
+    "two critics of DDPG": ("ddpg", {"net_arch": [8], "n_critics": 2}, {}),
     "three critics": ("td3", {"net_arch": {"pi": [9, 5], "qf": [4]}, "n_critics": 3}, {}),
 }
 
 
 @pytest.mark.parametrize("case", ACTORS)
-def test_actors_of_sac_and_td3_in_a_box_that_is_not_centred(tmp_path, case):
+def test_actors_of_sac_td3_and_ddpg_in_a_box_that_is_not_centred(tmp_path, case):
     algorithm, settings, others = ACTORS[case]
     theirs = make(algorithm, "Lopsided-v0", policy_kwargs=settings, **others)
     with torch.no_grad():
@@ -148,7 +154,7 @@ def test_actors_of_sac_and_td3_in_a_box_that_is_not_centred(tmp_path, case):
 def test_another_bound_of_the_means_is_refused(tmp_path):
     theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [8], "clip_mean": 3.0}, use_sde=True)
     path = saved(theirs, tmp_path / "model.zip")
-    with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\)"):
+    with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\).* --trust runs it"):
         read_zip(path)
 
 
@@ -366,8 +372,14 @@ def test_damaged_files(tmp_path, zips):
     with zipfile.ZipFile(zips["ppo"][0]) as archive:
         at = archive.getinfo("policy.pth").header_offset + 500
     (tmp_path / "flipped.zip").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    for name in ("short.zip", "text.zip", "flipped.zip"):
-        with pytest.raises(UserError, match=r"not a valid zip|damaged|never loaded"):
+    (tmp_path / "lost.zip").write_bytes(whole[100:])
+    named = bytearray(whole)
+    entry = named.rfind(b"PK\x01\x02")
+    named[entry + 9] |= 8  # its name is UTF-8 …
+    named[entry + 46] = 0xFF  # … but is not
+    (tmp_path / "named.zip").write_bytes(named)
+    for name in ("short.zip", "text.zip", "flipped.zip", "lost.zip", "named.zip"):
+        with pytest.raises(UserError, match=r"is not a valid zip|is damaged|is never loaded"):
             read_zip(tmp_path / name)
     with pytest.raises(UserError, match="no file"):
         read_zip(tmp_path / "none.zip")
@@ -393,6 +405,19 @@ def test_an_environment_with_other_actions_does_not_fit():
     layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
     with pytest.raises(UserError, match="takes 1 number in a box, the model gives 2 choices"):
         playing(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
+
+
+def test_actions_in_another_box_are_said(tmp_path):
+    path = saved(make("td3", "Lopsided-v0"), tmp_path / "td3.zip")
+    model, said = read_zip(path), []
+    BaselinesPolicy(model, {"env": "Lopsided-v0"}, said.append)
+    assert not said
+    other = replace(model, action_bounds=model.action_bounds * 2)
+    BaselinesPolicy(other, {"env": "Lopsided-v0"}, said.append)
+    (sentence,) = said
+    assert "actions from (-6, 1) to (2, 18), but those of gym:Lopsided-v0 are from (-3, 0.5) to (1, 9)" in sentence
+    assert sentence.endswith("its actions are scaled to the latter.")
+    assert read_zip(saved(make("dqn", "CartPole-v1"), tmp_path / "dqn.zip")).action_bounds is None
 
 
 class FromOne(gymnasium.Env):

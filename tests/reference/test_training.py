@@ -12,8 +12,9 @@ from shoal.errors import UserError
 from shoal.reference.replay import Replays
 from shoal.reference.training import fitted
 from shoal.replay import Ring
-from shoal.training.evaluation import evaluate_team, load_team
+from shoal.training.evaluation import evaluate_team
 from shoal.training.loop import Silent, Training
+from shoal.training.trained_team import load_team
 
 SMALL = TrainConfig(
     implementation="reference", agents=2, episodes=12, warmup=100, batch=32, hidden=(16, 16), update_every=20,

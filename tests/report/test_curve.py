@@ -1,5 +1,6 @@
 """Learning curves: what is read, what is drawn, and what is refused."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -13,7 +14,7 @@ from PIL import Image
 
 from shoal.errors import UserError
 from shoal.report import curve
-from shoal.report.curve import COLOURS, draw_curve, draw_curves, read_metrics, smooth
+from shoal.report.curve import COLOURS, EVALUATION, draw_curve, draw_curves, read_metrics, smooth
 
 PHASES = {"time/action selection": 3.0, "time/environment": 1.0, "time/Q loss": 6.0, "time/other": 0.001}
 
@@ -46,6 +47,20 @@ def pixels(path):
 def places(picture, colour):
     """(count, 2) rows and columns of the pixels that have exactly this colour."""
     return np.argwhere((picture == rgb(colour)).all(axis=2))
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """Draws a curve, and returns the figure instead of writing it."""
+
+    def draw(*what, **more):
+        figures = []
+        monkeypatch.setattr(curve, "_write", lambda figure, path: figures.append(figure))
+        draw_curve(what[0], tmp_path / "a.png", *what[1:], **more)
+        figures[0].draw_without_rendering()
+        return figures[0]
+
+    return draw
 
 
 @pytest.mark.parametrize("rise", [1.0, -1.0])
@@ -134,15 +149,66 @@ def test_evaluations_among_the_metrics_are_marked_as_well(tmp_path):
     assert draw_curve(lines, tmp_path / "b.png").read_bytes() == apart
 
 
+def test_evaluations_of_groups_are_marked_in_their_colours(drawn):
+    lines = run(9, **{"return/group/red": 7.0, "return/group/blue": -3.0})
+    lines[4] |= {"evaluate/return_mean": 2.0, "evaluate/return_ci95": 9.0, "evaluate/return_ci95/group/red": 1.0}
+    lines[4] |= {"evaluate/return/group/red": 6.0, "evaluate/return/group/blue": -2.0}
+    axes = drawn(lines).axes[0]
+    marks = [bars.lines[0] for bars in axes.containers]
+    assert [(mark.get_color(), *mark.get_xydata().ravel()) for mark in marks] == [
+        (COLOURS[0], 500, 6),
+        (COLOURS[1], 500, -2),
+    ]  # and none of the mean
+    assert [text.get_text() for text in axes.get_legend().get_texts()].count(EVALUATION) == 1
+
+
+def test_agents_that_differ_from_their_group_have_curves_with_names(drawn):
+    agents = {"red_0": 9.0, "red_1": 5.0, "blue_0": -3.0}
+    sides = {"return/group/red": 7.0, "return/group/blue": -3.0}
+    axes = drawn(run(9, **sides, **{f"return/agent/{name}": value for name, value in agents.items()})).axes[0]
+    thin = [(line.get_color(), *line.get_ydata()[-1:]) for line in axes.lines if line.get_linewidth() < 1]
+    assert thin == [(COLOURS[0], 9.0), (COLOURS[0], 5.0)]  # the only agent of its group is its group
+    labels = {text.get_text(): text.get_window_extent() for text in axes.texts if text.get_text() in agents}
+    assert labels.keys() == {"red_0", "red_1"}
+    assert all(box.x0 > axes.get_window_extent().x1 and box.x1 <= axes.figure.bbox.x1 for box in labels.values())
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
+def test_names_of_agents_do_not_overlap(drawn, spread):
+    agents = {f"return/agent/agent_{k}": -100 + spread * k for k in range(12)}
+    axes = drawn(run(9, **agents)).axes[0]
+    boxes = sorted((text.get_window_extent() for text in axes.texts if "agent" in text.get_text()), key=lambda b: b.y0)
+    assert len(boxes) == 12 and all(upper.y0 >= lower.y1 - 1 for lower, upper in itertools.pairwise(boxes))
+    top = axes.get_window_extent()
+    assert top.y0 - 12 < boxes[0].y0 and boxes[-1].y1 < top.y1 + 12
+    more = drawn(run(9, **agents, **{"return/agent/agent_12": 3.0})).axes[0]
+    assert not [text for text in more.texts if "agent_" in text.get_text()]
+
+
+@pytest.mark.parametrize("groups", [("agent",), ("adversary", "agent"), [f"a-rather-long-name-{k}" for k in range(12)]])
+def test_title_caption_legend_and_curve_do_not_overlap(drawn, groups):
+    sides = {f"return/group/{name}": 1.0 * k for k, name in enumerate(groups)}
+    lines = run(9, **sides, **{f"evaluate/{key}": value for key, value in sides.items()}, **PHASES)
+    title = "MADDPG in pettingzoo:some_long_package.some_long_module_v12:SomeClassName: a-long-run-name-17"
+    lines[0]["evaluate/return_mean"] = 1.0
+    figure = drawn(lines, title, -1.0, random_groups=dict.fromkeys(groups, -1.0))
+    axes = figure.axes[0]
+    legend, (caption,) = axes.get_legend(), axes.texts
+    heading = next(text for text in axes.get_children() if getattr(text, "get_text", str)() == title)
+    boxes = [part.get_window_extent() for part in (axes, legend, caption, heading)]
+    assert all(upper.y0 >= lower.y1 for lower, upper in itertools.pairwise(boxes))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes) and boxes[-1].y1 <= figure.bbox.y1
+    assert boxes[0].height > 0.4 * 4.6 * figure.dpi  # the curve itself keeps its room
+    names = {text.get_text().rpartition(" ")[0] for text in legend.get_texts()}
+    assert len(groups) == 1 or {f"random {name}" for name in groups} < names  # hyphens stay hyphens
+
+
 @pytest.mark.parametrize("episodes", [(3,), (1, 2, 3), (10, 400)])
-def test_episodes_are_counted_in_whole_numbers(tmp_path, monkeypatch, episodes):
-    figures = []
-    monkeypatch.setattr(curve, "_write", lambda figure, path: figures.append(figure))
-    draw_curve([{"episode": episode, "return_mean": 1.5} for episode in episodes], tmp_path / "a.png")
-    figures[0].canvas.draw()
-    low, high = figures[0].axes[0].get_xlim()
-    texts = [tick.get_text() for tick in figures[0].axes[0].get_xticklabels()]
-    ticks = [tick for tick in figures[0].axes[0].get_xticks() if low <= tick <= high]
+def test_episodes_are_counted_in_whole_numbers(drawn, episodes):
+    axes = drawn([{"episode": episode, "return_mean": 1.5} for episode in episodes]).axes[0]
+    low, high = axes.get_xlim()
+    texts = [tick.get_text() for tick in axes.get_xticklabels()]
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
     assert ticks and all(tick == round(tick) for tick in ticks) and len(set(texts)) == len(texts)
 
 

@@ -48,6 +48,17 @@ def test_every_kind_in_one_figure(canvas, tmp_path):
     assert [tick.get_text() for tick in shown["lines"].get_xticklabels()] == TICKS
 
 
+def test_a_long_title_stays_in_the_picture(canvas, tmp_path):
+    title = (
+        "Return over bits, MADDPG in pettingzoo:"
+        + 3 * "some_long_module."
+        + ": means of 100 episodes with 95 % intervals"
+    )
+    draw_figure(Figure("a", title, [Panel("", "y", [Series("x", [1.0, 2.0])])]), tmp_path / "a.png")
+    box = canvas()._suptitle.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= canvas().bbox.width
+
+
 def test_a_legend_of_long_labels_stays_in_the_picture(canvas, tmp_path):
     lines = [Series(f"weights, bias and rounding corrected {k}", [float(k), 2.0]) for k in range(8)]
     draw_figure(Figure("x", "", [Panel("", "", lines, ticks=TICKS)]), tmp_path / "x.png")

@@ -8,6 +8,7 @@ from PIL import Image
 
 from shoal.envs import make_env
 from shoal.errors import UserError
+from shoal.report import watch
 from shoal.report.scene import BODY, CAUGHT, COVERED, PAPER
 from shoal.report.watch import (
     GIF_SIDE,
@@ -69,6 +70,21 @@ def test_the_return_is_that_of_the_team(navigation, right):
     reward = np.array([[1.0, 3.0, -50.0], [1.0, 1.0, -50.0]])
     episode = dataclasses.replace(film.episodes[0], reward=reward)
     assert dataclasses.replace(film, team=2).running_return(episode).tolist() == [0, 2, 3]
+
+
+def test_mixed_teams_have_their_returns_by_group_in_lines_of_their_own():
+    env = make_env("predator-prey", agents=3, prey="learned", seed=3, copies=1)
+    film = record(env, lambda observation: env.sample_actions())
+    episode = film.episodes[0]
+    hunted, prey = episode.reward[:, :3].mean(), episode.reward[:, 3].mean()
+    expected = [f"return predator {25 * hunted:.1f}", f"return prey {25 * prey:.1f}".replace("-", "−")]
+    assert prey < 0 and film.returns_so_far(episode, 25) == expected
+    three = dataclasses.replace(film, groups={"a": [0], "b": [1, 2], "c": [3]})
+    many = dataclasses.replace(film, groups={name: [0] for name in "abcd"})
+    assert many.returns_so_far(episode, 0) == ["return per agent 0.0"]
+    strips = [watch._strip_row(one, episode, 2).height for one in (many, film, three)]
+    frames = [watch._gif_frame(one, 0, 25, None).height for one in (many, film, three)]
+    assert np.diff(strips).tolist() == [0, 20] and np.diff(frames).tolist() == [20, 20]  # a strip has room for two
 
 
 def test_the_gif_shows_the_agent_moving_to_the_landmark(navigation, right, tmp_path):

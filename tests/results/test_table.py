@@ -30,6 +30,8 @@ def test_values_in_words(column, value, text):
 def test_a_column_has_one_notation():
     assert Column("a").texts([0.04, 0.0, None, 4e-5, 3, "x"]) == ["4.00e-02", "0", "–", "4.00e-05", "3", "x"]
     assert Column("a", "%", ".2g").texts([0.04, 4e-5]) == ["4.00e-02", "4.00e-05"]
+    assert Column("a", "%", ".2g").texts([7.65, 213.0, 0.0]) == ["7.7", "213", "0"]  # no exponent needed
+    assert Column("a", format=".3g").texts([82.2, 18_300.0, 4e7]) == ["8.22e+01", "1.83e+04", "4.00e+07"]
     assert Column("a").texts([0.04, 12.5, "one"]) == ["0.04", "12.5", "one"]
     assert Column("a", format=".1%").texts([0.04, 4e-5]) == ["4.0%", "0.0%"]
 

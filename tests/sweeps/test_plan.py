@@ -11,7 +11,7 @@ from shoal.training.config import TrainConfig
 
 def test_every_combination_and_seed_has_its_folder(tmp_path):
     held = {
-        "base": {"episodes": 7, "update-every": 3},
+        "base": {"episodes": 7, "update-every": 3, "gamma": 0.5, "--batch-size": 9},
         "grid": {"hidden": [[8, 8], [16]], "algorithm": ["maddpg", "masac"]},
         "seeds": "0-1,5",
     }
@@ -20,6 +20,7 @@ def test_every_combination_and_seed_has_its_folder(tmp_path):
     run = runs[-1]
     assert run.folder == tmp_path / "hidden=16-algorithm=masac-seed5" and run.label == "hidden 16, algorithm masac"
     assert (run.config.hidden, run.config.seed, run.config.episodes, run.config.update_every) == ((16,), 5, 7, 3)
+    assert (run.config.discount, run.config.batch) == (0.5, 9)
     assert [one.name for one in sweep_runs({}, tmp_path)] == ["seed0"]
 
 
@@ -70,6 +71,7 @@ def test_wrong_seeds(text, sentence):
         ({"grid": {"batch": [8]}, "base": {"batch": 8}}, "in base and in grid"),
         ({"grid": {"tau": [0.1, 2]}}, "--tau is 2"),
         ({"base": {"n_step": 1, "n-step": 2}}, "'n_step' twice"),
+        ({"base": {"lr": 1, "learning_rate": 2}}, "'learning_rate' twice"),
         ({"grid": {"batch": list(range(1, 200))}, "seeds": "0-99"}, "19,900 runs are too many"),
         ({"grid": {"env_options": ['{"a": 1}', '{"a":1}']}, "base": {"env": "gym:CartPole-v1"}}, "same folder name"),
     ],
@@ -83,7 +85,7 @@ def test_wrong_sweeps(tmp_path, held, sentence):
 
 
 def test_damaged_files(tmp_path):
-    for content in (b'{"base": ', b"\xff\xfe", 3000 * b"["):
+    for content in (b'{"base": ', b"\xff\xfe", 3000 * b"[", b'{"grid": {"tau": [1], "tau": [0.5]}}'):
         (tmp_path / "sweep.json").write_bytes(content)
         with pytest.raises(UserError, match="is not JSON"):
             read_sweep(tmp_path / "sweep.json", tmp_path)
@@ -97,3 +99,13 @@ def test_folders_of_other_settings_are_refused(tmp_path):
     assert sweep_runs({"base": {"episodes": 5}}, tmp_path)[0].started  # auto has become native
     with pytest.raises(UserError, match="holds a run with episodes 5, not 6"):
         sweep_runs({"base": {"episodes": 6}}, tmp_path)
+    (tmp_path / "seed0" / "config.json").write_text(TrainConfig(episodes=5, update="native", agents=6).to_json())
+    with pytest.raises(UserError, match="holds a run with agents 6, not None"):
+        sweep_runs({"base": {"episodes": 5}}, tmp_path)
+
+
+def test_the_reference_fixes_settings_of_its_own(tmp_path):
+    (tmp_path / "seed0").mkdir()
+    built = TrainConfig(implementation="reference", copies=1, minibatch="independent")
+    (tmp_path / "seed0" / "config.json").write_text(built.to_json())
+    assert sweep_runs({"base": {"implementation": "reference"}}, tmp_path)[0].started

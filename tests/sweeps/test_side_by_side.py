@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.sweeps import side_by_side
 from shoal.sweeps.plan import sweep_runs
-from shoal.sweeps.side_by_side import choose_parallel, locked, run_bytes, run_side_by_side
+from shoal.sweeps.side_by_side import choose_parallel, kept_threads, locked, run_bytes, run_side_by_side
 from shoal.training.config import TrainConfig
 from shoal.training.interrupt import Stopped
 from shoal.training.result import TrainResult, result_json
@@ -71,6 +71,11 @@ print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON"
     outcomes, _ = run_side_by_side(stand_in("finish()"), 4, seen)
     assert [outcome.kept for outcome in outcomes] == [True, False, False, False]
     assert all(outcome.result for outcome in outcomes)
+    for run in runs:
+        (run.folder / "config.json").write_text(run.config.to_json())
+    (runs[1].folder / "result.json").write_text("{")  # its own process reports it; the others are kept
+    outcomes, _ = run_side_by_side(stand_in("finish()"), 4, seen)
+    assert [outcome.kept for outcome in outcomes] == [True, False, True, True] and outcomes[1].result
 
 
 def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeypatch):
@@ -119,15 +124,27 @@ def test_as_many_as_processors_and_memory_allow(tmp_path, monkeypatch):
     for free, parallel in ((100 * needed, 4), (3.5 * needed, 3), (None, 4)):
         monkeypatch.setattr(side_by_side, "free_memory", lambda free=free: free and int(free))
         assert choose_parallel(runs, None) == parallel
-    assert choose_parallel(runs, 7) == 7 and choose_parallel(runs[:2], 7) == 2
+    assert choose_parallel(runs, 7) == 7 and choose_parallel(runs[:2], 7) == 2 and choose_parallel([], 7) == 1
     for free, asked, sentence in (
         (0.5 * needed, None, "1 run side by side needs"),
         (3 * needed, 4, "--parallel 2 would"),
+        (3 * needed, 40, "10 runs side by side needs"),
     ):
         for module in ("shoal.sweeps.side_by_side", "shoal.memory"):
             monkeypatch.setattr(f"{module}.free_memory", lambda free=free: int(free))
         with pytest.raises(UserError, match=sentence):
             choose_parallel(runs, asked)
+
+
+def test_a_run_in_torch_keeps_its_threads(tmp_path, monkeypatch):
+    run = sweep_runs({}, tmp_path)[0]
+    monkeypatch.setattr(side_by_side, "usable_processors", lambda: 4)
+    assert kept_threads(run) is None
+    run.folder.mkdir()
+    for update, threads, kept in (("torch", 2, 2), ("torch", 8, 4), ("native", 2, None)):
+        stored = TrainConfig(update=update, threads=threads)
+        (run.folder / "config.json").write_text(stored.to_json())
+        assert kept_threads(run) == kept
 
 
 def test_the_estimate_counts_ring_and_processes():

@@ -40,6 +40,36 @@ def test_means_and_intervals_over_seeds(tmp_path):
     assert np.array(curve.high) - curve.values == pytest.approx([half, half]) and single.low == []
 
 
+def test_mixed_teams_are_summed_up_by_group(tmp_path):
+    def ended(run, red, blue, evaluated=True):
+        run.folder.mkdir()
+        line = {"episode": 10, "return_mean": 0.0, "return/group/red": red, "return/group/blue": blue}
+        (run.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        own = {name: {"training": value} for name, value in (("red", red), ("blue", blue))}
+        if evaluated:
+            own = {name: {"training": -99.0, "deterministic": values["training"]} for name, values in own.items()}
+        return Outcome(run, TrainResult(str(run.folder), True, 1, 1, 1, 2.0, 1.0, 0.0, groups=own))
+
+    runs = sweep_runs({"seeds": "0-2"}, tmp_path)
+    found = summarize([ended(runs[0], 1.0, -1.0), ended(runs[1], 3.0, -5.0, False), Outcome(runs[2], None)], "Sides")
+    half = confidence95(np.array([1.0, 3.0]))
+    (row,) = found.tables[0].records()
+    assert row["group red"] == f"2.00 ± {half:,.2f}" and row["group blue"].startswith("-3.00 ± ")
+    assert [panel.title for panel in found.figures[0].panels] == ["red", "blue"]
+    assert [panel.series[0].values for panel in found.figures[0].panels] == [[2.0], [-3.0]]
+    assert [run["return/group/blue"] for run in found.to_json()["runs"]] == [-1.0, -5.0, None]
+
+
+def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
+    runs = sweep_runs({"seeds": "0-1"}, tmp_path)
+    ended = [outcome(run, value, [(10, value), (20, value)]) for run, value in zip(runs, (1.0, 3.0), strict=True)]
+    (runs[0].folder / "metrics.jsonl").unlink()
+    found = summarize(ended, "One log")
+    assert found.tables[0].records()[0]["return"] == 2.0 and found.figures[0].panels[0].series[0].values == [3.0, 3.0]
+    (finding,) = found.findings
+    assert finding.startswith("The curve lacks a run: Cannot read the metrics")
+
+
 def test_nothing_finished_has_no_picture(tmp_path):
     found = summarize([Outcome(run, None) for run in sweep_runs({"seeds": "0-1"}, tmp_path)], "None")
     assert found.figures == [] and found.findings == ["2 runs not finished."]

@@ -16,6 +16,7 @@ from shoal.errors import UserError
 from shoal.training import callbacks as module
 from shoal.training.callbacks import HOOKS
 from tests.cli.helpers import lines
+from tests.doc_blocks import run_blocks
 
 SMALL = {
     "episodes": 80, "warmup": 400, "batch": 32, "hidden": (8,), "update_every": 20, "checkpoint_every": 30,
@@ -105,6 +106,11 @@ def test_numbers_of_numpy_are_logged_as_numbers(tmp_path):
 def test_what_is_no_callback_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"instances of shoal\.Callback, but one is <function"):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[lambda run: None])
+    with pytest.raises(UserError, match="is a single one"):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=Callback())
+    misspelt = type("Misspelt", (Callback,), {"on_episode": lambda self, run, episodes: None, "on_gpu": False})
+    with pytest.raises(UserError, match=r"Misspelt has a method on_episode, .* there are on_begin, on_episodes, "):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[misspelt()])
     assert not (tmp_path / "run").exists()
 
 
@@ -159,14 +165,7 @@ def test_the_examples_of_the_page_run(blocks, tmp_path, monkeypatch):
     fakes = {name: Recorder(name) for name in ("wandb", "mlflow")}
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, fake)
-    names = {"__name__": "example"}
-    for title, code in blocks:
-        if title:
-            Path(title).write_text(code)
-        else:
-            exec(compile(code, "docs", "exec"), names)
-    for title, _ in blocks:
-        sys.modules.pop(Path(title).stem, None)
+    run_blocks(blocks)
     if Path("runs/success").exists():
         assert all(0 <= line["success_rate"] <= 1 for line in lines("runs/success"))
     if Path("runs/reach").exists():

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -450,3 +451,18 @@ def test_a_ring_whose_copies_go_at_their_own_pace(folder: Path, monkeypatch: pyt
 def segment_names(checkpoint: Path) -> list[str]:
     """The segments that a checkpoint needs."""
     return [segment["name"] for segment in json.loads((checkpoint / "meta.json").read_text())["segments"]]
+
+
+def test_the_bytes_of_one_file_are_gone_before_the_next_are_made(tmp_path):
+    """Weights and moments of large networks: saving both takes no more memory than saving one of them."""
+    part = {"array": np.zeros(2**20, np.float32)}
+
+    def peak(folder, parts):
+        checkpoints = Checkpoints(tmp_path / folder)
+        tracemalloc.start()
+        checkpoints.save(1, parts, {})
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak("both", {"weights": part, "optimizer": part}) < 1.2 * peak("one", {"weights": part})

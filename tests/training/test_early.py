@@ -29,15 +29,22 @@ def test_refused(settings, sentence):
 
 
 def test_nothing_heavy_is_imported_for_it(tmp_path):
-    (tmp_path / "config.json").touch()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(TrainConfig(env="gym:a_module:AClass").to_json())
     code = f"""
 import sys
 from shoal.cli import main
-for words in ("--env nothing", "--agents 0", "--threads 9999", "--out {tmp_path}", "--batch 0", "--episode 3"):
-    assert main(["train", *words.split()]) == 2
-heavy = {{"torch", "numba", "scipy", "matplotlib", "tensorboard", "onnx", "onnxruntime", "gymnasium", "rich"}}
-print(sorted(heavy & set(sys.modules)))
+wrong = ("--env nothing", "--agents 0", "--threads 9999", "--out {run}", "--batch 0", "--episode 3")
+resumed = ("", "{tmp_path}/none", "{run} --batch 7", "{run}")
+for words in [*wrong, *(f"--resume {{words}}" for words in resumed)]:
+    assert main(["train", *words.split()]) == 2, words
+heavy = {{"torch", "scipy", "matplotlib", "tensorboard", "onnx", "onnxruntime", "gymnasium", "rich"}}
+print(sorted((heavy | {{"numba"}}) & set(sys.modules)))
+for words in ("watch {run}", "evaluate {run}", "export {run}", "evaluate none", "export none", "quantize none"):
+    assert main([*words.split(), "--checkpoint", "best"]) == 2, words
+print(sorted(heavy - {{"scipy"}} & set(sys.modules)))  # which numba imports
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done.stderr
-    assert len(done.stderr.splitlines()) == 6
+    assert done.stdout == "[]\n[]\n", done.stderr
+    assert len(done.stderr.splitlines()) == 16

@@ -1,10 +1,11 @@
 """The builders of a run's parts: what each implementation puts together, and what it refuses."""
 
 import dataclasses
+import json
+import shlex
 
 import numpy as np
 import pytest
-import torch
 
 from shoal import TrainConfig
 from shoal.errors import UserError
@@ -20,12 +21,44 @@ SMALL = TrainConfig(agents=2, episodes=20, warmup=1, update_every=25, batch=8, h
 KINDS = {"engine": (25, Ring, Neighbor), "reference": (1, Replays, ListSampler)}
 
 
+def test_native_code_learns_where_torch_cannot_be_imported(tmp_path, shoal, without_torch):
+    """Training, evaluations, checkpoints, pictures, and an extended run: the same bits as beside torch."""
+    words = shlex.split(
+        "--episodes 40 --copies 5 --warmup 200 --batch 32 --hidden 8 8 --evaluate-episodes 4 "
+        "--evaluate-every 10 --evaluate-during 3 --snapshots 2 --keep-replay --threads 1"
+    )
+    ran = without_torch("train", *words, "--out", "run", "--json")
+    assert ran.returncode == 0, ran.stderr
+    ran = without_torch("train", "--resume", "run", "--episodes", 60, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "run" / "curve.png").exists()
+    code, out, _ = shoal("train", *words, "--episodes", 60, "--out", tmp_path / "whole", "--json")
+    found, wanted = json.loads(ran.stdout), json.loads(out)
+    assert code == 0 and found["updates"] == wanted["updates"] > 10
+    assert found["return_deterministic"] == wanted["return_deterministic"]
+    assert "there is no torch here" in without_torch("train", *words, "--update", "torch").stderr
+
+
+def test_a_native_learner_with_actors_imports_no_torch_and_records_its_update(tmp_path, without_torch):
+    words = "--episodes 20 --copies 2 --warmup 100 --batch 32 --hidden 8 8 --evaluate-episodes 0 --actors 1 --quiet"
+    ran = without_torch("train", *words.split(), "--actor-engine", "numba", "--out", "run")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["update"] == "native"
+
+
+def test_runs_that_stored_auto_learned_natively_where_they_could():
+    settings = dataclasses.asdict(SMALL)
+    assert TrainConfig.stored(settings | {"update": "auto"}).update == "native"
+    assert TrainConfig.stored(settings | {"update": "auto", "qat_bits": 8}).update == "torch"
+    assert TrainConfig.stored({"algorithm": "maddpg"}).update == "torch"  # before there was native code
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_every_implementation_builds_the_same_kinds_of_parts(name):
     config = dataclasses.replace(SMALL, implementation=name)
     builder = implementation(config)
     builder.compile_loops(config)
-    parts = builder.build_parts(config, torch.device("cpu"))
+    parts = builder.build_parts(config)
     copies, ring, sampler = KINDS[name]
     assert parts.env.copies == parts.config.copies == copies
     assert isinstance(parts.ring, ring) and isinstance(parts.sampler, sampler)
@@ -41,7 +74,7 @@ def test_every_implementation_builds_the_same_kinds_of_parts(name):
 
 def test_a_ring_that_is_too_small_for_its_sampler_is_refused():
     with pytest.raises(UserError, match="--sampler neighbor needs 2 transitions per copy, but --capacity 49 holds 1"):
-        implementation(SMALL).build_parts(dataclasses.replace(SMALL, capacity=49), torch.device("cpu"))
+        implementation(SMALL).build_parts(dataclasses.replace(SMALL, capacity=49))
 
 
 def test_native_code_that_cannot_be_compiled_leaves_the_run_to_torch(monkeypatch):

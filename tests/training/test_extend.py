@@ -12,31 +12,13 @@ from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.training import checkpoint, disk, extend, loop
 from shoal.training.config import read_config
-from shoal.training.observer import Silent
 from tests.cli.helpers import call_before, lines, one_sentence, send
+from tests.training.witness import Crash, Witness
 
 SMALL = {
     "warmup": 400, "batch": 32, "hidden": (8,), "update_every": 20, "checkpoint_every": 30, "log_every": 20,
     "evaluate_episodes": 0, "tensorboard": False, "threads": 1, "evaluate_every": 40, "evaluate_during": 3,
 }  # fmt: skip
-
-
-class Witness(Silent):
-    """Remembers what was said; with `until`, the run crashes at that episode."""
-
-    def __init__(self, until=None):
-        self.until, self.said = until, []
-
-    def tell(self, sentence):
-        self.said.append(sentence)
-
-    def advance(self, training):
-        if self.until is not None and training.episodes >= self.until:
-            raise Crash
-
-
-class Crash(BaseException):
-    """The process is gone."""
 
 
 def newest(run, part="weights"):
@@ -167,6 +149,14 @@ def test_the_command_line(shoal, short):
     assert code == 0 and result["episodes"] >= 120 and result["stopped"] is None
 
 
+def test_from_python_a_default_value_can_be_asked_for(short):
+    with pytest.raises(UserError, match="asked has 'episode', which is not a setting"):
+        train(TrainConfig(out=str(short)), resume=True, asked=["episode"])
+    asked = ["episodes", "stop_at_return"]
+    result = train(TrainConfig(out=str(short), stop_at_return=-1e6), resume=True, asked=asked, pictures=False)
+    assert result.stopped and read_config(short).episodes == TrainConfig.episodes == 60_000
+
+
 @pytest.mark.parametrize("total", [60, 120])
 def test_a_stopped_run_may_get_another_length(tmp_path, total):
     train(TrainConfig(**SMALL, episodes=total, out=str(tmp_path / "whole")))
@@ -190,6 +180,17 @@ def test_evaluations_may_be_added_to_a_stopped_run(tmp_path):
         train(TrainConfig(**plain, episodes=80, out=str(tmp_path / "run")), observer=Witness(50))
     train(TrainConfig(out=str(tmp_path / "run"), evaluate_every=20, stop_at_return=1e9), resume=True)
     assert sum("evaluate/return_mean" in line for line in lines(tmp_path / "run")) == 3  # after the checkpoint at 30
+
+
+def test_evaluations_may_be_switched_off(short):
+    """Without a word on the settings that the run has for them."""
+    for name in ("evaluate_during", "stop_at_return"):
+        asked = {"evaluate_every": 0, "episodes": 80, name: 7}
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} is for evaluations during training"):
+            train(TrainConfig(out=str(short), **asked), resume=True, asked=list(asked))
+    train(TrainConfig(out=str(short), evaluate_every=0, episodes=80), resume=True, asked=["evaluate_every", "episodes"])
+    assert [line["episode"] for line in lines(short) if "evaluate/return_mean" in line] == [40]
+    assert lines(short)[-1]["episode"] == 80 and read_config(short).evaluate_during == SMALL["evaluate_during"]
 
 
 def test_a_length_that_was_changed_by_hand_is_damage(short):

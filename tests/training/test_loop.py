@@ -32,7 +32,7 @@ def test_run_folder(tmp_path, algorithm):
     log = lines(tmp_path / "run")
     assert [line["episode"] for line in log] == [20, 40, 60, 80, 100]
     assert {"episode", "env_steps", "return_mean", "seconds", "loss/q", "loss/p"} <= log[-1].keys()
-    assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.01)
+    assert sum(result.phases.values()) == result.seconds  # of one moment
     assert set(result.phases) == set(PHASES) and result.phases["Q loss"] > 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["algorithm"] == algorithm

@@ -21,6 +21,7 @@ from shoal.training import disk
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
 from shoal.training.weights_file import BEST
+from tests.training.witness import Crash, Witness
 
 ARGUMENTS = (
     "--env cooperative-navigation --episodes 160 --warmup 400 --batch 64 --hidden 16 16 --update-every 20 "
@@ -138,24 +139,6 @@ def test_signals_save_and_say_how_to_go_on(whole, tmp_path, number):
     assert f"shoal train --resume {tmp_path / 'run'}" in said
     finish(tmp_path / "run")
     same(newest(run), newest(tmp_path / "run"))
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class Witness(Silent):
-    """Remembers what was said; with `until`, the run crashes at that episode, wherever it is."""
-
-    def __init__(self, until=None):
-        self.until, self.said = until, []
-
-    def tell(self, sentence):
-        self.said.append(sentence)
-
-    def advance(self, training):
-        if self.until is not None and training.episodes >= self.until:
-            raise Crash
 
 
 SMALL = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from shoal import TrainConfig, load, train
-from shoal.algorithms.team import Team
+from shoal import Callback, TrainConfig, load, train
+from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.training.milestones import BEST, Milestones
-from shoal.training.observer import Silent
 from tests.cli.helpers import call_before, lines, send
+from tests.training.witness import Crash, Witness
 
 SMALL = {
     "episodes": 100, "warmup": 400, "batch": 32, "hidden": (8,), "update_every": 20, "checkpoint_every": 30,
@@ -66,7 +66,25 @@ def test_evaluations_are_logged_where_they_happened(evaluated):
     assert [episode // 20 for episode in found] == [1, 2, 3, 4, 5]
     assert all(line["evaluate/return_ci95"] > 0 for line in lines(evaluated) if "evaluate/return_mean" in line)
     assert len({*found.values()}) > 1  # the team has changed in between
-    assert any("evaluate/return_mean" not in line for line in lines(evaluated)) or len(lines(evaluated)) == 5
+    line = lines(evaluated)[0]
+    assert line["evaluate/return/group/agent"] == pytest.approx(line["evaluate/return_mean"])
+    assert {"evaluate/return/agent/agent_0", "evaluate/landmarks_covered"} <= line.keys()
+
+
+def test_evaluations_are_logged_by_agent_and_by_group(tmp_path):
+    class Keep(Callback):
+        def on_evaluation(self, run, evaluation):
+            self.evaluation = evaluation
+
+    options = {"env": "predator-prey", "prey": "learned", "episodes": 20, "evaluate_every": 20, "evaluate_during": 4}
+    train(TrainConfig(**{**SMALL, **options}, out=str(tmp_path / "run")), callbacks=[kept := Keep()])
+    own, line = kept.evaluation, lines(tmp_path / "run")[-1]
+    for kind, estimates in (("agent", own.agents), ("group", own.groups)):
+        for name, (mean, ci95) in estimates.items():
+            assert line[f"evaluate/return/{kind}/{name}"] == mean
+            assert line[f"evaluate/return_ci95/{kind}/{name}"] == ci95
+    assert {*own.groups} == {"predator", "prey"} and len(own.agents) == 4
+    assert line["evaluate/prey_caught"] == own.figures["prey_caught"].mean
 
 
 def test_the_best_weights_are_those_of_the_best_evaluation(evaluated):
@@ -133,39 +151,23 @@ def test_evaluations_take_no_training_time(tmp_path, monkeypatch):
     """A step takes a second in training and 100 in an evaluation: only the former count."""
     now = [0.0]
     monkeypatch.setattr("shoal.training.clock.time.perf_counter", lambda: now[0])
-    act = Team.act
+    act = NativeTeam.act
 
     def slow(self, observation, explore=True):
         now[0] += 1 if explore else 100
         return act(self, observation, explore)
 
-    monkeypatch.setattr(Team, "act", slow)
+    monkeypatch.setattr(NativeTeam, "act", slow)
     result = train(TrainConfig(**SMALL, **EVALUATED, out=str(tmp_path / "run")))
     assert now[0] > 5 * 25 * 100 and result.seconds == result.env_steps / 25
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class Crashing(Silent):
-    def __init__(self, until=None):
-        self.until, self.said = until, []
-
-    def tell(self, sentence):
-        self.said.append(sentence)
-
-    def advance(self, training):
-        if self.until is not None and training.episodes >= self.until:
-            raise Crash
 
 
 @pytest.mark.parametrize("until", [25, 45, 70, 99])
 def test_a_killed_run_has_the_same_best_weights_in_the_end(evaluated, tmp_path, until):
     run = tmp_path / "run"
     with pytest.raises(Crash):
-        train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Crashing(until))
-    observer = Crashing()
+        train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Witness(until))
+    observer = Witness()
     train(TrainConfig(out=str(run)), resume=True, observer=observer)
     assert evaluations(run) == evaluations(evaluated)
     same(load_file(run / BEST), load_file(evaluated / BEST))
@@ -191,7 +193,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once_and_the_evaluation_repe
 def test_a_resumed_run_knows_its_best_return(evaluated, tmp_path):
     run = tmp_path / "run"
     with pytest.raises(Crash):
-        train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Crashing(99))
+        train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Witness(99))
     milestones = Milestones(TrainConfig(**SMALL, **EVALUATED))
     milestones.begin(run, pytest.fail)
     assert milestones.best == max(mean for episode, mean in evaluations(evaluated).items() if episode < 99)
@@ -213,13 +215,24 @@ def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
     assert milestones.best is None and len(said) == 1 and "damaged" in said[0]
 
 
-@pytest.mark.parametrize("command", ["evaluate --episodes 2 --json", "export --out best.onnx", "watch --seed 1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate --episodes 2 --json",
+        "export --out best.onnx",
+        "quantize --episodes 2 --bits 8 --json",
+        "watch --seed 1",
+    ],
+)
 def test_the_commands_take_the_best_weights_and_snapshots(shoal, evaluated, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     run = Path(shutil.copytree(evaluated, tmp_path / "run"))
     name, *words = command.split()
-    code, _, err = shoal(name, run, *words, "--checkpoint", "best")
+    code, out, err = shoal(name, run, *words, "--checkpoint", "25" if name == "quantize" else "best")
     assert code == 0, err
+    if name == "quantize":
+        returns = json.loads(out)["rows"][0]["return_mean"], load(run).evaluate(2).mean
+        assert returns[0] == load(run, checkpoint=25).evaluate(2).mean != returns[1]
     if name == "watch":
         assert (run / "episode-best.gif").exists() and not (run / "episode.gif").exists()
     code, _, err = shoal(name, run, *words, "--checkpoint", "12345")

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from shoal import make_env
+from shoal.console import warnings_as_sentences
 from shoal.envs.base import EnvSpec, Step
 from shoal.training.evaluation import play, random_act
 from shoal.training.returns import Columns, Episode, ReturnTracker, confidence95
@@ -23,6 +24,22 @@ def test_interval_of_too_few_values_is_not_a_number():
 
 
 SPEC = EnvSpec("sides", ("p0", "p1", "prey"), (1, 1, 1), (2, 2, 2), True, team=2)
+
+
+def test_an_episode_that_does_not_end_is_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.training.returns.LONG", 3)
+    tracker, nothing, flags = ReturnTracker(SPEC, np.ones(2, bool)), np.zeros((2, 3, 1), np.float32), np.ones((2, 3))
+
+    def told(*ended):
+        with warnings_as_sentences():
+            for _ in range(2):
+                tracker.add(Step(nothing, flags, flags, flags, flags, np.array(ended), nothing))
+        return capsys.readouterr().err
+
+    assert told(False, True) == ""
+    sentence = "An episode of sides has taken 3 steps and there is no limit; set one with --episode-length.\n"
+    assert told(False, False) == sentence
+    assert told(True, True) == "" and ReturnTracker(make_env("predator-prey").spec, np.ones(1, bool))._unlimited is None
 
 
 def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():

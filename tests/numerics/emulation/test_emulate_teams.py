@@ -12,6 +12,7 @@ from shoal.algorithms.minibatch import as_tensors
 from shoal.errors import UserError
 from shoal.networks.critics import JointCritics
 from shoal.networks.layers import Stack, product
+from shoal.networks.layout import Random
 from shoal.numerics import emulate, matmul, parse_mac
 from shoal.quantization.qat import Qat
 from tests.algorithms.plain import Net, critic_nets
@@ -76,7 +77,7 @@ def test_products_with_one_inner_index_go_through_the_unit() -> None:
 
 def test_shared_critics_are_loops_over_critics() -> None:
     spec = make_spec(3, True)
-    critics = JointCritics(spec, (12, 8), 1, torch.Generator().manual_seed(0))
+    critics = JointCritics(spec, (12, 8), 1, Random(0))
     joint = tensor((9, 21), 3)
     with emulate(**UNITS):
         q = critics(joint)

@@ -1,0 +1,36 @@
+"""Signals are recorded; whoever waits long after one is told why."""
+
+import signal
+import time
+
+import pytest
+
+from shoal.training import interrupt
+from shoal.training.interrupt import BUSY, Interrupt, Stopped
+
+
+def test_a_run_that_is_busy_after_a_signal_says_so_once(monkeypatch):
+    monkeypatch.setattr(interrupt, "PATIENCE", 0.01)
+    said, end = [], time.monotonic() + 30
+    with Interrupt(said.append) as noted:
+        signal.raise_signal(signal.SIGTERM)
+        while not said and time.monotonic() < end:
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert noted.signal == signal.SIGTERM and said == [BUSY]
+
+
+def test_a_run_that_stops_at_once_says_nothing(monkeypatch):
+    monkeypatch.setattr(interrupt, "PATIENCE", 60)
+    said = []
+    with Interrupt(said.append) as noted:
+        signal.raise_signal(signal.SIGINT)
+    noted._reminder.join(30)
+    assert noted.signal == signal.SIGINT and not noted._reminder.is_alive() and said == []
+
+
+def test_a_second_ctrl_c_takes_effect_at_once():
+    with pytest.raises(Stopped), Interrupt(pytest.fail):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
