@@ -24,11 +24,12 @@ def parse(
     argv: list[str],
     default: Arguments | None = None,
     other_names: Mapping[str, str] = {},
+    meaning_of_none: Mapping[str, str] = {},
 ) -> Arguments:
     """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence.
 
     Dataclasses within `kind` are groups of options. `other_names` are options that there are not, and those to suggest
-    in their place.
+    in their place. `meaning_of_none` are the values that settings have by default, where the code says None.
     """
     import tyro
 
@@ -37,7 +38,7 @@ def parse(
     description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
     complaint, answer = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), joined_lines():
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), descriptions(meaning_of_none):
             settings: dict[str, Any] = {} if default is None else {"default": default}
             config = (tyro.conf.OmitArgPrefixes,)
             return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, config=config, **settings)
@@ -50,8 +51,11 @@ def parse(
 
 
 @contextlib.contextmanager
-def joined_lines() -> Iterator[None]:
-    """Let tyro join the lines of an option's docstring; it would keep the breaks of indented ones in --help."""
+def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
+    """Let tyro join the lines of an option's docstring, and say what None means.
+
+    It would keep the breaks of indented lines in --help.
+    """
     import docstring_parser
 
     parse = docstring_parser.parse_from_object
@@ -60,6 +64,8 @@ def joined_lines() -> Iterator[None]:
         found = parse(*arguments, **named)
         for setting in found.params:
             setting.description = " ".join((setting.description or "").split())
+            if value := meaning_of_none.get(setting.arg_name):
+                setting.description += f" None: {value}."
         return found
 
     docstring_parser.parse_from_object = parsed

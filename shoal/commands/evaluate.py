@@ -74,7 +74,7 @@ def evaluate(argv: list[str]) -> int:
             played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
-        print_json(figures(command.policy, policy, played))
+        print_json(figures(command.policy, command.checkpoint, policy, played))
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
@@ -82,12 +82,12 @@ def evaluate(argv: list[str]) -> int:
     return 0
 
 
-def figures(name: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]") -> dict[str, Any]:
+def figures(name: str, checkpoint: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]") -> dict[str, Any]:
     """What --json prints."""
     from shoal.training.result import by_player, flat
 
     own = played["deterministic"]
-    found: dict[str, Any] = {"run": name} if policy.kind == "run" else {}
+    found: dict[str, Any] = {"run": name, "checkpoint": checkpoint} if policy.kind == "run" else {}
     found |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": own.episodes}
     found |= {"return_mean": own.mean, "return_ci95": own.ci95, "return_prey": own.prey_mean}
     for way in ("noisy", "random"):

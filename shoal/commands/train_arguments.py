@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.algorithms.config import SETTING_ALIASES, AlgorithmConfig, NetworkConfig, ReplayConfig, option
+from shoal.algorithms.config import OWN_SETTINGS, SETTING_ALIASES, AlgorithmConfig, NetworkConfig, ReplayConfig, option
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
 ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}
@@ -22,6 +22,19 @@ ELSEWHERE = {
 }  # fmt: skip
 """The options nearest to those of Stable-Baselines3, BenchMARL and others. They are suggested and not aliases, because
 they count something else (timesteps, not episodes) or their values differ."""
+
+
+def own_values() -> dict[str, str]:
+    """What None means for settings that differ by algorithm: "0.01 (maddpg, masac), 0.0001 (d4pg, dqn)"."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for algorithm, settings in OWN_SETTINGS.items():
+        for name, value in settings.items():
+            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            found.setdefault(name, {}).setdefault(text, []).append(algorithm)
+    return {
+        name: ", ".join(f"{value} ({', '.join(algorithms)})" for value, algorithms in values.items())
+        for name, values in found.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def test_help_is_in_groups_and_names_aliases(shoal, capsys, monkeypatch):
     assert "--capacity INT" in replay and "--episodes" not in replay
     joined = " ".join(out.replace("│", " ").split())
     assert "gym:ID, dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS" in joined
+    assert "Learning rate of Adam; also --lr. None: 0.01 (maddpg, masac), 0.0001 (d4pg, dqn)." in joined
     assert not [line for line in out.splitlines() if re.search(r" gym:ID,\W*$", line)]  # as in the source
 
 

@@ -230,6 +230,8 @@ def test_the_commands_take_the_best_weights_and_snapshots(shoal, evaluated, tmp_
     name, *words = command.split()
     code, out, err = shoal(name, run, *words, "--checkpoint", "25" if name == "quantize" else "best")
     assert code == 0, err
+    if name == "evaluate":
+        assert json.loads(out)["checkpoint"] == "best"
     if name == "quantize":
         returns = json.loads(out)["rows"][0]["return_mean"], load(run).evaluate(2).mean
         assert returns[0] == load(run, checkpoint=25).evaluate(2).mean != returns[1]
