@@ -58,7 +58,7 @@ class Child:
         self._report.seek(0)
         text = self._report.read().decode(errors="replace").strip()
         if not text:  # third-party code ended it, or Python could not start
-            raise UserError(f"The {self.role} process {ended(code)} and left no report.")
+            raise UserError(f"The {self.role} process {ended(code)} without an error message.")
         if code == USERS:
             raise UserError(f"The {self.role} process failed: {text}")
         raise RuntimeError(f"the {self.role} process failed:\n{text}")

@@ -227,6 +227,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
     )
     os.close(theirs)
     while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None
         time.sleep(0.01)
     os.close(ours)
     process.wait(timeout=120)

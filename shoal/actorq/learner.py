@@ -54,7 +54,7 @@ class ActorLearner(Learner):
         """Hand the present policy to the quantizer."""
         self.system.board.exploration = self._team.exploration
         numbers = np.concatenate([array.ravel() for array in self._team.rollout_arrays()])
-        if not np.isfinite(numbers.sum()):
+        if not np.isfinite(numbers).all():
             raise Diverged("The policy's weights are not numbers")
         self._row[: numbers.size] = numbers
         self.collector.updates = self.updates

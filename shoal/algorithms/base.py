@@ -1,4 +1,4 @@
-"""What every team has, whether it learns in torch or in native code: a world, settings, actions, and mini-batches."""
+"""What every team of the engine has, in torch or in native code: a world, settings, actions, and mini-batches."""
 
 import math
 from collections.abc import Callable, Mapping

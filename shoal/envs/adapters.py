@@ -215,6 +215,8 @@ def construct(
 
 def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
+    if isinstance(error, SystemExit):
+        return f"its code called sys.exit({error.code!r})"
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.

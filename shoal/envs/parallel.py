@@ -6,8 +6,8 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 
 import warnings
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Discrete, Space
@@ -18,6 +18,8 @@ from shoal.envs.copies import check_arrays
 from shoal.envs.spaces import action_size, decode, encode, is_choice, observation_size
 from shoal.errors import UserError
 from shoal.seeding import stream, stream_seed
+
+T = TypeVar("T")
 
 
 class ParallelWorld(Protocol):
@@ -171,12 +173,18 @@ class ParallelCopies:
         if getattr(self._worlds[0], "render_mode", None) != "rgb_array":
             return None
         self._check_begun()
-        return np.asarray(self._worlds[0].render(), np.uint8)
+        return np.asarray(self._without_exit(0, self._worlds[0].render), np.uint8)
 
     def close(self) -> None:
-        """Close every copy."""
+        """Close every copy; one that fails does not keep the others open, and costs no results."""
         for world in self._worlds:
-            world.close()
+            try:
+                world.close()
+            except SystemExit as error:
+                warn_once(f"{self.spec.name} called sys.exit({error.code!r}) when it was closed.")
+            except Exception as error:
+                why = str(error).rstrip(".") or type(error).__name__
+                warn_once(f"{self.spec.name} could not be closed: {why}.")
 
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
@@ -234,7 +242,7 @@ class ParallelCopies:
             raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
         return listed
 
-    def _without_exit(self, e: int, call: Callable[[], tuple]) -> tuple:
+    def _without_exit(self, e: int, call: Callable[[], T]) -> T:
         """What a call of copy e returns; a sentence where it calls sys.exit, as if the whole run were finished."""
         try:
             return call()
@@ -255,6 +263,12 @@ class ParallelCopies:
     def _where(self, e: int, i: int) -> str:
         """The beginning of a sentence about one agent of one copy."""
         return _where(self.spec, self._first + e, i)
+
+
+@cache
+def warn_once(sentence: str) -> None:
+    """Warn of what would be repeated for every environment that a command makes."""
+    warnings.warn(sentence, stacklevel=1)
 
 
 def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools, first: int = 0) -> Array:

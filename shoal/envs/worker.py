@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import warnings
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Worker:
             frame = self.copies.render()
             return {}, b"" if frame is None else save({"frame": np.ascontiguousarray(frame)})
         if what == "close":
-            self.copies.close()
+            _warnings(self.copies.close)  # the parent has closed such an environment, too, and warned of its faults
             return {}, b""
         said: list[str] = []
         if what == "reset":
@@ -76,17 +77,18 @@ class Worker:
                 if name in self.arrays:
                     self.arrays[name][...] = array
         elif what == "load_state":
-            said = self._load(data)
+            said = _warnings(lambda: self.copies.load_state(load(data)))
         self.arrays["present"][...] = self.copies.present
         self.arrays["episode_step"][...] = self.copies.episode_step
         return {"warnings": said}, b""
 
-    def _load(self, data: bytes) -> list[str]:
-        """Continue from a saved state; what the user should be warned of."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            self.copies.load_state(load(data))
-        return [str(warning.message) for warning in caught]
+
+def _warnings(call: Callable[[], None]) -> list[str]:
+    """What the user should be warned of after a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(warning.message) for warning in caught]
 
 
 def described(spec: EnvSpec) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class BaselinesPolicy(TorchPolicy):
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
-        self._changed = bool(said.keys() - {"env"})  # other episodes than in its training: other returns
+        self._changed = bool(said.keys() - {"env", "env_workers"})  # other episodes than in its training: other returns
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
         self._check_bounds(warn)

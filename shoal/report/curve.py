@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Metrics = Sequence[Mapping[str, Any]]
 Values = NDArray[np.float64]
 GROUP, AGENT = "return/group/", "return/agent/"
+SIDES = {"adversary": "predator", "agent": "prey"}
+"""Groups of predator-prey by the names of their agents, which are PettingZoo's."""
 MOST_AGENTS = 12
 """More agents have no curves of their own: nobody could tell them apart."""
 LINE = 0.042
@@ -80,7 +82,8 @@ def draw_curve(
         _plot_evaluations(curve, marks, "", INK, EVALUATION)
     ends = {}
     for name, (episodes, returns) in agents.items():
-        colour, smoothed = colours.get(group_of(name), FAINT_INK), smooth(returns)
+        group = group_of(name)
+        colour, smoothed = colours.get(group, colours.get(SIDES.get(group, ""), FAINT_INK)), smooth(returns)
         curve.plot(episodes, smoothed, color=colour, linewidth=0.9, alpha=0.8)
         ends[name] = smoothed[-1], colour
     _finish_curve(curve, levels)

@@ -165,7 +165,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; Python would silently take the last of several values."""
     names = [name for name, _ in pairs]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"the key '{twice[0]}' is there twice")
+        raise ValueError(f"duplicate key '{twice[0]}'")
     return dict(pairs)
 
 

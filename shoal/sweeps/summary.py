@@ -38,7 +38,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
     stopped = sum(outcome.result is None and not outcome.error for outcome in outcomes)
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
-    findings += [f"The curve lacks a run: {sentence}" for sentence in unread]
+    findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
     return Result(

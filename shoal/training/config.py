@@ -164,7 +164,7 @@ class ActorConfig:
     actors: int = 0
     """Actor processes that play while the learner learns; 0: one loop that plays and learns in turn."""
     actor_engine: Literal["auto", "onnx", "numba", "native", "torch"] = "auto"
-    """Inference engine of the actors; auto: the fastest one here, with --lockstep onnx."""
+    """Inference engine of the actors; auto: the fastest on this machine (onnx with --lockstep)."""
     actor_precision: Literal["float32", "float16", "int8"] = "float32"
     """Precision in which actors compute."""
     broadcast_bits: int | None = None

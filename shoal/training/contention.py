@@ -48,7 +48,7 @@ class Contention:
         return found
 
     def _of_others(self) -> float:
-        """Seconds that this process's CPUs were busy, less its own."""
+        """Seconds that this process's CPUs were busy, less its own and those of the processes that it has started."""
         numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         usable = {f"cpu{number}" for number in numbers}
         lines = (line.split() for line in read_text(self._root / "proc/stat").splitlines())
@@ -56,4 +56,16 @@ class Contention:
             busy = [int(words[column]) for words in lines if words and words[0] in usable for column in BUSY]
         except (ValueError, IndexError):
             return 0.0
-        return sum(busy) / TICKS - time.process_time()
+        ended = os.times()
+        own = time.process_time() + ended.children_user + ended.children_system
+        return sum(busy) / TICKS - own - self._of_children("self")
+
+    def _of_children(self, process: str) -> float:
+        """Seconds of CPU time that the running children of a process have taken, and theirs."""
+        seconds = 0.0
+        for listed in (self._root / "proc" / process / "task").glob("*/children"):
+            for child in read_text(listed).split():
+                fields = read_text(self._root / "proc" / child / "stat").rpartition(")")[2].split()
+                seconds += sum(map(int, fields[11:15])) / TICKS  # user and system, its own and of children that ended
+                seconds += self._of_children(child)
+        return seconds

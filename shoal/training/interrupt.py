@@ -9,7 +9,7 @@ from typing import Any
 PATIENCE = 2.0
 """Seconds from a signal until a run that is still busy says so."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-BUSY = "Stopping after the present step; Ctrl-C again stops at once, without saving."
+BUSY = "Stopping after the current step; press Ctrl-C again to quit immediately without saving."
 
 
 class Stopped(KeyboardInterrupt):

@@ -45,8 +45,8 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
 def restore(training: "Training", checkpoint: Checkpoint) -> None:
     """Restore a new training to the state of the checkpoint."""
     parts, meta = checkpoint.parts, checkpoint.meta
-    training.team.load_weights(parts["weights"])
-    training.team.load_optimizer_state(parts["optimizer"])
+    training.team.load_weights(parts.pop("weights"))  # large networks are not kept longer than needed
+    training.team.load_optimizer_state(parts.pop("optimizer"))
     training.team.load_random_state(parts["random"])
     training.env.load_state(parts["environment"])
     if "replay" in parts:
@@ -62,7 +62,6 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
     training.stopped = None if extends(training.config, checkpoint) else meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
-    parts.clear()  # frees memory: for large networks as much as the team itself
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:

@@ -39,7 +39,7 @@ def nodes():
     cluster.import_ray()
     from ray.cluster_utils import Cluster
 
-    soon = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
+    soon = {"health_check_period_ms": 500, "health_check_timeout_ms": 10_000, "health_check_failure_threshold": 2}
     head = {**NODE, "include_dashboard": False, "_system_config": soon}
     found = Cluster(initialize_head=True, head_node_args=head)
     try:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shoal import TrainConfig, train
+from shoal import Callback, TrainConfig, train
 from shoal.actorq import actor
 from shoal.actorq import training as actorq_training
 from shoal.actorq.system import ending, own_processors, pinned_processors, seeds
@@ -107,13 +107,14 @@ class Meddler(Silent):
 
 @pytest.mark.parametrize(("post", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (2, signal.SIGSTOP)])
 def test_a_process_that_is_killed_or_stopped_is_replaced(tmp_path, monkeypatch, post, number):
-    monkeypatch.setattr("shoal.actorq.child.SILENT", 1.5)
+    if number == signal.SIGSTOP:
+        monkeypatch.setattr("shoal.actorq.child.SILENT", 1.5)
 
     def meddle(system):
         while not system.board.count(post, "ticks"):  # as long as it is starting it may be silent for long
             time.sleep(0.01)
         os.kill(system.posts[post].child.process.pid, number)
-        while not system.replaced:
+        while system.posts[post].started < 2:
             system.watch()
             time.sleep(0.05)
 
@@ -310,7 +311,12 @@ def test_every_actor_gets_its_share_of_the_ring(tmp_path):
         ACTORS, actors=2, episodes=200, update_every=1, batch=64, pull_every=2, update="torch",
         out=str(tmp_path / "run"),
     )  # fmt: skip  # a slow learner: a native one is done before the second process has started
-    meddler = Meddler(None)
+
+    def wait(system):
+        while not all(system.board.count(post, "ticks") for post in (1, 2)):  # both actors play
+            time.sleep(0.01)
+
+    meddler = Meddler(wait, after=0)
     train(config, observer=meddler)
     added = meddler.training.ring.added
     assert added.min() > added.max() / 4
@@ -318,7 +324,12 @@ def test_every_actor_gets_its_share_of_the_ring(tmp_path):
 
 def test_a_run_that_is_stopped_before_the_first_chunk_is_saved_and_resumed(tmp_path):
     config = dataclasses.replace(ACTORS, out=str(tmp_path / "run"))
-    result = train(config, observer=Meddler(lambda system: os.kill(os.getpid(), signal.SIGINT), after=0))
+
+    class Stop(Callback):
+        def on_begin(self, run):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = train(config, callbacks=[Stop()])
     assert result.signal == signal.SIGINT and result.env_steps == 0
     result = train(TrainConfig(out=config.out), resume=True)
     assert result.finished and result.updates > 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.training import loop
+from shoal.training import interrupt, loop
 from tests.cli.helpers import SHORT, call_before, send
 
 
@@ -19,6 +19,7 @@ def tidy(monkeypatch):
     """A command sets signal handlers and extends the path of modules; both are put back."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(interrupt, "PATIENCE", 3600)  # a run that saves slowly on a busy machine would say so
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

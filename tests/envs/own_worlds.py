@@ -94,6 +94,19 @@ class Fatal(Corridor):
         raise RuntimeError("a wheel came off")
 
 
+class Sticky(Corridor):
+    """Cannot be closed."""
+
+    def __init__(self, how="exit", **keywords):
+        super().__init__(**keywords)
+        self.how = how
+
+    def close(self):
+        if self.how == "exit":
+            raise SystemExit(0)
+        raise RuntimeError("the door is stuck")
+
+
 class Unseeded(Corridor):
     def reset(self, seed=None, options=None):
         return super().reset(seed=None)

@@ -418,7 +418,7 @@ def test_a_registered_id_wins_over_a_class():
         ("gym:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment"),
         ("pettingzoo:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment or"),
         ("pettingzoo:own_worlds:Refuses", "cannot be made: no licence."),
-        ("gym:own_worlds:Exits", "cannot be made: 3."),
+        ("gym:own_worlds:Exits", "cannot be made: its code called sys.exit(3)."),
         ("gym:own_worlds:NoSpaces", "'agent' of gym:own_worlds:NoSpaces needs an observation_space of gymna"),
         ("gym:own_worlds:OldSpaces", "needs an action_space of gymnasium.spaces, but has a builtins.str."),
         ("gym:own_worlds:Corridor:", "cannot be made"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from relay import ACTION_SPACES, BOXES, STAY, Relay, make
 
-from shoal.envs import make_env
+from shoal.envs import make_env, parallel
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError
 
@@ -38,6 +38,22 @@ def test_an_environment_that_ends_the_program():
         env.step([[1], [1]])
     with pytest.raises(UserError, match=r"^Copy 1 of gym:own_worlds:Fatal called sys\.exit\(0\)\.$"):
         env.step([[1], [1]])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("exit", r"called sys\.exit\(0\) when it was"), ("raise", "could not be closed: the door is stuck")],
+)
+def test_an_environment_that_cannot_be_closed_is_told_once_and_costs_nothing(how, words, workers):
+    parallel.warn_once.cache_clear()
+    with pytest.warns(UserWarning, match=rf"^gym:own_worlds:Sticky {words}") as told:
+        for _ in range(2):
+            env = make_env("gym:own_worlds:Sticky", copies=4, workers=workers, options={"how": how})
+            env.reset()
+            env.step([[1]] * 4)
+            env.close()
+    assert len(told) == 1
 
 
 class Lingering(Relay):

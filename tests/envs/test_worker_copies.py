@@ -106,7 +106,7 @@ FAULTS = {
     ),
     "raise": (RuntimeError, r"(?s)the worker process failed:.*own_worlds.py.*RuntimeError: a wheel came off"),
     "exit": (UserError, r"process failed: Copy 2 of gym:own_worlds:Fatal called sys.exit\(0\)\.$"),
-    "end": (UserError, r"^The worker process ended with exit code 2 and left no report\.$"),
+    "end": (UserError, r"^The worker process ended with exit code 2 without an error message\.$"),
     "memory": (UserError, r"^The worker process failed: There is not enough memory; use fewer processes or copies\.$"),
     "unwritable": (RuntimeError, r"RuntimeError: \\udcff is no character"),
     "ask": (RuntimeError, "EOFError"),

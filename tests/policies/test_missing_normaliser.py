@@ -127,6 +127,7 @@ def test_a_return_far_below_the_logged_one(tmp_path, plain):
     for other in ({"episode_length": 150}, {"env_options": '{"g": 9.0}'}):  # returns of other episodes
         assert not warnings_of(high, evaluated=True, **other)
     (sentence,) = warnings_of(high, evaluated=True, states=True)
+    assert warnings_of(high, evaluated=True, env_workers=2) == [sentence]
     assert "but -159.5 at the end of its training" in sentence and "--normaliser FILE" in sentence
 
 

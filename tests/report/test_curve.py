@@ -162,6 +162,12 @@ def test_evaluations_of_groups_are_marked_in_their_colours(drawn):
     assert [text.get_text() for text in axes.get_legend().get_texts()].count(EVALUATION) == 1
 
 
+def test_prey_has_the_colour_of_its_side_though_its_agents_have_other_names(drawn):
+    sides = {"return/group/predator": 4.0, "return/group/prey": -3.0, "return/agent/adversary_0": 4.0}
+    axes = drawn(run(9, **sides, **{"return/agent/agent_0": -1.0, "return/agent/agent_1": -5.0})).axes[0]
+    assert [line.get_color() for line in axes.lines if line.get_linewidth() < 1] == [COLOURS[0]] * 2
+
+
 def test_agents_that_differ_from_their_group_have_curves_with_names(drawn):
     agents = {"red_0": 9.0, "red_1": 5.0, "blue_0": -3.0}
     sides = {"return/group/red": 7.0, "return/group/blue": -3.0}

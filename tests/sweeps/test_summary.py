@@ -67,7 +67,7 @@ def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
     found = summarize(ended, "One log")
     assert found.tables[0].records()[0]["return"] == 2.0 and found.figures[0].panels[0].series[0].values == [3.0, 3.0]
     (finding,) = found.findings
-    assert finding.startswith("The curve lacks a run: Cannot read the metrics")
+    assert finding.startswith("One run is missing from the curve: Cannot read the metrics")
 
 
 def test_nothing_finished_has_no_picture(tmp_path):

@@ -67,6 +67,31 @@ def test_threads_that_wait_for_each_other_do_not_wait_for_other_programs(tmp_pat
     assert meter.sentence(1) == "Other programs keep the CPUs busy: this run waits for them 40% of the time."
 
 
+def test_the_runs_own_processes_are_not_other_programs(tmp_path, clock):
+    def processes(seconds):
+        """A worker, and what it has started, with so many seconds each."""
+        ticks = round(seconds * contention.TICKS)
+        for parent, child in (("self/task/0", "77"), ("77/task/77", "78")):
+            for path, text in (
+                (f"{parent}/children", f"{child} "),
+                (f"{child}/stat", f"{child} (a ) b) R 1{' 0' * 9}"),
+            ):
+                (tmp_path / "proc" / path).parent.mkdir(parents=True, exist_ok=True)
+                spent = f" {ticks // 2} {ticks // 4} {ticks // 4} 0 20 0" if path.endswith("stat") else ""
+                (tmp_path / "proc" / path).write_text(text + spent)
+
+    waited(tmp_path, 0.0, busy=50)
+    processes(1)
+    meter = Contention(tmp_path)
+    waited(tmp_path, 5.0, busy=68)  # 8 s of these 18 are the children's, 10 s this process's own
+    processes(5)
+    clock[0] += 10
+    assert meter.sentence(1) is None
+    waited(tmp_path, 10.0, busy=86)  # 8 s are others'
+    clock[0] += 10
+    assert meter.sentence(1) == "Other programs keep the CPUs busy: this run waits for them 50% of the time."
+
+
 def test_a_system_that_does_not_tell(tmp_path, clock):
     meter = Contention(tmp_path)
     clock[0] += 10

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,30 @@ ARGUMENTS = (
 ).split()
 
 
-def command(*words):
-    return [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())", *map(str, words)]
+IN_RUN = """
+import os, signal, sys
+from shoal.cli import main
+from shoal.training import loop
+
+def run(training, *arguments, run=loop.Training.run):
+    {begin}
+    run(training, *arguments)
+
+def step(training, step=loop.Training.step):
+    {each}
+    return step(training)
+
+loop.Training.run, loop.Training.step = run, step
+sys.exit(main())
+"""
+
+
+def command(*words, begin="pass", each="pass"):
+    """A command in a process of its own that runs code when training begins and before each step.
+
+    A test that waited for the right moment would miss it on a busy machine.
+    """
+    return [sys.executable, "-c", IN_RUN.format(begin=begin, each=each), *map(str, words)]
 
 
 def newest(run):
@@ -75,18 +96,14 @@ def finish(run):
 def test_killed_at_random_moments(whole, tmp_path):
     run, arguments = whole
     rng = random.Random(7)
-    config, begun, kills = tmp_path / "run" / "config.json", None, 0
-    words = ["train", *arguments, "--out", tmp_path / "run"]
+    kills, words = 0, ["train", *arguments, "--out", tmp_path / "run"]
     while kills < 4:
-        process = subprocess.Popen(command(*words), stderr=subprocess.DEVNULL)
-        while process.poll() is None and (not config.exists() or config.stat().st_mtime_ns == begun):
-            time.sleep(0.001)
-        begun = config.stat().st_mtime_ns  # written anew when training begins or goes on
-        time.sleep(rng.uniform(0, 0.3))  # in the middle of steps, updates and checkpoints being written
-        process.kill()
-        process.wait()
-        if (tmp_path / "run" / "result.json").exists():
+        # after some CPU time, in the middle of steps, updates and checkpoints being written; SIGPROF ends a process
+        timer = f"signal.setitimer(signal.ITIMER_PROF, {rng.uniform(0.001, 0.3)})"
+        process = subprocess.run(command(*words, begin=timer), stderr=subprocess.DEVNULL)
+        if process.returncode == 0:
             break
+        assert process.returncode == -signal.SIGPROF
         kills += 1
         words = ["train", "--resume", tmp_path / "run", "--quiet"]
     assert kills
@@ -100,12 +117,9 @@ def test_a_run_from_before_native_code_goes_on_in_torch(tmp_path):
     """Its settings do not say with what it learns, and its random state is torch's."""
     run, arguments = tmp_path / "run", [*ARGUMENTS, "--update", "torch"]
     assert main(["train", *arguments, "--out", str(tmp_path / "whole")]) == 0
-    process = subprocess.Popen(command("train", *arguments, "--out", run), stderr=subprocess.DEVNULL)
-    while not list(run.glob("checkpoints/0*")):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.terminate()
-    process.wait()
+    stop = "if training.saved: os.kill(os.getpid(), signal.SIGTERM)"
+    process = subprocess.run(command("train", *arguments, "--out", run, each=stop), stderr=subprocess.DEVNULL)
+    assert process.returncode == 128 + signal.SIGTERM
     for checkpoint in run.glob("checkpoints/[0-9]*"):
         held = json.loads((checkpoint / "meta.json").read_text())
         del held["meta"]["settings"]["update"]
@@ -125,18 +139,13 @@ def test_a_run_from_before_native_code_goes_on_in_torch(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_save_and_say_how_to_go_on(whole, tmp_path, number):
     run, arguments = whole
-    process = subprocess.Popen(
-        command("train", *arguments, "--out", tmp_path / "run"), stderr=subprocess.PIPE, text=True
-    )
-    while not list((tmp_path / "run").glob("checkpoints/0*")):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
+    stop = f"if training.saved: os.kill(os.getpid(), {number:d})"
+    words = command("train", *arguments, "--out", tmp_path / "run", each=stop)
+    process = subprocess.run(words, stderr=subprocess.PIPE, text=True)
     assert process.returncode == 128 + number
     # numba's threads start after the number of torch's was chosen, only in a process of its own
     assert stored(tmp_path / "run")["threads"] == 1
-    assert f"shoal train --resume {tmp_path / 'run'}" in said
+    assert f"shoal train --resume {tmp_path / 'run'}" in process.stderr
     finish(tmp_path / "run")
     same(newest(run), newest(tmp_path / "run"))
 
