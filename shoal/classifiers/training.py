@@ -95,7 +95,7 @@ def _carry_out(
             if damage := training.log_mark.damage(folder.path):
                 observer.tell(damage)
         folder.write(CONFIG, config.to_json())
-        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, training.step, counter="step")
+        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, counter="step")
         training.log_mark = log.mark
         observer.begin(config, folder.path, training.step, training.steps)
         try:

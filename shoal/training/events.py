@@ -17,7 +17,7 @@ class EventsFile:
     """One `events.*` file; TensorBoard reads all of them in a folder."""
 
     def __init__(self, folder: Path, purge_step: int) -> None:
-        """Earlier files' events from `purge_step` on are superseded by this file."""
+        """Earlier files' events from `purge_step` on are superseded by this file; 0: none."""
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
         self._file = self.path.open("ab")

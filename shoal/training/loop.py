@@ -151,9 +151,7 @@ def carry_out(
         disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
         folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
-        log = MetricsLog(
-            folder.path, config.tensorboard, training.log_mark.size, training.episodes, settings=config.settings
-        )
+        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, settings=config.settings)
         training.log_mark = log.mark
         training.milestones.begin(folder.path, observer.tell)
         observer.begin(config, folder.path, training.episodes)

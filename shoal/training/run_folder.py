@@ -138,7 +138,6 @@ class MetricsLog:
         folder: Path,
         tensorboard: bool,
         keep_bytes: int = 0,
-        purge_step: int = 0,
         counter: str = "episode",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -161,7 +160,7 @@ class MetricsLog:
             from shoal.training.events import EventsFile
 
             with writing(folder):
-                self._events = EventsFile(folder, purge_step)
+                self._events = EventsFile(folder, after(kept, counter))
                 if settings is not None:
                     self._events.add_settings(settings)
 
@@ -200,6 +199,14 @@ class MetricsLog:
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
+
+
+def after(lines: bytes, counter: str) -> int:
+    """The first step behind these lines; 0 if the last one is damaged."""
+    try:
+        return int(json.loads(lines.splitlines()[-1])[counter]) + 1 if lines else 1
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:

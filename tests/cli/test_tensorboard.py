@@ -13,18 +13,34 @@ from tests.cli.helpers import SHORT, lines, one_sentence
 
 
 def test_events_can_be_read_back_also_of_a_resumed_run(shoal, stopped):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     with (stopped / "metrics.jsonl").open("a") as log:  # killed after the line, before the next checkpoint
         log.write('{"episode": 59}\n')
     EventsFile(stopped, 0).add({"train/return_mean": 1.0}, 59)
     assert shoal("train", "--resume", stopped, "--quiet")[0] == 0
-    accumulator = EventAccumulator(str(stopped)).Reload()
-    read = [(event.step, event.value) for event in accumulator.Scalars("train/return_mean")]
-    written = [(line["episode"], line["return_mean"]) for line in lines(stopped)]
+    accumulator = as_logged(stopped, "return_mean")
+    assert {"loss/q", "time/environment", "train/steps_per_second"} <= {*accumulator.Tags()["scalars"]}
+
+
+def test_no_event_is_lost_when_a_finished_run_is_extended(shoal, tmp_path):
+    run = tmp_path / "run"
+    assert shoal("train", *SHORT, "--evaluate-every", "20", "--quiet", "--out", run)[0] == 0
+    assert shoal("train", "--resume", run, "--episodes", "80", "--quiet")[0] == 0
+    accumulator = as_logged(run, "return_mean")
+    assert [event.step for event in accumulator.Scalars("evaluate/return_mean")] == [
+        line["episode"] for line in lines(run) if "evaluate/return_mean" in line
+    ]
+
+
+def as_logged(run, name):
+    """TensorBoard's view of a run, which has the episodes and values of metrics.jsonl."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(run)).Reload()
+    read = [(event.step, event.value) for event in accumulator.Scalars(f"train/{name}")]
+    written = [(line["episode"], line[name]) for line in lines(run)]
     assert [step for step, _ in read] == [step for step, _ in written]
     assert np.allclose([value for _, value in read], [value for _, value in written])
-    assert {"loss/q", "time/environment", "train/steps_per_second"} <= {*accumulator.Tags()["scalars"]}
+    return accumulator
 
 
 @contextlib.contextmanager
