@@ -93,8 +93,13 @@ def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
 def nearest(word: str, known: Mapping[str, str]) -> str | None:
     """The option that was probably meant by this word: `known` has the names that it may be taken for."""
     word = "--" + word.lstrip("-").partition("=")[0].replace("_", "-").lower()
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
-    return known[found[0]] if found else None
+    if len(word) < len("--abc"):
+        return None
+    longer = {known[name] for name in known if name.startswith(word)}
+    shorter = [known[name] for name in known if word.startswith(f"{name}-")]
+    close = [known[name] for name in difflib.get_close_matches(word, known, n=1, cutoff=0.75)]
+    found = [*(longer if len(longer) == 1 else ()), *close, *shorter]
+    return found[0] if found else None
 
 
 def one_sentence(box: str, command: str, known: Mapping[str, str]) -> str:
@@ -129,7 +134,7 @@ PLAIN_WORDS = (  # what the parser says, and what a person would
     (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*?),?\)$", r"\2 \1 is not one of \3"),
     (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*?),?\)$", r"\1 is not one of \2"),
     (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
-    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing (\2)"),
+    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing: \2"),
 )
 
 

@@ -1,6 +1,7 @@
 """The command line: finds the command and handles errors. Commands import heavy libraries when they run."""
 
 import contextlib
+import difflib
 import os
 import sys
 
@@ -77,7 +78,9 @@ def run_command(argv: list[str]) -> int:
         put(__version__)
         return 0
     if argv[0] not in COMMANDS:
-        raise UserError(f"There is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}.")
+        close = difflib.get_close_matches(argv[0], COMMANDS, n=1)
+        guess = f" (perhaps you meant {close[0]})" if close else ""
+        raise UserError(f"There is no command '{argv[0]}'{guess}; the commands are {', '.join(COMMANDS)}.")
     from shoal.limits import check_limits
     from shoal.processes import prepare
     from shoal.training.interrupt import stop_at_signals

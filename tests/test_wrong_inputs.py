@@ -22,6 +22,7 @@ SHORT = "--episodes 20 --warmup 100 --batch 32 --hidden 8 --evaluate-episodes 4 
 WRONG = [
     ("", "shoal train"),
     ("fly", "There is no command 'fly'; the commands are train"),
+    ("evalute", "There is no command 'evalute' (perhaps you meant evaluate); the commands are train"),
     ("train --env cooperative-navigatoin", "'cooperative-navigatoin' is not known"),
     ("train --env predatorprey", "predator-prey"),
     ("train --env ''", "''"),

@@ -11,14 +11,14 @@ ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items(
 """Other names of options."""
 ELSEWHERE = {
     "--actor-lr": "--learning-rate", "--alpha": "--entropy", "--buffer-size": "--capacity", "--ent-coef": "--entropy",
-    "--env-id": "--env", "--env-name": "--env", "--exp-name": "--out", "--gradient-clip": "--clip",
+    "--cuda": "--device", "--env-id": "--env", "--env-name": "--env", "--eval-every": "--evaluate-every",
+    "--eval-freq": "--evaluate-every", "--exp-name": "--out", "--gpu": "--device", "--gradient-clip": "--clip",
     "--learning-starts": "--warmup", "--max-grad-norm": "--clip", "--max-steps": "--episodes", "--memory": "--capacity",
     "--minibatch-size": "--batch", "--n-agents": "--agents", "--n-envs": "--copies", "--net-arch": "--hidden",
     "--nproc": "--threads", "--num-agents": "--agents", "--num-envs": "--copies", "--num-workers": "--env-workers",
     "--output": "--out", "--polyak": "--tau", "--policy": "--algorithm", "--replay-size": "--capacity",
     "--scenario": "--env", "--steps": "--episodes", "--target-update-interval": "--target-period",
     "--task": "--env", "--timesteps": "--episodes", "--total-timesteps": "--episodes", "--train-freq": "--update-every",
-    "--verbose": "--quiet",
 }  # fmt: skip
 """The options nearest to those of Stable-Baselines3, BenchMARL and others. They are suggested and not aliases, because
 they count something else (timesteps, not episodes) or their values differ."""
@@ -52,7 +52,7 @@ class RunArguments(RunConfig):
     watch: bool = False
     """Draw an episode of the trained team at the end, as `shoal watch` does."""
     quiet: bool = False
-    """Show no progress."""
+    """Show neither progress nor the tables at the end; --json still prints its object."""
     json: bool = False
     """Print one JSON object on standard output and nothing else there."""
 

@@ -217,7 +217,7 @@ def _check_world(name: str) -> None:
         close = difflib.get_close_matches(str(name), WORLDS, n=1)
         if re.fullmatch(r"[\w/]+-v\d+", str(name)):  # as Gymnasium names its environments
             close = [f"gym:{name}"]
-        guess = f" (perhaps {close[0]} was meant)" if close else ""
+        guess = f" (perhaps you meant {close[0]})" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(
             f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "

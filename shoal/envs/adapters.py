@@ -226,7 +226,7 @@ def _reason(name: str, error: BaseException) -> str:
         return f"the package {missing} is not installed" + (f"; {remedy}" if remedy else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
-    return f"{parent} has no module {missing}" + (f"; did you mean {close[0]}" if close else "")
+    return f"{parent} has no module {missing}" + (f"; perhaps you meant {close[0]}" if close else "")
 
 
 def _remedy(name: str, package: str) -> str:

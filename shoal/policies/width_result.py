@@ -63,7 +63,7 @@ def _cells(row: Row, digits: int) -> dict[Column, Value]:
         Column("95 % interval"): "–" if half is None else f"± {half:,.{digits}f}",
         Column("relative error", format="+z.1%"): row.relative_error,
         Column("equal actions", format=".1%"): row.equal_actions,
-        Column("KL"): row.kl,
+        Column("KL", format=".5f"): row.kl,
         Column("weight bytes"): row.bytes,
         Column("file bytes"): row.file_bytes,
     }

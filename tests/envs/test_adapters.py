@@ -253,14 +253,14 @@ def fails(make, name, words, **keywords):
 @pytest.mark.parametrize(
     ("name", "keywords", "words"),
     [
-        ("mpe2.simple_spread_v2", {}, "mpe2 has no module simple_spread_v2; did you mean simple_spread_v3."),
+        ("mpe2.simple_spread_v2", {}, "mpe2 has no module simple_spread_v2; perhaps you meant simple_spread_v3."),
         ("mpe2.nothing_like_it", {}, "mpe2 has no module nothing_like_it."),
         ("no_such_package.world", {}, "the package no_such_package is not installed"),
         ("os.path.world", {}, "os.path has no module world"),
         ("pettingzoo.mpe.simple_v3", {}, "MPE has been moved into its own package"),
         ("magent.battle_v4", {}, "MAgent has been moved into its own package"),
         ("sisl", {}, "the module pettingzoo.sisl has no class or function parallel_env."),
-        ("sisl.pursuit_v4", {}, "pettingzoo.sisl has no module pursuit_v4; did you mean pursuit_v5."),
+        ("sisl.pursuit_v4", {}, "pettingzoo.sisl has no module pursuit_v4; perhaps you meant pursuit_v5."),
         ("json", {}, "the module json has no class or function parallel_env."),
         ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no class or function parallel."),
         ("mpe2.simple_v3:env", {}, "is turn-based, but only parallel environments"),

@@ -376,7 +376,7 @@ def test_huge_but_finite_actions_are_clipped():
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"name": "predator-pray"}, "perhaps predator-prey was meant"),
+        ({"name": "predator-pray"}, "perhaps you meant predator-prey"),
         (
             {"name": "chess"},
             "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id> and dm:<domain>",
