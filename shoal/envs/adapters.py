@@ -99,8 +99,6 @@ class Solo:
         parts = "observation, reward, terminated, truncated, info"
         returned = self._returned("step", parts, self._env.step(actions["agent"]))
         observation, reward, terminated, truncated, info = returned
-        if terminated or truncated:
-            self.agents = []
         return {"agent": observation}, {"agent": reward}, {"agent": terminated}, {"agent": truncated}, {"agent": info}
 
     def _returned(self, method: str, parts: str, found: Any) -> tuple:

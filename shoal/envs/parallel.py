@@ -5,7 +5,7 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
@@ -66,6 +66,8 @@ class ParallelCopies:
         """
         self._worlds = worlds
         self._agents = list(worlds[0].possible_agents)
+        if len(set(self._agents)) < len(self._agents):
+            raise UserError(f"{name} has an agent twice among its possible_agents: {self._agents!r:.80}.")
         self._observation_spaces = [_space(name, worlds[0], "observation_space", agent) for agent in self._agents]
         self._action_spaces = [_space(name, worlds[0], "action_space", agent) for agent in self._agents]
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
@@ -189,7 +191,7 @@ class ParallelCopies:
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
         seed = episode_seed(self._seed, self._first + e, episode)
-        observations, _ = self._without_exit(e, partial(self._worlds[e].reset, seed=seed))
+        observations, _ = self._asked(e, "reset", "observations, infos", seed=seed)
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
@@ -207,24 +209,56 @@ class ParallelCopies:
         listed, took_part = self._listed(e), self._present[e].tolist()
         played = zip(self._agents, self._action_spaces, action, strict=True)
         chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
-        returned = self._without_exit(e, partial(self._worlds[e].step, chosen))
-        observations, rewards, terminations, truncations, *_ = returned
+        parts = "observations, rewards, terminations, truncations, infos"
+        observations, rewards, terminations, truncations, _ = self._asked(e, "step", parts, chosen)
         self._played[e].append(action)
         self._episode_step[e] += 1
 
         listed = self._listed(e)
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
-            over, cut = terminations.get(agent, False), truncations.get(agent, False)
+            over, cut = (self._flag(e, i, ends.get(agent, False)) for ends in (terminations, truncations))
             stays = agent in listed and not (over or cut)
             if took_part[i]:
                 # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
                 over = over or not (agent in listed or cut)
                 terminated[i] = over
-                reward[i] = np.asarray(rewards.get(agent, 0.0)).item()  # some give an array of one number
+                reward[i] = self._reward(e, i, rewards.get(agent, 0.0))
             if stays or (took_part[i] and (agent in observations or not over)):
                 self._observe(e, i, observations)
             self._present[e, i] = stays
+
+    def _asked(self, e: int, method: str, parts: str, *arguments: Any, **named: Any) -> tuple[dict, ...]:
+        """What a method of copy e returns, if these parts are dictionaries by agent; infos may be anything."""
+        try:
+            found = self._without_exit(e, partial(getattr(self._worlds[e], method), *arguments, **named))
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise UserError(f"reset() of {self.spec.name} must take a seed: reset(seed=None, options=None).") from None
+        count = parts.count(",") + 1
+        if not (
+            isinstance(found, tuple | list)
+            and len(found) == count
+            and all(isinstance(part, Mapping) for part in found[: count - 1])
+        ):
+            raise UserError(f"{method}() of {self.spec.name} must return {parts}, each a dictionary by agent.")
+        return tuple(found)
+
+    def _flag(self, e: int, i: int, value: Any) -> bool:
+        """Whether an episode has ended for agent i of copy e."""
+        try:
+            return bool(value)
+        except ValueError:
+            raise UserError(f"{self._where(e, i)} got {value!r:.80} for its end, which is not true or false.") from None
+
+    def _reward(self, e: int, i: int, value: Any) -> np.float32:
+        """The reward of agent i of copy e; some environments give an array of one number."""
+        number = np.asarray(value)
+        if number.size != 1 or number.dtype.kind not in "biuf":
+            raise UserError(f"{self._where(e, i)} got the reward {value!r:.80}, which is not a number.")
+        with np.errstate(over="ignore"):  # infinity is refused after the step
+            return np.float32(number.item())
 
     def _observe(self, e: int, i: int, observations: dict) -> None:
         """Write what agent i of copy e sees; the rest of its row is padding."""

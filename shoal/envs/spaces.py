@@ -65,6 +65,11 @@ def action_size(space: Space[Any], agent: str, name: str) -> int:
             f"Agent '{agent}' of {name} has the action space {_brief(space)}, but every action entry needs a finite "
             "lower and upper bound."
         )
+    if not space.shape[0]:
+        raise UserError(f"Agent '{agent}' of {name} has the action space {_brief(space)}, in which there is no action.")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(space.high.astype(np.float32) - space.low.astype(np.float32)).all():
+            raise UserError(f"Agent '{agent}' of {name} has the action space {_brief(space)}, too wide for float32.")
     return space.shape[0]
 
 
@@ -84,7 +89,8 @@ def encode(space: Space[Any], value: Any) -> Array | None:
     if isinstance(space, MultiDiscrete):
         return np.asarray(flatten(space, np.asarray(value)), np.float32) if space.contains(value) else None
     try:
-        vector = np.asarray(value, np.float32)
+        with np.errstate(over="ignore"):  # infinity is refused by whoever asks
+            vector = np.asarray(value, np.float32)
     except (TypeError, ValueError):
         return None
     return vector.reshape(-1) if vector.shape == space.shape else None

@@ -216,6 +216,11 @@ class Engine:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         spec, dtype = self.algorithm.spec, self.program.dtype
         seen = np.ascontiguousarray(observation, dtype)
+        if seen.ndim != 3 or seen.shape[1:] != (
+            spec.agents,
+            spec.observation_size,
+        ):  # native code reads what it expects
+            raise ValueError(f"observations have shape {seen.shape}, not (E, {spec.agents}, {spec.observation_size})")
         actions = np.empty((len(seen), spec.agents, spec.action_size), dtype)
         key = (len(seen), explore)
         if key not in self._act_rounds:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.child import end_with_parent
+from shoal.child import STOPS, end_with_parent
 from shoal.console import answers_only, print_json
 from shoal.errors import UserError
 from shoal.processes import prepare
@@ -29,7 +29,9 @@ TELL_EVERY = 0.5  # seconds
 def main(words: list[str]) -> int:
     """Train as told; the exit code is that of `shoal train`."""
     told = json.loads(words[0])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the sweep, which sends SIGTERM
     stop_at_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # the sweep has held them until now
     end_with_parent(signal.SIGTERM)  # and so save, however the sweep ends
     if os.getppid() != told["parent"]:
         return 130

@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,16 +92,17 @@ def sweep_runs(held: Any, out: Path) -> list[PlannedRun]:
             raise UserError(f"grid has {values!r} for '{name}', but must have a list of values.")
         if any(value in values[:k] for k, value in enumerate(values)):
             raise UserError(f"grid has a value of '{name}' twice.")
+    seeds = parse_seeds("seeds", held.get("seeds", [0]))
+    _check_count(len(seeds) * math.prod(map(len, grid.values())))
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return planned(base, points, parse_seeds("seeds", held.get("seeds", [0])), out)
+    return planned(base, points, seeds, out)
 
 
 def planned(
     base: Mapping[str, Any], points: Sequence[Mapping[str, Any]], seeds: Sequence[int], out: Path
 ) -> list[PlannedRun]:
     """One run per point of the grid and seed, all checked, also against what is in their folders."""
-    if len(points) * len(seeds) > MOST_RUNS:
-        raise UserError(f"{len(points) * len(seeds):,} runs are too many; at most {MOST_RUNS:,} can be in one sweep.")
+    _check_count(len(points) * len(seeds))
     runs = []
     for point in points:
         label = ", ".join(f"{name} {_text(value)}" for name, value in point.items())
@@ -127,8 +129,7 @@ def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
             first, last = int(found[1]), int(found[2] or found[1])
             if last < first:
                 raise UserError(f"{what} is '{value}', but {first}-{last} counts down; write {last}-{first}.")
-            if last - first >= MOST_RUNS:
-                raise UserError(f"{what} is '{value}', but at most {MOST_RUNS:,} runs can be in one sweep.")
+            _check_count(len(seeds) + last - first + 1)
             seeds += range(first, last + 1)
     elif isinstance(value, list) and value:
         seeds = [whole_number(what, seed) for seed in value]
@@ -139,6 +140,11 @@ def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise UserError(f"{what} has a seed twice.")
     return tuple(seeds)
+
+
+def _check_count(runs: int) -> None:
+    if runs > MOST_RUNS:
+        raise UserError(f"{runs:,} runs are too many; at most {MOST_RUNS:,} can be in one sweep.")
 
 
 def _settings(key: str, held: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.child import ended, thread_limits
+from shoal.child import ended, signals_held, thread_limits
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits, free_memory, human_bytes
 from shoal.processors import usable_processors
@@ -58,7 +58,8 @@ class Watcher(Protocol):
 def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher) -> tuple[list[Outcome], int | None]:
     """Run what is not finished; returns the outcomes and the signal that stopped all of them, if any.
 
-    A run that fails does not end the others. At a signal all of them are asked to save and stop.
+    A run that fails does not end the others. At a signal all of them are asked to save and stop, at a second one they
+    are killed.
     """
     found: dict[str, Outcome] = {}
     for run in runs:
@@ -84,7 +85,7 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
             process, said = news.get(timeout=60)
             if said is None:
                 running.remove(process)
-                outcome = found[process.run.name] = process.outcome()
+                outcome = found[process.run.name] = process.outcome(asked=stopped is not None)
                 watcher.ended(outcome)
                 watcher.advance(process.left(outcome))
             elif "episode" in said:
@@ -94,6 +95,10 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
         except queue.Empty:
             continue
         except KeyboardInterrupt as stop:
+            if stopped is not None:  # once more: nobody waits for what is being saved
+                for process in running:
+                    process.kill()
+                raise
             stopped = getattr(stop, "number", int(signal.SIGINT))
             waiting = []
             for process in running:
@@ -115,7 +120,7 @@ class _Process:
         environment = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         self._log = run.folder.parent / f"{run.name}.log"
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, signals_held():  # Ctrl-C is for the sweep, which asks its runs to stop
             self._process = subprocess.Popen(
                 child_command(dataclasses.replace(run.config, threads=threads), run.started),
                 stdin=subprocess.DEVNULL,
@@ -140,6 +145,10 @@ class _Process:
         with contextlib.suppress(OSError):
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
     def moved(self, episode: int) -> int:
         """Episodes since the last call."""
         before, self._episode = self._episode, min(episode, self.run.config.episodes)
@@ -149,18 +158,20 @@ class _Process:
         """Episodes that will not be reported any more: of a failed run all that it lacks."""
         return self.run.config.episodes - self._episode if outcome.result or outcome.error else 0
 
-    def outcome(self) -> Outcome:
-        """How it ended."""
+    def outcome(self, asked: bool) -> Outcome:
+        """How it ended; `asked`: it was asked to stop."""
         code = self._process.returncode
         logged = self._log.read_text(errors="replace").strip()
         if not logged:
             self._log.unlink()
         try:
-            result = read_result(self.run.folder) if code == 0 else None
+            result = read_result(self.run.folder) if code == 0 or code in STOPPED else None
         except UserError as error:
             return Outcome(self.run, None, str(error))
-        if result is not None or code in STOPPED:
+        if result is not None or (asked and code in STOPPED):
             return Outcome(self.run, result)
+        if code in STOPPED:
+            return Outcome(self.run, None, f"A signal stopped it at episode {self._episode:,}; run the sweep again.")
         if self._error:
             return Outcome(self.run, None, self._error)
         last = f": {logged.splitlines()[-1]} (see '{self._log}')" if logged else ""

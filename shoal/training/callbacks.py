@@ -1,12 +1,12 @@
 """Callbacks: code of one's own that a run calls after episodes, updates, evaluations, log lines and checkpoints."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UserError
 from shoal.training.config import TrainConfig
@@ -50,12 +50,20 @@ class Run:
         """The best evaluation so far; None before the first."""
         return self._training.milestones.best
 
-    def act(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+    def act(self, observation: ArrayLike) -> NDArray[np.float32]:
         """The team's most likely actions (E, N, A) for observations (E, N, O); changes nothing in the run."""
-        return self._training.team.to_world(self._training.team.act(observation, explore=False))
+        seen, spec = np.asarray(observation, np.float32), self._training.env.spec
+        if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):
+            raise UserError(
+                f"The observation has the shape {seen.shape}, but the team takes "
+                f"(copies, {spec.agents}, {spec.observation_size})."
+            )
+        return self._training.team.to_world(self._training.team.act(seen, explore=False))
 
     def stop(self, reason: str = "a callback stopped the run") -> None:
         """End the run, which is then finished; `result.stopped` and result.json have the reason."""
+        if not isinstance(reason, str) or not reason:
+            raise UserError(f"run.stop takes the reason as a text, but was given {reason!r:.80}.")
         self._training.stop(reason)
 
 
@@ -106,18 +114,44 @@ class Hooks:
 
     def add_to(self, line: dict[str, Any]) -> None:
         """Let callbacks add numbers to a log line; those of numpy and torch become Python's."""
-        if self._methods["on_log"]:
-            self("on_log", line)
-            line |= {name: value.item() for name, value in line.items() if hasattr(value, "item")}
+        if not self._methods["on_log"]:
+            return
+        own = dict(line)
+        self("on_log", line)
+        for name, value in line.items():
+            if name in own and value is own[name]:
+                continue
+            number = value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
+            if not isinstance(name, str) or not _can_be_logged(number):
+                raise UserError(
+                    f"A callback has added {value!r:.80} to the log as {name!r:.80}, which is not a number."
+                )
+            line[name] = number
+        if lost := own.keys() - line.keys():
+            raise UserError(f"A callback has removed '{min(lost)}' from a line of the log.")
+
+
+def _can_be_logged(value: Any) -> bool:
+    """Whether a value can stand in a line of metrics.jsonl, and TensorBoard can have its numbers."""
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _can_be_logged(part) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_logged, value))
+    return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**1000)
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
     """Refuse what is no callback, and methods that would never be called."""
     if isinstance(callbacks, Callback):
         raise UserError("callbacks must be a list of callbacks, but is a single one; write callbacks=[…].")
+    if not isinstance(callbacks, Sequence):
+        raise UserError(f"callbacks must be a list of callbacks, but is {callbacks!r:.80}.")
     for one in callbacks:
         if not isinstance(one, Callback):
             raise UserError(f"callbacks must be instances of shoal.Callback, but one is {one!r:.80}.")
+        for name in HOOKS:
+            if not callable(getattr(one, name)):
+                raise UserError(f"{name} of the callback {type(one).__name__} is not a method.")
         for name, _ in inspect.getmembers_static(type(one), callable):
             if name.startswith("on_") and name not in HOOKS:
                 raise UserError(

@@ -148,12 +148,12 @@ def carry_out(
                     f"The run was trained with --threads {before}, now it has {training.threads}: "
                     "results will not be bit-identical."
                 )
-        disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
-        folder.write(CONFIG, config.to_json())
         tell_log_damage(checkpoint, folder.path, observer)
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, settings=config.settings)
         training.log_mark = log.mark
         training.milestones.begin(folder.path, observer.tell)
+        disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
+        folder.write(CONFIG, config.to_json())
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)

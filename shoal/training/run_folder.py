@@ -117,6 +117,8 @@ class LogMark(NamedTuple):
     def damage(self, folder: Path) -> str | None:
         """A message if the lines up to this mark are missing or changed."""
         path, kept = folder / METRICS, b""
+        if path.is_dir():
+            return f"'{path}' is a folder, but must be a file."
         try:
             if path.is_file():  # and not, say, a pipe
                 with path.open("rb") as file:

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoint
-from shoal.training.config import CONFIG, StoredConfig, read_fields
+from shoal.training.config import CONFIG, StoredConfig, TrainConfig, read_fields
 from shoal.training.result import TrainResult, read_result
 from shoal.training.run_folder import CHECKPOINTS, RESULT, LogMark
 
@@ -74,14 +74,14 @@ def no_checkpoint(folder: Path) -> UserError:
     return UserError(f"'{folder}' has no checkpoint yet: train it first, or resume it.")
 
 
-def damage(folder: Path, checkpoint: Checkpoint) -> Iterator[str]:
+def damage(config: TrainConfig, folder: Path, checkpoint: Checkpoint) -> Iterator[str]:
     """Messages about damaged files of a run that its team can be played without."""
     try:
         finished = read_result(folder) is not None
     except UserError as error:
         yield str(error)
     else:
-        over = checkpoint.meta["episodes"] >= checkpoint.meta["settings"]["episodes"]
+        over = checkpoint.meta["episodes"] >= config.episodes  # which may have been extended since the checkpoint
         if over and not finished:
             yield f"'{folder}' is fully trained, but has no {RESULT}: unless it still runs, --resume will create it."
     if sentence := LogMark(*checkpoint.meta["log"]).damage(folder):

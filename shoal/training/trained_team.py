@@ -37,7 +37,7 @@ def load_team(
         raise no_checkpoint(folder)
     check_settings(config, folder, found)
     check_world(config, folder, {"env": named}, trust)
-    for sentence in damage(folder, found) if checkpoint == "last" else ():
+    for sentence in damage(config, folder, found) if checkpoint == "last" else ():
         warn(sentence)
     env = build_env(config, 1, config.seed, stagger=False)
     team = make_team(env.spec, config, config.seed, torch.device("cpu"))

@@ -56,6 +56,47 @@ def test_an_environment_that_cannot_be_closed_is_told_once_and_costs_nothing(how
     assert len(told) == 1
 
 
+def answer(number, value):
+    """The relay's answers to step with one part replaced: 0 observations, 1 rewards, 2 terminations, 3 truncations."""
+
+    def step(self, actions):
+        parts = list(Relay.step(self, actions))
+        parts[number] = value(parts[number])
+        return tuple(parts)
+
+    return {"step": step}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"step": lambda self, actions: None}, r"^step\(\) of odd must return observations, rewards, terminations, "),
+        ({"step": lambda self, actions: Relay.step(self, actions)[:4]}, r"^step\(\) of odd must return"),
+        (answer(1, lambda rewards: [1, 2, 3]), "each a dictionary by agent"),
+        (answer(1, lambda rewards: dict.fromkeys(rewards, "3")), "got the reward '3', which is not a number"),
+        (answer(1, lambda rewards: dict.fromkeys(rewards, 1j)), "got the reward 1j, which is not a number"),
+        (answer(1, lambda rewards: dict.fromkeys(rewards, np.zeros(2))), "got the reward array"),
+        (answer(1, lambda rewards: dict.fromkeys(rewards, 1e300)), "got NaN or infinity in its reward"),
+        (answer(2, lambda ends: dict.fromkeys(ends, np.zeros(2))), "for its end, which is not true or false"),
+        ({"reset": lambda self, seed=None, options=None: {}}, r"^reset\(\) of odd must return observations, infos"),
+        ({"reset": lambda self: None}, r"^reset\(\) of odd must take a seed"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_answers_of_another_form_are_told(changed, words):
+    env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(STAY)], 0, None, False)
+    with pytest.raises(UserError, match=words):
+        env.reset()
+        env.step(np.zeros((1, 3, 4)))
+
+
+def test_agents_that_are_there_twice():
+    twice = Relay(STAY)
+    twice.possible_agents = ["scout", "scout"]
+    with pytest.raises(UserError, match=r"twin has an agent twice among its possible_agents: \['scout', 'scout'\]"):
+        ParallelCopies("twin", [twice], 0, None, False)
+
+
 class Lingering(Relay):
     """Keeps agents on its list after they have left, with their flags up, until all have left."""
 

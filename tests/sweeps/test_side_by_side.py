@@ -1,5 +1,6 @@
 """Processes side by side: failures, kills and signals, with stand-ins for the runs' processes."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -40,6 +41,7 @@ def stand_in(monkeypatch, tmp_path):
     def use(code):
         result = result_json(TrainResult("", True, 7, 1, 1, 1.0, 1.0, -1.0))
         head = "import json, os, pathlib, signal, sys, time\n" + SEED
+        head += "signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 16))\n"  # as the real one does
         head += f"def finish(): (out / 'result.json').write_text({result!r})\n"
         monkeypatch.setattr(
             side_by_side,
@@ -88,31 +90,67 @@ def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeyp
     assert len(seen.names) == 4
 
 
+@contextlib.contextmanager
+def signals_after(seen, *episodes):
+    """Send this process SIGTERM whenever so many episodes are done."""
+    over = threading.Event()
+
+    def stop(number, frame):
+        raise Stopped(number)
+
+    def send():
+        for count in episodes:
+            while seen.episodes < count and not over.is_set():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_second_signal_waits_for_nobody(stand_in):
+    code = """
+signal.signal(signal.SIGTERM, lambda *_: print(json.dumps({"episode": 3}), flush=True))
+print(json.dumps({"episode": 1}), flush=True)
+while True: time.sleep(60)
+"""
+    runs, seen = stand_in(code), Seen()
+    with pytest.raises(Stopped), signals_after(seen, 2, 6):
+        run_side_by_side(runs, 2, seen)
+
+
+def test_a_run_that_somebody_else_stops_has_failed(stand_in):
+    code = """
+print(json.dumps({"episode": 1}))
+if seed > 0: finish()
+sys.exit(143 if seed < 2 else 0)
+"""
+    outcomes, stopped = run_side_by_side(stand_in(code), 2, Seen())
+    assert stopped is None
+    assert [outcome.error for outcome in outcomes] == [
+        "A signal stopped it at episode 1; run the sweep again.",
+        "",
+        "",
+        "",
+    ]
+    assert [outcome.result is not None for outcome in outcomes] == [False, True, True, True]  # it was just finished
+
+
 def test_a_signal_stops_all_and_lets_them_save(stand_in):
     code = """
 def save(*_): (out / "saved").touch(); sys.exit(143)
 signal.signal(signal.SIGTERM, save); print(json.dumps({"episode": 1}), flush=True); time.sleep(60)
 """
     runs, seen = stand_in(code), Seen()
-    ready = threading.Event()
-
-    def stop(number, frame):
-        raise Stopped(number)
-
-    def send():
-        while seen.episodes < 2 and not ready.is_set():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
+    with signals_after(seen, 2):
         outcomes, stopped = run_side_by_side(runs, 2, seen)
-    finally:
-        ready.set()
-        sender.join()
-        signal.signal(signal.SIGTERM, before)
     assert stopped == signal.SIGTERM and not any(outcome.error or outcome.result for outcome in outcomes)
     assert [(run.folder / "saved").exists() for run in runs] == [True, True, False, False]
 

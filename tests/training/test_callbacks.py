@@ -108,10 +108,49 @@ def test_what_is_no_callback_is_refused(tmp_path):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[lambda run: None])
     with pytest.raises(UserError, match="is a single one"):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=Callback())
+    with pytest.raises(UserError, match="must be a list of callbacks, but is None"):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=None)
+    with pytest.raises(UserError, match="on_log of the callback Number is not a method"):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[type("Number", (Callback,), {"on_log": 3})()])
     misspelt = type("Misspelt", (Callback,), {"on_episode": lambda self, run, episodes: None, "on_gpu": False})
     with pytest.raises(UserError, match=r"Misspelt has a method on_episode, .* there are on_begin, on_episodes, "):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[misspelt()])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (
+            lambda run, line: line.update(own=np.zeros(2)),
+            "has added array.* to the log as 'own', which is not a number",
+        ),
+        (lambda run, line: line.update(own=1j), "has added 1j to the log"),
+        (lambda run, line: line.update(own=10**400), "has added 1000.* to the log"),
+        (lambda run, line: line.update({3: 1.0}), "to the log as 3"),
+        (lambda run, line: line.pop("episode"), "has removed 'episode'"),
+        (lambda run, line: run.stop(None), "takes the reason as a text, but was given None"),
+        (lambda run, line: run.act(np.zeros(3)), r"has the shape \(3,\), but the team takes \(copies, 3, 18\)"),
+        (lambda run, line: run.act(np.zeros((4, 3, 17))), r"has the shape \(4, 3, 17\)"),
+    ],
+)
+def test_what_a_callback_does_wrong_is_told(tmp_path, does, words):
+    wrong = type("Wrong", (Callback,), {"on_log": lambda self, run, line: does(run, line) and None})
+    with pytest.raises(UserError, match=words):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[wrong()])
+    assert lines(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("update", ["native", "torch"])
+def test_a_callback_may_act_with_any_kind_of_numbers(tmp_path, update):
+    class Acts(Callback):
+        def on_begin(self, run):
+            one, two = (run.act(np.zeros((2, 3, 18), kind)) for kind in (np.float32, np.float64))
+            assert one.shape == (2, 3, 5)
+            np.testing.assert_array_equal(one, two)
+            np.testing.assert_array_equal(one, run.act(np.zeros((2, 3, 18)).tolist()))
+
+    train(TrainConfig(**{**SMALL, "episodes": 1}, update=update, out=str(tmp_path / "run")), callbacks=[Acts()])
 
 
 def test_what_a_callback_raises_ends_the_training_and_it_can_be_resumed(tmp_path):
