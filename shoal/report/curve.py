@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import group_of
 from shoal.errors import counted
-from shoal.files import write_whole
+from shoal.files import write_whole, written_at
 from shoal.results.figure import COLOURS, FAINT_INK, INK
 from shoal.training.config import read_config
-from shoal.training.early import METRICS
+from shoal.training.early import METRICS, RESULT
 from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
 
@@ -36,6 +36,7 @@ MOST_AGENTS = 12
 LINE = 0.042
 """Height of a line of small text, as a share of the axes."""
 EVALUATION = "evaluation, 95 %"
+CURVE = "curve.png"
 
 
 def draw_curve(
@@ -101,8 +102,14 @@ def draw_run_curve(result: "TrainResult") -> Path:
     config = read_config(run)
     title = f"{config.algorithm.upper()} in {config.env}: {name}"
     groups = {group: values.get("random") for group, values in result.groups.items()}
-    picture = run / "curve.png"
+    picture = run / CURVE
     return draw_curve(run / METRICS, picture, title=title, random_return=result.return_random, random_groups=groups)
+
+
+def lacks_curve(run: Path) -> bool:
+    """Whether a finished run has no learning curve, or only one from before it was extended."""
+    drawn, finished = written_at(run / CURVE), written_at(run / RESULT)
+    return drawn is None or (finished is not None and drawn < finished)
 
 
 def draw_curves(

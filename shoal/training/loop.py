@@ -99,6 +99,7 @@ def train(
         config = changed_config(config, named, checkpoint, folder.path)
         result = finished_result(folder.path, checkpoint)
         if result is not None and not (checkpoint is not None and extends(config, checkpoint)):
+            folder.checkpoints.keep_newest()  # it may have been killed before it could
             tell_log_damage(checkpoint, folder.path, observer)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
             return result
