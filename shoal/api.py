@@ -3,10 +3,9 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from shoal.files import written_at
+from shoal.report.curve import draw_run_curve, lacks_curve
 from shoal.training.callbacks import Callback
 from shoal.training.config import TrainConfig
-from shoal.training.early import RESULT
 from shoal.training.loop import train as run
 from shoal.training.observer import Observer
 from shoal.training.result import TrainResult
@@ -27,21 +26,18 @@ def train(
         config: the settings; `TrainConfig()` has the papers'.
         resume: continue the run in `config.out` from its newest checkpoint, with its own settings, except for more
             `episodes`, which extend it, and other evaluations and snapshots. A finished run that is not extended is
-            returned unchanged.
+            returned unchanged, except that what a kill at its very end left undone is done.
         observer: is told how the run goes; None: nothing is shown.
         trust: allow third-party code that the resumed run names as its environment; one that `config` names is trusted.
         callbacks: called after episodes, updates, evaluations and checkpoints; they may stop the run.
-        pictures: draw `curve.png` when the run is finished.
+        pictures: draw `curve.png` when the run is finished, unless it is there.
         asked: with `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
 
     Returns:
         The result, also in the folder's `result.json`.
 
     """
-    before = written_at(Path(config.out) / RESULT) if resume and config.out is not None else None
     result = run(config, resume, observer, trust, callbacks, asked)
-    if pictures and result.finished and written_at(Path(result.run) / RESULT) != before:
-        from shoal.report.curve import draw_run_curve  # here, because matplotlib takes its time to import
-
+    if pictures and result.finished and lacks_curve(Path(result.run)):
         draw_run_curve(result)
     return result

@@ -23,6 +23,8 @@ from shoal.results import Result, Table
 
 WIDTH = 120
 """Columns of a table that is not printed on a terminal."""
+NARROWEST_HEADING = 7
+"""Headings are folded to no less than this; a table that is still too wide is printed in parts."""
 _out: TextIO | None = sys.stdout  # where results go
 
 
@@ -140,7 +142,7 @@ def print_files(run: Path, pictures: list[Path]) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output; one that is too wide for it in parts, each with the leading columns."""
+    """Print a table on standard output; one that is too wide for it in parts, each with the names of the rows."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
@@ -151,13 +153,11 @@ def print_table(table: Table) -> None:
     console = Console(file=text, width=None if on_terminal else WIDTH, force_terminal=on_terminal)
     narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
     columns = [_Texts.of(table, number) for number in range(len(table.columns))]
-    if _width(columns) > console.width:
-        columns = [column.folded() for column in columns]
     for part, chosen in enumerate(_parts(columns, console.width)):
         if table.title:  # not the grid's own, which would be broken to its width
             console.print(Text(printable(table.title) + (", continued" if part else ""), style="table.title"))
         grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
-        for column in chosen:
+        for column in _folded(chosen, console.width):
             grid.add_column(Text(column.heading), justify="left" if column.words else "right", overflow="fold")
         for texts in zip(*(column.texts for column in chosen), strict=True):
             grid.add_row(*(Text(text) for text in texts))  # no markup: names may have brackets
@@ -174,7 +174,7 @@ class _Texts:
     words: bool
     """It has nothing but words."""
     names: bool
-    """It tells rows apart: words or whole numbers."""
+    """It can tell rows apart: words or whole numbers."""
 
     @classmethod
     def of(cls, table: Table, number: int) -> "_Texts":
@@ -183,10 +183,10 @@ class _Texts:
         names = all(isinstance(value, str | int) for value in values)
         return cls(column.heading, [printable(text) for text in column.texts(values)], words, names)
 
-    def folded(self) -> "_Texts":
-        """The heading on as many lines as its words need to be no wider than the cells."""
-        longest = max(map(len, re.split(" |(?<=-)", self.heading)))
-        width = max(longest, *map(len, self.texts), 1)
+    def folded(self, width: int) -> "_Texts":
+        """The heading on as many lines as this width asks for, if cells and words are not wider anyway."""
+        words = re.split(" |(?<=-)", self.heading)
+        width = max(width, *map(len, words), *map(len, self.texts))
         return replace(self, heading=textwrap.fill(self.heading, width, break_long_words=False))
 
     @property
@@ -198,21 +198,46 @@ def _width(columns: Sequence[_Texts]) -> int:
     return sum(column.width + 3 for column in columns) + 1
 
 
+def _folded(columns: Sequence[_Texts], room: int) -> list[_Texts]:
+    """The columns with their headings folded no more than they must be to fit."""
+    longest = max((len(column.heading) for column in columns), default=0)
+    for width in range(longest, NARROWEST_HEADING, -1):
+        folded = [column.folded(width) for column in columns]
+        if _width(folded) <= room:
+            return folded
+    return [column.folded(NARROWEST_HEADING) for column in columns]
+
+
+def _fits(columns: Sequence[_Texts], room: int) -> bool:
+    return _width([column.folded(NARROWEST_HEADING) for column in columns]) <= room
+
+
 def _parts(columns: list[_Texts], room: int) -> list[list[_Texts]]:
-    """The columns in parts that fit; each starts with the leading columns that tell rows apart."""
-    if _width(columns) <= room:
+    """The columns in parts that fit; each starts with the columns that name the rows."""
+    if _fits(columns, room):
         return [columns]
-    names = list(itertools.takewhile(lambda column: column.names, columns))
-    while len(names) > 1 and (_width(names) > room // 2 or len(names) == len(columns)):
+    names = _names(columns)
+    while len(names) > 1 and (not _fits(names, room // 2) or len(names) == len(columns)):
         names.pop()
-    if any(_width([*names, column]) > room for column in columns[len(names) :]):
+    if not all(_fits([*names, column], room) for column in columns[len(names) :]):
         names = []  # even one is too wide to be repeated
     parts = [names]
     for column in columns[len(names) :]:
-        if parts[-1] is not names and _width([*parts[-1], column]) > room:
+        if parts[-1] is not names and not _fits([*parts[-1], column], room):
             parts.append(names)
         parts[-1] = [*parts[-1], column]
     return parts
+
+
+def _names(columns: Sequence[_Texts]) -> list[_Texts]:
+    """The first columns of words or whole numbers, as many as it takes to tell all rows apart."""
+    names: list[_Texts] = []
+    for column in itertools.takewhile(lambda column: column.names, columns):
+        names.append(column)
+        rows = list(zip(*(name.texts for name in names), strict=True))
+        if len(set(rows)) == len(rows):
+            break
+    return names
 
 
 def print_result(result: Result) -> None:

@@ -31,8 +31,3 @@ def replace_file(path: Path, content: bytes, temporary: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)  # gone already, unless something went wrong
-
-
-def written_at(path: Path) -> int | None:
-    """When a file was written; None if there is none."""
-    return path.stat().st_mtime_ns if path.exists() else None

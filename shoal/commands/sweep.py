@@ -48,7 +48,8 @@ def sweep(argv: list[str]) -> int:
     runs = read_sweep(file, out)
     again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
     subjects = {subject(run.config) for run in runs}
-    title = f"Sweep {file.stem}" + (f", {subjects.pop()}" if len(subjects) == 1 else "")
+    name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"
+    title = f"{name}, {subjects.pop()}" if len(subjects) == 1 else name
     return train_all(runs, out, title, command.parallel, command.quiet, command.json, ["sweep", *argv], again)
 
 
@@ -93,7 +94,7 @@ def train_all(
             pace = f", {at_once} side by side" if left else ""
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
             say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
-        with progress_bar("shoal sweep", sum(run.config.episodes for run in runs)) as advance:
+        with progress_bar(f"shoal {argv[0]}", sum(run.config.episodes for run in runs)) as advance:
             outcomes, signal = run_side_by_side(runs, at_once, Lines(len(runs) - kept, at_once, advance, quiet))
         result = summarize(outcomes, title).made_by(*argv)
         pictures = draw_figures(result, out)
@@ -137,4 +138,5 @@ class Lines:
             left = (time.monotonic() - self._since) / self._done * (self._count - self._done)
             more = f", about {left:,.0f} s left" if self._done < self._count else ""
             gave = "" if value is None else f"return {value:,.2f}, "
-            say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({self._done} of {self._count} runs{more})")
+            so_far = f"{self._done} of {counted(self._count, 'run')}{more}"
+            say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({so_far})")

@@ -9,7 +9,6 @@ from shoal.arguments import folder_after_resume, is_given, parse, renamed, store
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
-from shoal.files import written_at
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:
@@ -40,14 +39,13 @@ def train(argv: list[str]) -> int:
     command, config = arguments.run, arguments.config().checked()
     if command.seeds is not None:
         return train_seeds(arguments, argv)
-    finished_at, named = None, None
+    named = None
     if not command.resume:
         check_new(config)
     else:
         folder = run_to_resume(config.out)
         assert stored is not None
         check_kept(vars(config), stored, folder)
-        finished_at = written_at(folder / "result.json")
         free = ("env", "env_options", "threads", "env_workers", *stored.changeable)
         named = {name: getattr(config, name) for name in free if is_given(argv, name)}
         check_world(stored, folder, named, command.trust)
@@ -70,11 +68,10 @@ def train(argv: list[str]) -> int:
         elif result.signal is None and not command.quiet:
             print_result(result)
     finally:  # also where nobody takes the answer
-        pictures = []
-        if result.signal is None and written_at(Path(result.run) / "result.json") != finished_at:
-            from shoal.report.curve import draw_run_curve
+        from shoal.report.curve import draw_run_curve, lacks_curve
 
-            pictures.append(draw_run_curve(result))
+        due = result.finished and lacks_curve(Path(result.run))
+        pictures = [draw_run_curve(result)] if due else []
     if result.signal is not None:
         held = read_config(Path(result.run))
         trust = " --trust" if untrusted(held.env, held.env_options) else ""

@@ -16,7 +16,7 @@ from shoal.errors import counted
 from shoal.files import write_whole
 from shoal.results.figure import COLOURS, FAINT_INK, INK
 from shoal.training.config import read_config
-from shoal.training.early import METRICS
+from shoal.training.early import CURVE, METRICS
 from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
 
@@ -101,8 +101,13 @@ def draw_run_curve(result: "TrainResult") -> Path:
     config = read_config(run)
     title = f"{config.algorithm.upper()} in {config.env}: {name}"
     groups = {group: values.get("random") for group, values in result.groups.items()}
-    picture = run / "curve.png"
+    picture = run / CURVE
     return draw_curve(run / METRICS, picture, title=title, random_return=result.return_random, random_groups=groups)
+
+
+def lacks_curve(run: Path) -> bool:
+    """Whether a finished run has no learning curve."""
+    return not (run / CURVE).exists()
 
 
 def draw_curves(

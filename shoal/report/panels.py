@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WIDEST_TICKS = 40
 """Characters that fit side by side under a panel."""
-MOST_MARKERS = 40
+MOST_MARKERS = 20
 """Longest line, in values, that has markers."""
 LEAST_SHARE = 7.0
 """Smallest part of a stack, in per cent of the tallest, that is labelled with its value."""
@@ -190,7 +190,7 @@ def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: 
     hollow = series.hollow or [False] * len(series.values)
     halves = series.halves or [None] * len(series.values)
     points = list(zip(places, _gaps(series.values), _filled(halves), hollow, strict=True))
-    marker = "o" if len(points) <= MOST_MARKERS else ""
+    marker = "" if joined and not any(hollow) and len(points) > MOST_MARKERS else "o"
     label: str | None = series.label
     for ring, line, face in ((False, "-" if joined else "none", colour), (True, "none", "white")):
         own = [point for point in points if point[3] == ring]

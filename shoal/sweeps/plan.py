@@ -35,10 +35,20 @@ WHOLE = "whole numbers such as '0-9' or '0,3,7'"
 class PlannedRun:
     """One run of a sweep."""
 
-    label: str
-    """Its configuration among the others: the values of the grid, empty if there is none."""
+    point: Mapping[str, Any]
+    """Its values of the grid; empty if there is none."""
     config: TrainConfig
     """With its folder in `out`."""
+
+    @property
+    def label(self) -> str:
+        """Its configuration among the others."""
+        return _label(self.point)
+
+    @property
+    def label_in_world(self) -> str:
+        """Its configuration among those of the same world."""
+        return _label({name: value for name, value in self.point.items() if name != "env"})
 
     @property
     def folder(self) -> Path:
@@ -105,12 +115,11 @@ def planned(
     _check_count(len(points) * len(seeds))
     runs = []
     for point in points:
-        label = ", ".join(f"{name} {_text(value)}" for name, value in point.items())
         folder = "-".join(f"{name}={_text(value)}" for name, value in point.items())
         for seed in seeds:
             name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
             config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
-            runs.append(PlannedRun(label, config))
+            runs.append(PlannedRun(point, config))
     if len({run.name for run in runs}) < len(runs):
         raise UserError("two values of the grid would have the same folder name; name them more differently.")
     for run in runs:
@@ -187,6 +196,10 @@ def _check_folder(run: PlannedRun) -> None:
                 f"'{run.folder}' holds a run with {name} {_text(stored[name])}, not {_text(value)}; choose another "
                 "--out."
             )
+
+
+def _label(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_text(value)}" for name, value in point.items())
 
 
 def _text(value: Any) -> str:

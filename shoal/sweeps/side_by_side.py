@@ -19,6 +19,7 @@ from shoal.child import ended, signals_held, thread_limits
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits, free_memory, human_bytes
 from shoal.processors import usable_processors
+from shoal.report.curve import lacks_curve
 from shoal.sweeps.child import told
 from shoal.sweeps.plan import PlannedRun
 from shoal.training.config import TrainConfig, read_config
@@ -64,6 +65,7 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
     found: dict[str, Outcome] = {}
     for run in runs:
         if (result := run.result()) is not None:
+            _complete(run, watcher)
             found[run.name] = Outcome(run, result, kept=True)
             watcher.advance(run.config.episodes)
     waiting = [run for run in runs if run.name not in found]
@@ -108,6 +110,25 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
     return [found[run.name] for run in runs], stopped
 
 
+def _complete(run: PlannedRun, watcher: Watcher) -> None:
+    """Do what a finished run could not if it was killed at its very end; the learning curve is the last of it."""
+    log = log_file(run)
+    if log.exists() and not log.stat().st_size:
+        log.unlink()
+    if lacks_curve(run.folder):
+        from shoal.api import train  # here, because what it imports takes its time
+
+        try:
+            train(TrainConfig(out=str(run.folder)), resume=True, trust=True)
+        except UserError as error:
+            watcher.warned(run, str(error))
+
+
+def log_file(run: PlannedRun) -> Path:
+    """What the run's process writes to standard error."""
+    return run.folder.with_name(f"{run.name}.log")
+
+
 class _Process:
     """The process of one run."""
 
@@ -119,7 +140,7 @@ class _Process:
         threads = kept_threads(run) or threads
         environment = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         run.folder.parent.mkdir(parents=True, exist_ok=True)
-        self._log = run.folder.parent / f"{run.name}.log"
+        self._log = log_file(run)
         with self._log.open("wb") as log, signals_held():  # Ctrl-C is for the sweep, which asks its runs to stop
             self._process = subprocess.Popen(
                 child_command(dataclasses.replace(run.config, threads=threads), run.started),

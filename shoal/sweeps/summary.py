@@ -27,27 +27,25 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     for outcome in outcomes:
         by_label.setdefault(outcome.run.label, []).append(outcome)
     groups = _groups(outcomes)
-    rows = [_row(label, own, groups) for label, own in by_label.items()]
+    configurations = [_configuration(label, own, groups) for label, own in by_label.items()]
     unread: list[str] = []
-    logs = {label: _logs(own, unread) for label, own in by_label.items()}
-    panels = [
-        Panel(group, "return per agent, sum over an episode", curves, x="episodes")
-        for group in groups or [""]
-        if (curves := [curve for label, own in logs.items() if (curve := _curve(label, own, group)) is not None])
-    ]
+    panels = _panels(list(by_label.values()), unread)
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
     stopped = sum(outcome.result is None and not outcome.error for outcome in outcomes)
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
+    if any(len(own) > 1 for own in by_label.values()):
+        heading += " ± half of the 95 % interval"
+    rows = [_row(configuration, groups, with_failed=bool(failed)) for configuration in configurations]
     return Result(
         "sweep",
         title,
         [Table.of(heading, rows)],
         findings,
         [Figure(CURVES, f"{title}: mean and 95 % interval over seeds", panels)] if panels else [],
-        {"runs": [_record(outcome, groups) for outcome in outcomes]},
+        {"configurations": configurations, "runs": [_record(outcome, groups) for outcome in outcomes]},
     )
 
 
@@ -74,26 +72,44 @@ def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None
     return (float(returns.mean()) if len(returns) else None), confidence95(returns)
 
 
-def _row(label: str, outcomes: Sequence[Outcome], groups: Sequence[str]) -> Mapping[Any, Any]:
+def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str]) -> dict[str, Any]:
+    """A configuration for --json: means over its finished runs, and half-widths of their 95 % intervals."""
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    mean, half = _mean(results)
-    interval = "–" if mean is None or not math.isfinite(half) else f"{mean - half:,.2f} to {mean + half:,.2f}"
-    by_group = {}
-    for group in groups:
-        own, around = _mean(results, group)
-        text = "–" if own is None else f"{own:,.2f}" + (f" ± {around:,.2f}" if math.isfinite(around) else "")
-        by_group[Column(f"group {group}")] = text
-    return {
-        "configuration": label or "all settings the same",
+    found = {
+        "configuration": label,
         "seeds": len(results),
         "failed": sum(bool(outcome.error) for outcome in outcomes),
-        Column("return", format=",.2f"): mean,
-        "95 % interval": interval,
-        **by_group,
-        Column("time per run", "s", ",.1f"): float(np.mean([result.seconds for result in results]))
-        if results
-        else None,
+        "seconds": float(np.mean([result.seconds for result in results])) if results else None,
     }
+    for group in ("", *groups):
+        mean, half = _mean(results, group)
+        ending = f"/group/{group}" if group else ""
+        found |= {f"return{ending}": mean, f"return_ci95{ending}": half if math.isfinite(half) else None}
+    return found
+
+
+def _row(configuration: Mapping[str, Any], groups: Sequence[str], with_failed: bool) -> Mapping[Any, Any]:
+    """A configuration in the table."""
+    failed = {"failed": configuration["failed"]} if with_failed else {}
+    return {
+        "configuration": configuration["configuration"] or "all settings the same",
+        "seeds": configuration["seeds"],
+        **failed,
+        "return": _interval(configuration["return"], configuration["return_ci95"]),
+        **{
+            f"group {group}": _interval(
+                configuration[f"return/group/{group}"], configuration[f"return_ci95/group/{group}"]
+            )
+            for group in groups
+        },
+        Column("time per run", "s", ",.1f"): configuration["seconds"],
+    }
+
+
+def _interval(mean: float | None, half: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean:,.2f}" if half is None else f"{mean:,.2f} ± {half:,.2f}"
 
 
 def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
@@ -112,6 +128,22 @@ def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
     }
     by_group = {f"return/group/{name}": None if result is None else final_return(result, name) for name in groups}
     return found | by_group
+
+
+def _panels(configurations: Sequence[Sequence[Outcome]], unread: list[str]) -> list[Panel]:
+    """A panel per world, or per group of agents in it, with a curve per configuration."""
+    by_world: dict[str, list[Sequence[Outcome]]] = {}
+    for own in configurations:
+        by_world.setdefault(own[0].run.config.env, []).append(own)
+    panels = []
+    for world, here in by_world.items():
+        logs = [(own[0].run.label_in_world, _logs(own, unread)) for own in here]
+        for group in _groups([outcome for own in here for outcome in own]) or [""]:
+            title = ", ".join(name for name in (world if len(by_world) > 1 else "", group) if name)
+            curves = [curve for label, own in logs if (curve := _curve(label, own, group)) is not None]
+            if curves:
+                panels.append(Panel(title, "return per agent, sum over an episode", curves, x="episodes"))
+    return panels
 
 
 def _logs(outcomes: Sequence[Outcome], unread: list[str]) -> list[list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from shoal.training.config import CONFIG, StoredConfig, TrainConfig
 from shoal.training.play import check_env
 from shoal.trust import check_trusted
 
-METRICS, RESULT, CHECKPOINTS = "metrics.jsonl", "result.json", "checkpoints"
+METRICS, RESULT, CHECKPOINTS, CURVE = "metrics.jsonl", "result.json", "checkpoints", "curve.png"
 OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
 
 

@@ -25,7 +25,7 @@ from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
-from shoal.training.early import check_new, check_workers, check_world, run_to_resume
+from shoal.training.early import CURVE, check_new, check_workers, check_world, run_to_resume
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
 from shoal.training.interrupt import Interrupt
@@ -99,6 +99,7 @@ def train(
         config = changed_config(config, named, checkpoint, folder.path)
         result = finished_result(folder.path, checkpoint)
         if result is not None and not (checkpoint is not None and extends(config, checkpoint)):
+            folder.checkpoints.keep_newest()  # it may have been killed before it could
             tell_log_damage(checkpoint, folder.path, observer)
             observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
             return result
@@ -152,7 +153,8 @@ def carry_out(
         log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, settings=config.settings)
         training.log_mark = log.mark
         training.milestones.begin(folder.path, observer.tell)
-        disk.delete(folder.path / RESULT)  # of a run that is extended; before its new length is known
+        for name in (RESULT, CURVE):  # of a run that is extended; before its new length is known
+            disk.delete(folder.path / name)
         folder.write(CONFIG, config.to_json())
         observer.begin(config, folder.path, training.episodes)
         if training.note:

@@ -116,13 +116,24 @@ def test_a_name_that_is_too_long(shoal, tmp_path, monkeypatch, command, sentence
 
 
 def test_resuming_a_finished_run_writes_nothing(shoal, finished):
-    (finished / "curve.png").unlink()
     before = {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))}
     finished.chmod(0o555)  # stops everybody but root
     code, _, err = shoal("train", "--resume", finished)
     finished.chmod(0o755)
     assert code == 0 and "is finished" in err
     assert {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))} == before
+
+
+def test_a_learning_curve_that_is_missing_is_drawn(shoal, finished):
+    curve = finished / "curve.png"
+    curve.unlink()
+    assert "curve.png" in shoal("train", "--resume", finished)[1] and curve.exists()
+
+
+def test_the_learning_curve_of_an_extended_run_is_drawn_anew(shoal, finished):
+    before = (finished / "curve.png").read_bytes()
+    assert shoal("train", "--resume", finished, "--episodes", "90", "--quiet")[0] == 0
+    assert (finished / "curve.png").read_bytes() != before
 
 
 def test_ctrl_c_while_native_code_is_loaded_is_an_interruption(monkeypatch, capsys):

@@ -119,6 +119,36 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
     assert all(f"{1000 + k + 0.5:,.0f}" in out for k in range(16))
 
 
+def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+
+    def head(**row):
+        print_table(Table.of("", [row]))
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 120
+        return [line for line in lines if line.startswith("┃")]
+
+    assert "┃ time per run ┃" in head(configuration="c" * 60, rest="r" * 38, time_per_run=0.8)[0]
+    two = head(configuration="c" * 60, rest="r" * 42, time_per_run=0.8)
+    assert len(two) == 2 and two[0].endswith(" time per ┃") and two[1].endswith("      run ┃")
+    first, second = head(configuration="c" * 60, rest="r" * 48, time_per_run=0.8)  # in two parts
+    assert "time" not in first and second.endswith("┃ time per run ┃")
+
+
+def test_a_part_repeats_only_the_columns_that_tell_rows_apart(monkeypatch, capsys):
+    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    measures = {f"m{k}": "0.00 ± 0.00" for k in range(10)}
+
+    def heads(*rows):
+        print_table(Table.of("T", [row | measures for row in rows]))
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("┃")]
+
+    first, second = heads({"name": "a", "seeds": 3}, {"name": "b", "seeds": 3})
+    assert first.startswith("┃ name ┃ seeds ┃ m0") and second.startswith("┃ name ┃ m")
+    first, second = heads({"name": "a", "agents": 3}, {"name": "a", "agents": 6})
+    assert first.startswith("┃ name ┃ agents ┃ m0") and second.startswith("┃ name ┃ agents ┃ m")
+
+
 def test_a_narrow_table_in_parts_names_its_rows_and_breaks_its_title_late(monkeypatch, capsys):
     monkeypatch.setattr("shoal.console._out", sys.stdout)
     monkeypatch.setattr("shoal.console.WIDTH", 60)

@@ -1,9 +1,12 @@
 """`shoal sweep` and `shoal train --seeds` with real processes: table, picture, failure, continuing; wrong inputs."""
 
+import contextlib
 import json
 
 import pytest
 
+from shoal.sweeps.side_by_side import Outcome
+from shoal.training.result import TrainResult
 from tests.cli.helpers import one_sentence, strict
 
 TINY = {"episodes": 20, "copies": 5, "warmup": 100, "batch": 16, "hidden": [8], "evaluate_episodes": 4, "log_every": 5}
@@ -19,9 +22,8 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     assert [run["finished"] for run in found["runs"]] == [True, False]
     assert found["title"] == "Sweep tiny, MADDPG in cooperative-navigation"
     title, rows = found["tables"][0]
-    assert found["title"] == "Sweep tiny, MADDPG in cooperative-navigation"
-    assert "final evaluation" in title and rows[0]["return"] == found["runs"][0]["return"] and rows[0]["seeds"] == 1
-    assert rows[1]["failed"] == 1 and rows[1]["return"] is None
+    assert "final evaluation" in title and rows[0]["return"] == f"{found['runs'][0]['return']:,.2f}"
+    assert rows[0]["seeds"] == 1 and rows[1]["failed"] == 1 and rows[1]["return"] == "–"
     assert found["pictures"] == [str(out / "curves.png")] and (out / "curves.png").stat().st_size > 5_000
     assert (out / "capacity=1000-seed4" / "curve.png").exists() and not list(out.glob("*.log"))
     config = json.loads((out / "capacity=1000-seed4" / "config.json").read_text())
@@ -30,6 +32,30 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     code, printed, err = shoal("sweep", file, "--out", out)
     assert code == 0 and err.startswith(f"1 run, into {out}; 1 finished run kept\n")
     assert "capacity 1000" in printed and "curves.png" in printed
+
+
+def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
+    labels = []
+
+    @contextlib.contextmanager
+    def progress_bar(label, total):
+        labels.append(label)
+        yield lambda *_: None
+
+    def run_side_by_side(runs, parallel, watcher):
+        outcomes = [Outcome(run, TrainResult("", True, 1, 1, 1, 1.0, 1.0, -1.0)) for run in runs]
+        for outcome in outcomes:
+            watcher.ended(outcome)
+        return outcomes, None
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shoal.commands.sweep.progress_bar", progress_bar)
+    monkeypatch.setattr("shoal.sweeps.side_by_side.run_side_by_side", run_side_by_side)
+    (tmp_path / "sweep.json").write_text("{}")
+    _, printed, err = shoal("sweep", "sweep.json", "--json")
+    assert strict(printed)["title"] == "Sweep, MADDPG in cooperative-navigation" and "s (1 of 1 run)\n" in err
+    assert "(1 of 2 runs, about " in shoal("train", "--seeds", "0-1")[2]
+    assert labels == ["shoal sweep", "shoal train"]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,16 @@ def test_stacks_have_the_numbers_of_their_larger_parts(canvas, tmp_path):
     assert [text.get_text() for text in canvas().axes[0].texts] == ["95", "40", "60", "A", "B"]
 
 
+def test_long_lines_have_no_markers(canvas, tmp_path):
+    def markers(count, **how):
+        line = Series("a", [1.5] * count, at=list(range(count)), hollow=how.pop("hollow", []))
+        draw_figure(Figure("x", "", [Panel("", "", [line], **how)]), tmp_path / "x.png")
+        return {drawn.get_marker() for drawn in canvas().axes[0].lines}
+
+    assert markers(20) == {"o"} and markers(21) == {""}
+    assert markers(21, points=True) == markers(21, hollow=[True] * 21) == {"o"}  # there is nothing but markers
+
+
 def test_maps_have_a_share_in_every_cell(canvas, tmp_path):
     cells = [[0.0, 0.25], [None, 3e-6]]
     maps = [Panel(name, "", [], ticks=TICKS, rows=["conv", "linear"], cells=cells) for name in ("saturated", "other")]

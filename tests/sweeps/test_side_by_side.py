@@ -80,6 +80,25 @@ print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON"
     assert [outcome.kept for outcome in outcomes] == [True, False, True, True] and outcomes[1].result
 
 
+def test_a_kept_run_that_was_killed_at_its_end_is_completed(stand_in, monkeypatch):
+    runs, seen, resumed = stand_in("finish()")[:3], Seen(), []
+
+    def train(config, resume, trust):
+        resumed.append(config.out)
+        if config.out == str(runs[2].folder):
+            raise UserError("Its checkpoints are gone.")
+
+    run_side_by_side(runs, 3, seen)
+    monkeypatch.setattr("shoal.api.train", train)
+    (runs[0].folder / "curve.png").touch()
+    for run, text in zip(runs, ("", "", "Careful."), strict=True):
+        run.folder.with_name(f"{run.name}.log").write_text(text)
+    outcomes, _ = run_side_by_side(runs, 3, seen)
+    assert all(outcome.kept for outcome in outcomes) and resumed == [str(run.folder) for run in runs[1:]]
+    assert seen.warnings == [("seed2", "Its checkpoints are gone.")]
+    assert [path.name for path in runs[0].folder.parent.glob("*.log")] == ["seed2.log"]
+
+
 def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeypatch):
     runs, seen = stand_in("(out / 'result.json').write_text('{')"), Seen()
     outcomes, _ = run_side_by_side(runs[:1], 1, seen)

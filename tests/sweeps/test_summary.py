@@ -31,9 +31,11 @@ def test_means_and_intervals_over_seeds(tmp_path):
     found = summarize(ended, "Taus")
     first, second = found.tables[0].records()
     half = confidence95(np.array(values))
-    assert first["return"] == pytest.approx(3.0) and first["time per run, s"] == 2.0 and first["seeds"] == 3
-    assert first["95 % interval"] == f"{3 - half:,.2f} to {3 + half:,.2f}"
-    assert (second["seeds"], second["failed"], second["95 % interval"]) == (1, 1, "–")
+    assert first["return"] == f"3.00 ± {half:,.2f}" and first["time per run, s"] == 2.0 and first["seeds"] == 3
+    assert (second["seeds"], second["failed"], second["return"]) == (1, 1, "5.00")
+    first, second = found.data["configurations"]
+    assert (first["return"], first["return_ci95"]) == (pytest.approx(3.0), pytest.approx(half))
+    assert (second["return"], second["return_ci95"], second["seconds"]) == (5.0, None, 2.0)
     assert found.findings == ["tau=0.2-seed1 failed: It broke.", "1 run not finished."]
     curve, single = found.figures[0].panels[0].series
     assert curve.label == "tau 0.1" and curve.at == [10, 30] and curve.values == pytest.approx([3.0, 5.0])
@@ -55,9 +57,21 @@ def test_mixed_teams_are_summed_up_by_group(tmp_path):
     half = confidence95(np.array([1.0, 3.0]))
     (row,) = found.tables[0].records()
     assert row["group red"] == f"2.00 ± {half:,.2f}" and row["group blue"].startswith("-3.00 ± ")
+    assert "failed" not in row  # none has
+    assert found.data["configurations"][0]["return_ci95/group/red"] == pytest.approx(half)
     assert [panel.title for panel in found.figures[0].panels] == ["red", "blue"]
     assert [panel.series[0].values for panel in found.figures[0].panels] == [[2.0], [-3.0]]
     assert [run["return/group/blue"] for run in found.to_json()["runs"]] == [-1.0, -5.0, None]
+
+
+def test_every_world_has_a_panel(tmp_path):
+    worlds = ["cooperative-navigation", "predator-prey"]
+    runs = sweep_runs({"grid": {"env": worlds, "tau": [0.1, 0.2]}}, tmp_path)
+    found = summarize([outcome(run, 1.0, [(10, 1.0)]) for run in runs], "Worlds")
+    assert [panel.title for panel in found.figures[0].panels] == worlds
+    for panel in found.figures[0].panels:
+        assert [curve.label for curve in panel.series] == ["tau 0.1", "tau 0.2"]  # the same colours in both
+    assert found.tables[0].rows[2][0] == "env predator-prey, tau 0.1"
 
 
 def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
@@ -65,7 +79,10 @@ def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
     ended = [outcome(run, value, [(10, value), (20, value)]) for run, value in zip(runs, (1.0, 3.0), strict=True)]
     (runs[0].folder / "metrics.jsonl").unlink()
     found = summarize(ended, "One log")
-    assert found.tables[0].records()[0]["return"] == 2.0 and found.figures[0].panels[0].series[0].values == [3.0, 3.0]
+    assert found.data["configurations"][0]["return"] == 2.0 and found.figures[0].panels[0].series[0].values == [
+        3.0,
+        3.0,
+    ]
     (finding,) = found.findings
     assert finding.startswith("One run is missing from the curve: Cannot read the metrics")
 
