@@ -220,7 +220,7 @@ def record_run(
     run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False, checkpoint: str = "last"
 ) -> Film:
     """Record an episode of a run's trained team with this random seed. For the other arguments see `shoal.load`."""
-    from shoal.envs.control import prepare_rendering
+    from shoal.envs.rendering import prepare_rendering
     from shoal.policies.run import load_run
 
     prepare_rendering()
