@@ -57,7 +57,7 @@ def train(argv: list[str]) -> int:
     from shoal.training.progress import ProgressDisplay, Quiet
 
     if command.watch:
-        from shoal.envs.control import prepare_rendering
+        from shoal.envs.rendering import prepare_rendering
 
         prepare_rendering()
     observer = Quiet(say) if command.quiet else ProgressDisplay()

@@ -30,7 +30,10 @@ def watch(argv: list[str]) -> int:
         noisy: bool = False
         """Play with exploration noise instead of the most likely actions."""
         out: str = ""
-        """File to write instead: .png (strip) or .gif (animation); empty: episode.png and episode.gif in the run."""
+        """File to write instead: .png (strip) or .gif (animation).
+
+        Empty: episode.png and episode.gif in the run; with --checkpoint 375, episode-375.png and episode-375.gif.
+        """
         trust: bool = False
         """Allow third-party code that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
 

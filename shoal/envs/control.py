@@ -6,7 +6,6 @@ discount 0 is a true end, any other last step a time limit.
 
 import math
 import os
-import sys
 from typing import Any
 
 import gymnasium
@@ -24,17 +23,6 @@ UNLIMITED = 1e9
 LIMIT = 10.0
 """Of an actuator that has none of its own, in the LQR tasks; their optimal controller stays below 5."""
 WIDTH, HEIGHT = 320, 240
-
-
-def prepare_rendering() -> None:
-    """Have tasks drawn in this process; without, dm_control is imported with no way to render, which is quicker.
-
-    Must come before the first task is made. MUJOCO_GL chooses another way of rendering.
-    """
-    if sys.platform == "linux":
-        os.environ.setdefault("MUJOCO_GL", "egl")  # needs no display
-
-
 DRAWN = ("quadruped/escape",)
 """Tasks that need a renderer even if nobody looks: their terrain is a height field, which is sent to it."""
 

@@ -35,6 +35,8 @@ MOST_AGENTS = 12
 """More agents have no curves of their own: nobody could tell them apart."""
 LINE = 0.042
 """Height of a line of small text, as a share of the axes."""
+VISIBLE = 0.025
+"""Share of the height by which two curves must differ for both to be drawn."""
 EVALUATION = "evaluation, 95 %"
 
 
@@ -49,7 +51,7 @@ def draw_curve(
     """Write the learning curve of one run as a PNG, with its shares of time per phase below where it has them.
 
     Where agents are in several groups each group has its own curve, and there is none of the mean over all. Up to 12
-    agents whose returns are not their group's have thin curves with their names.
+    agents whose curves visibly differ from their group's have thin ones with their names.
 
     Args:
         metrics: the lines of a `metrics.jsonl`, or its path.
@@ -69,7 +71,6 @@ def draw_curve(
     groups = [key.removeprefix(GROUP) for key in latest if key.startswith(GROUP)]
     colours = _group_colours(groups)
     marks = [*_evaluations(lines), *(evaluations or [])]
-    agents = _own_returns(lines, latest, groups)
     levels: list[tuple[str, float | None, str]] = [("random team", random_return, FAINT_INK)]
     if len(groups) > 1:
         for name in groups:
@@ -80,14 +81,9 @@ def draw_curve(
     else:
         _plot_returns(curve, *_series(lines, "return_mean"), "training", COLOURS[0])
         _plot_evaluations(curve, marks, "", INK, EVALUATION)
-    ends = {}
-    for name, (episodes, returns) in agents.items():
-        group = group_of(name)
-        colour, smoothed = colours.get(group, colours.get(SIDES.get(group, ""), FAINT_INK)), smooth(returns)
-        curve.plot(episodes, smoothed, color=colour, linewidth=0.9, alpha=0.8)
-        ends[name] = smoothed[-1], colour
     _finish_curve(curve, levels)
-    _name_agents(curve, ends)
+    if curve.has_data():
+        _plot_agents(curve, _own_curves(lines, latest, groups, curve.get_ylim()), colours)
     _head(figure, curve, title, _caption(latest))
     if bar:
         _plot_phases(bar, phases)
@@ -151,21 +147,34 @@ def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
     return found
 
 
-def _own_returns(lines: Metrics, latest: Mapping[str, Any], groups: Sequence[str]) -> dict[str, tuple[Values, Values]]:
-    """Episodes and returns of each agent that visibly differ from its group's, unless there are many agents."""
+def _own_curves(
+    lines: Metrics, latest: Mapping[str, Any], groups: Sequence[str], limits: tuple[float, float]
+) -> dict[str, tuple[Values, Values]]:
+    """Curves of the agents that visibly differ from their group's within these limits, unless there are many agents."""
     names = [key.removeprefix(AGENT) for key in latest if key.startswith(AGENT)]
     if len(names) > MOST_AGENTS:
         return {}
-    own = {name: _series(lines, AGENT + name) for name in names}
-    keys = [GROUP + name for name in groups] if len(groups) > 1 else ["return_mean"]
-    shared = [_series(lines, key)[1] for key in keys]
-    drawn = np.concatenate([*shared, *(returns for _, returns in own.values())])
-    visible = 0.01 * np.ptp(drawn) if len(drawn) else 0.0
+    own = {name: _curve(lines, AGENT + name) for name in names}
+    visible = VISIBLE * np.ptp(np.concatenate([limits, *(returns for _, returns in own.values())]))
 
-    def differs(returns: Values) -> bool:
-        return not any(len(other) == len(returns) and np.abs(other - returns).max() <= visible for other in shared)
+    def differs(name: str) -> bool:
+        key = GROUP + _side(name, groups) if len(groups) > 1 else "return_mean"
+        (episodes, returns), (shared_episodes, shared) = own[name], _curve(lines, key)
+        return not np.array_equal(episodes, shared_episodes) or bool(np.abs(returns - shared).max() > visible)
 
-    return {name: series for name, series in own.items() if len(series[1]) > 1 and differs(series[1])}
+    return {name: curve for name, curve in own.items() if len(curve[0]) > 1 and differs(name)}
+
+
+def _curve(lines: Metrics, key: str) -> tuple[Values, Values]:
+    """Episodes and smoothed values of `key`."""
+    episodes, values = _series(lines, key)
+    return episodes, smooth(values)
+
+
+def _side(agent: str, groups: Sequence[str]) -> str:
+    """The agent's group among these."""
+    group = group_of(agent)
+    return group if group in groups else SIDES.get(group, "")
 
 
 def _number(value: Any) -> float:
@@ -255,18 +264,30 @@ def _plot_evaluations(axes: "Axes", evaluations: Metrics, ending: str, colour: s
         )  # fmt: skip
 
 
-def _name_agents(axes: "Axes", ends: Mapping[str, tuple[float, str]]) -> None:
-    """Names to the right of where curves end (last value, colour), apart from each other."""
+def _plot_agents(axes: "Axes", agents: Mapping[str, tuple[Values, Values]], colours: Mapping[str, str]) -> None:
+    """Thin curves in the colours of their groups, with the agents' names to the right of where they end."""
+    own_colours = {name: colours.get(_side(name, list(colours)), FAINT_INK) for name in agents}
+    for name, (episodes, returns) in agents.items():
+        axes.plot(episodes, returns, color=own_colours[name], linewidth=0.9, alpha=0.8)
     low, high = axes.get_ylim()
-    heights = sorted(((value - low) / (high - low), name) for name, (value, _) in ends.items())
-    top = 1 - LINE * len(heights)
-    at = -math.inf
-    for number, (height, name) in enumerate(heights):
-        at = max(at + LINE, min(height, top + LINE * (number + 1)))
+    ends = sorted(((returns[-1] - low) / (high - low), name) for name, (_, returns) in agents.items())
+    for (_, name), height in zip(ends, _apart([end for end, _ in ends]), strict=True):
         axes.annotate(
-            _plain(name), (1.01, at), xycoords="axes fraction", va="center", fontsize=8, color=ends[name][1],
+            _plain(name), (1.01, height), xycoords="axes fraction", va="center", fontsize=8, color=own_colours[name],
             annotation_clip=False,
         )  # fmt: skip
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Heights (ascending, shares of the axes) moved as little as it takes to have a line's room for each.
+
+    Less k lines, the k-th one must not be below the one before: an isotonic regression, by its min-max formula.
+    """
+    count = len(heights)
+    free = np.array(heights) - LINE * np.arange(count)
+    moved = [max(min(free[i : j + 1].mean() for j in range(k, count)) for i in range(k + 1)) for k in range(count)]
+    lowest, highest = LINE / 2, 1 - LINE * (count - 1 / 2)
+    return [float(min(max(height, lowest), highest)) + LINE * k for k, height in enumerate(moved)]
 
 
 def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]], many: bool = False) -> None:
@@ -282,7 +303,22 @@ def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]],
     if many:
         axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
         return
-    _legend(axes, 4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+    _legend(axes, *_rows(axes, len(levels)), loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+
+
+def _rows(axes: "Axes", groups: int) -> tuple[int, list[Any], list[str]]:
+    """Columns, handles and labels of a legend in one row or, where that is too long, with a row for each group.
+
+    Legends are filled by column, and evenly: empty entries at the end keep a group's entries in its row.
+    """
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= 4:
+        return 4, handles, labels
+    columns = math.ceil(len(labels) / groups)
+    empty = columns * groups - len(labels)
+    return columns, handles + [Line2D([], [], alpha=0)] * empty, labels + [""] * empty
 
 
 def _room(axes: "Axes") -> float:
@@ -290,10 +326,10 @@ def _room(axes: "Axes") -> float:
     return 0.86 * axes.figure.get_window_extent().width
 
 
-def _legend(axes: "Axes", most: int, **style: Any) -> None:
+def _legend(axes: "Axes", most: int, handles: list[Any], labels: list[str], **style: Any) -> None:
     """A legend in as many columns as fit, at most so many."""
     for columns in range(most, 0, -1):
-        legend = axes.legend(ncols=columns, borderpad=0.1, frameon=False, **style)
+        legend = axes.legend(handles, labels, ncols=columns, borderpad=0.1, frameon=False, **style)
         if legend.get_window_extent().width <= _room(axes):
             return
 
@@ -327,7 +363,9 @@ def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
     axes.set(xlim=(0, 1), ylim=(-0.4, 0.4))
     axes.set_axis_off()
     axes.set_title("time per phase", loc="left", fontsize=9, color=FAINT_INK, pad=3)
-    _legend(axes, 5, loc="upper left", bbox_to_anchor=(0, 0), fontsize=8, handlelength=1)
+    _legend(
+        axes, 5, *axes.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8, handlelength=1
+    )
 
 
 def _write(figure: "Figure", path: str | Path) -> Path:

@@ -43,7 +43,9 @@ TOUCHED_WORD = {"agent": "bumping", "landmark": "covered", "prey": "caught"}
 LEGEND_RADIUS = {"agent": 0.85, "predator": 0.7, "prey": 0.43, "landmark": 0.55, "obstacle": 0.85}
 
 FARTHEST = 1.8
-"""How far from the centre of the arena, whose half width is 1, a picture reaches at most."""
+"""How far along either axis a body's centre may be from the centre of the arena, whose half width is 1, to be drawn."""
+HALO = {"landmark": 1.25, "prey": 2.2}
+"""How much larger than others touched bodies are drawn."""
 SUPERSAMPLE = 3  # drawn this much larger and averaged down: smooth edges
 
 
@@ -153,10 +155,10 @@ def fit_view(entities: Sequence[Entity], positions: Sequence[NDArray[np.float64]
 
     Bodies that leave the arena are followed up to FARTHEST: one that runs away must not make all others tiny.
     """
-    radius = np.array([entity.radius for entity in entities])[:, None]  # (K, 1)
-    low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in positions)], axis=0)
-    high = np.max([(1.0, 1.0), *((position + radius).max(axis=(0, 1)) for position in positions)], axis=0)
-    low, high = np.maximum(low, -FARTHEST), np.minimum(high, FARTHEST)
+    radius = np.array([entity.radius * HALO.get(entity.kind, 1.0) for entity in entities])[:, None]  # (K, 1)
+    near = [np.clip(position, -FARTHEST, FARTHEST) for position in positions]
+    low = np.min([(-1.0, -1.0), *((position - radius).min(axis=(0, 1)) for position in near)], axis=0)
+    high = np.max([(1.0, 1.0), *((position + radius).max(axis=(0, 1)) for position in near)], axis=0)
     return (low + high) / 2, float((high - low).max()) / 2 * 1.04
 
 
@@ -199,17 +201,13 @@ class Brush:
         corners = self.pixel(np.array((-1.0, 1.0))), self.pixel(np.array((1.0, -1.0)))
         self.draw.rounded_rectangle(corners, 3 * SUPERSAMPLE, PAPER, BORDER, SUPERSAMPLE)
 
-    def seen(self, at: Position) -> bool:
-        """Whether a point is in the picture."""
-        return all(0 <= coordinate <= self.size for coordinate in self.pixel(at))
-
     def arrow(self, at: Position, colour: Colour) -> None:
-        """A triangle at the edge of the picture that points to a body outside of it."""
-        x, y = self.pixel(at)
+        """A triangle at the edge of the picture that points to a body beyond FARTHEST."""
+        beyond = at - np.clip(at, -FARTHEST, FARTHEST)
         side = 7.0 * SUPERSAMPLE
-        edge_x, edge_y = (min(max(coordinate, side), self.size - side) for coordinate in (x, y))
-        length = math.hypot(x - edge_x, y - edge_y)
-        across, down = side * (x - edge_x) / length, side * (y - edge_y) / length
+        outside = self.pixel(at + FARTHEST * np.sign(beyond))  # its centre may still be within the margin
+        edge_x, edge_y = (min(max(coordinate, side), self.size - side) for coordinate in outside)
+        across, down = (side * beyond / np.linalg.norm(beyond) * (1, -1)).tolist()
         tip, base = (edge_x + across, edge_y + down), (edge_x - 0.3 * across, edge_y - 0.3 * down)
         sides = ((base[0] - 0.7 * down, base[1] + 0.7 * across), (base[0] + 0.7 * down, base[1] - 0.7 * across))
         self.draw.polygon([tip, *sides], colour)
@@ -218,11 +216,11 @@ class Brush:
         """One entity; a covered landmark, a caught prey and a bumping agent look different from others."""
         kind, radius = entity
         if kind == "landmark" and touched:
-            self.disc(at, radius * 1.25, COVERED, PAPER, 1.5)
+            self.disc(at, radius * HALO[kind], COVERED, PAPER, 1.5)
         elif kind == "landmark":
             self.disc(at, radius, PAPER, BODY[kind], 2)
         elif kind == "prey" and touched:
-            self.disc(at, radius * 2.2, CAUGHT, BODY["predator"], 1.5)
+            self.disc(at, radius * HALO[kind], CAUGHT, BODY["predator"], 1.5)
             self.disc(at, radius, BODY[kind])
         elif kind == "agent" and touched:
             self.disc(at, radius, BODY[kind], BUMPED, 2.5)
@@ -251,7 +249,7 @@ def _draw_moment(scene: Scene, time: float, side: int, trail: int) -> "Image.Ima
 
 def _draw_bodies(brush: Brush, scene: Scene, kind: str, now: NDArray[np.float64], step: int) -> None:
     for index in scene.indices(kind):
-        if brush.seen(now[index]):
+        if np.abs(now[index]).max() <= FARTHEST:
             brush.body(scene.entities[index], now[index], bool(scene.touched[step, index]))
         else:
             brush.arrow(now[index], BODY[kind])

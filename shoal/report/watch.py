@@ -24,6 +24,8 @@ from shoal.training.play import Act
 if TYPE_CHECKING:
     from PIL import Image
 
+    from shoal.policies.run import RunPolicy
+
 RGBFrame = NDArray[np.uint8]  # (height, width, 3)
 Look = TypeVar("Look")
 
@@ -33,6 +35,10 @@ MOST_FRAMES = 250  # in a GIF; longer films skip steps
 MARGIN = 16
 LINE = 20  # from one line of text to the next
 MOST_GROUPS = 3  # whose returns fit below a picture
+NEEDS = (
+    'watch needs a constructor that takes render_mode="rgb_array" and keeps it as self.render_mode, and a render() '
+    "that returns a picture"
+)
 
 
 # Recording ------------------------------------------------------------------------------------------------------------
@@ -148,17 +154,22 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
         try:
             frame = render()
         except Exception as error:  # third-party code
-            what = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-            raise UserError(f"The world '{env.spec.name}' cannot be watched: its render() fails ({what}).") from error
+            raise UserError(
+                f"The world '{env.spec.name}' cannot be watched: its render() fails ({_first_line(error)})."
+            ) from error
         if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8):
             raise UserError(
-                f"The world '{env.spec.name}' cannot be watched: it has neither positions nor RGB pictures; "
-                "an adapter's environment has them if it is made with render_mode 'rgb_array'."
+                f"The world '{env.spec.name}' cannot be watched: it has neither positions nor RGB pictures; {NEEDS}."
             )
         return _shrink(frame)
 
     played = [_play(env, act, look, lambda before, *_: before, max_steps) for _ in range(episodes)]
     return _film(env, [RecordedEpisode(reward, Screen(frames)) for reward, frames in played])
+
+
+def _first_line(error: BaseException) -> str:
+    """What third-party code says of its failure, in one line."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _check_counts(episodes: int, max_steps: int) -> None:
@@ -220,21 +231,39 @@ def record_run(
     run: Path, seed: int, noisy: bool, warn: Callable[[str], None], trust: bool = False, checkpoint: str = "last"
 ) -> Film:
     """Record an episode of a run's trained team with this random seed. For the other arguments see `shoal.load`."""
-    from shoal.envs.control import prepare_rendering
+    from shoal.envs.rendering import prepare_rendering
     from shoal.policies.run import load_run
 
     prepare_rendering()
     policy = load_run(run, {}, trust, warn, checkpoint)
-    config = policy.config
-    if ":" in config.env:  # third-party worlds need the render mode when they are created
-        options = config.world_options | {"render_mode": "rgb_array"}
-        policy.config = dataclasses.replace(config, env_options=json.dumps(options))
-    env = policy.make_env(1, seed)
+    env = _env_with_pictures(policy, seed)
     try:
         film = record(env, lambda observation: policy.respond(observation, sample=noisy))
     finally:
         env.close()
-    return dataclasses.replace(film, title=f"{config.algorithm.upper()} in {film.title}")
+    return dataclasses.replace(film, title=f"{policy.config.algorithm.upper()} in {film.title}")
+
+
+def _env_with_pictures(policy: "RunPolicy", seed: int) -> VectorEnv:
+    """The run's world; third-party ones need the render mode when they are created."""
+    config = policy.config
+    if ":" not in config.env:
+        return policy.make_env(1, seed)
+    options = config.world_options | {"render_mode": "rgb_array"}
+    policy.config = dataclasses.replace(config, env_options=json.dumps(options))
+    try:
+        return policy.make_env(1, seed)
+    except UserError as error:
+        policy.config = config
+        policy.make_env(1, seed).close()  # a world that cannot be made at all gets the usual sentence
+        why = _why_without_pictures(error.__cause__ or error)
+        raise UserError(f"The world '{config.env}' cannot be watched: {why}; {NEEDS}.") from error
+
+
+def _why_without_pictures(error: BaseException) -> str:
+    """What keeps a world from being made with a render mode."""
+    problem = "takes no render_mode" if isinstance(error, TypeError) else 'fails with render_mode="rgb_array"'
+    return f"its constructor {problem} ({_first_line(error)})"
 
 
 # Drawing --------------------------------------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """The progress display of a training: a live bar on a terminal, an occasional line elsewhere."""
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from shoal.errors import counted, printable
@@ -33,6 +35,37 @@ class Quiet(Silent):
         self._say(sentence)
 
 
+class Phrases:
+    """Text whose phrases, with two spaces between them, stay whole when it is wrapped."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self.text, self.style = text, style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Wide enough for the longest phrase, or for all."""
+        longest = max(cell_len(phrase) for phrase in self.text.split("  "))
+        return Measurement(longest, cell_len(self.text)).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As many phrases in a line as fit."""
+        first, *rest = self.text.split("  ")
+        lines = [first]
+        for phrase in rest:
+            if cell_len(longer := f"{lines[-1]}  {phrase}") <= options.max_width:
+                lines[-1] = longer
+            else:
+                lines.append(phrase)
+        yield Text("\n".join(lines), style=self.style)
+
+
+class FiguresColumn(ProgressColumn):
+    """The figures beside the bar."""
+
+    def render(self, task: Task) -> RenderableType:
+        """In several lines if they must be."""
+        return Phrases(task.fields["figures"])
+
+
 class TwoLines(Progress):
     """A progress bar with a line of text below it."""
 
@@ -41,7 +74,7 @@ class TwoLines(Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bar, then the text."""
         yield from super().get_renderables()
-        yield Text(self.below, style="dim")
+        yield Phrases(self.below, style="dim")
 
 
 class Display:
@@ -74,7 +107,7 @@ class Display:
                 BarColumn(bar_width=10),
                 TimeRemainingColumn(compact=True),
                 TextColumn("left"),
-                TextColumn("{task.fields[figures]}", markup=False, table_column=Column()),  # wraps if it must
+                FiguresColumn(),
                 console=self.console,
                 auto_refresh=False,  # no thread: drawn when there is something new
             )
@@ -102,8 +135,9 @@ class Display:
             return
         since, first = self._started
         rate = (done - first) / (time.perf_counter() - since)
-        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-        self.tell(f"{counted} {done:,} of {total:,}: {figures}{left}  ({below})")
+        left = f"{(total - done) / rate:,.0f} s left" if rate > 0 else ""
+        known = ", ".join(part for part in (figures, left) if part)
+        self.tell(f"{counted} {done:,} of {total:,}: {known}  ({below})")
 
     def _stop(self) -> None:
         """Remove the bar."""
@@ -143,7 +177,8 @@ class ProgressDisplay(Display):
             self._draw(training)
 
     def _draw(self, training: "Training") -> None:
-        self._show("episode", training.config.episodes, training.episodes, summary(training), shares(training))
+        below = timing(training, self.console.width if self._bar else math.inf)
+        self._show("episode", training.config.episodes, training.episodes, summary(training), below)
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
         """Keep the training bar as it is, and show another for the evaluation."""
@@ -172,7 +207,7 @@ class ProgressDisplay(Display):
 
 
 def summary(training: "Training") -> str:
-    """Returns of the last hundred episodes and of the last evaluation, and steps/s."""
+    """Returns of the last hundred episodes and of the last evaluation."""
     figures, recent = [], list(training.last)[-100:]
     if recent:
         groups = means(Columns.of(training.env.spec, recent).groups)
@@ -180,7 +215,7 @@ def summary(training: "Training") -> str:
     if (latest := training.milestones.latest) is not None:
         groups = {name: estimate.mean for name, estimate in latest.groups.items()}
         figures.append("evaluation " + by_group(latest.mean, groups))
-    return "  ".join([*figures, f"{training.samples / training.clock.total():,.0f} steps/s"])
+    return "  ".join(figures)
 
 
 def by_group(mean: float, groups: Mapping[str, float | None]) -> str:
@@ -190,8 +225,17 @@ def by_group(mean: float, groups: Mapping[str, float | None]) -> str:
     return f"{mean:,.1f}"
 
 
-def shares(training: "Training") -> str:
+def timing(training: "Training", width: float = math.inf) -> str:
+    """Steps/s and the share of time per phase; to fit into `width`, the shortest phases are counted as other."""
+    speed = f"{training.samples / training.clock.total():,.0f} steps/s"
+    seconds = dict(training.clock.by_phase())
+    while len(text := f"{speed}  {shares(seconds)}") > width and len(seconds) > 2:
+        shortest = min((phase for phase in seconds if phase != "other"), key=lambda phase: seconds[phase])
+        seconds["other"] = seconds.get("other", 0.0) + seconds.pop(shortest)
+    return text
+
+
+def shares(seconds: Mapping[str, float]) -> str:
     """The share of time per phase, as text."""
-    seconds = training.clock.by_phase()
     total = sum(seconds.values()) or 1.0
     return "  ".join(f"{phase} {spent / total:.0%}" for phase, spent in seconds.items() if spent / total >= 0.005)

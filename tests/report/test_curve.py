@@ -186,9 +186,39 @@ def test_names_of_agents_do_not_overlap(drawn, spread):
     boxes = sorted((text.get_window_extent() for text in axes.texts if "agent" in text.get_text()), key=lambda b: b.y0)
     assert len(boxes) == 12 and all(upper.y0 >= lower.y1 - 1 for lower, upper in itertools.pairwise(boxes))
     top = axes.get_window_extent()
-    assert top.y0 - 12 < boxes[0].y0 and boxes[-1].y1 < top.y1 + 12
+    assert top.y0 <= boxes[0].y0 and boxes[-1].y1 <= top.y1
     more = drawn(run(9, **agents, **{"return/agent/agent_12": 3.0})).axes[0]
     assert not [text for text in more.texts if "agent_" in text.get_text()]
+
+
+def test_agents_that_differ_from_their_team_only_in_noise_have_no_curves(drawn):
+    lines, noise = run(60), np.random.default_rng(0).normal(size=(60, 2))
+    for line, shift in zip(lines, noise, strict=True):  # by up to 4 % of the height, but not when smoothed
+        line |= {"return/agent/agent_0": line["return_mean"] + shift[0], "return/agent/agent_1": -160 + shift[1]}
+    axes = drawn(lines).axes[0]
+    assert [text.get_text() for text in axes.texts if "agent_" in text.get_text()] == ["agent_1"]
+    assert len([line for line in axes.lines if line.get_linewidth() < 1]) == 1
+    wide = drawn(lines, evaluations=[{"episode": 500, "return_mean": -9000.0}]).axes[0]  # hardly differs in this height
+    assert not [text for text in wide.texts if "agent_" in text.get_text()]
+
+
+def test_names_stand_beside_the_ends_of_their_curves():
+    line = curve.LINE
+    assert curve._apart([]) == [] and curve._apart([0.2, 0.5]) == [0.2, 0.5]
+    assert curve._apart([0.3, 0.5, 0.5]) == pytest.approx([0.3, 0.5 - line / 2, 0.5 + line / 2])
+    assert curve._apart([0.0, 1.0, 1.0]) == pytest.approx([line / 2, 1 - 1.5 * line, 1 - line / 2])
+
+
+@pytest.mark.parametrize("groups", [("predator", "prey"), ("a", "b", "c")])
+def test_the_legend_has_a_row_per_group(drawn, groups):
+    sides = {f"return/group/{name}": 1.0 * k for k, name in enumerate(groups)}
+    evaluated = {f"evaluate/{key}": value for key, value in sides.items()}
+    lines = run(9, **sides, **evaluated, **{"evaluate/return_mean": 1.0})
+    texts = drawn(lines, random_groups=dict.fromkeys(groups, -1.0)).axes[0].get_legend().get_texts()
+    corners = {text.get_text(): text.get_window_extent() for text in texts}
+    own, random = [corners[name] for name in groups], [corners[f"random {name} −1.0"] for name in groups]
+    assert len({box.x0 for box in own}) == len({box.x0 for box in random}) == 1
+    assert all(one.y0 == pytest.approx(other.y0, abs=2) for one, other in zip(own, random, strict=True))
 
 
 @pytest.mark.parametrize("groups", [("agent",), ("adversary", "agent"), [f"a-rather-long-name-{k}" for k in range(12)]])

@@ -119,11 +119,31 @@ def test_the_tally_counts_what_earns_rewards():
 @given(arrays(np.float64, (3, 2, 2), elements=st.floats(-50, 50)))
 def test_the_view_holds_the_arena_and_everything_that_is_not_too_far(position):
     centre, half_width = fit_view([AGENT, LANDMARK], [position])
-    near = np.clip(position, 0.15 - FARTHEST, FARTHEST - 0.15)
+    near = np.clip(position, -FARTHEST, FARTHEST)
     radius = np.array([[0.15], [0.05]])
-    assert np.all(np.abs(near - centre) + radius <= half_width) or np.abs(position).max() < FARTHEST
-    assert np.all(np.abs(position - centre) + radius <= half_width) or np.abs(position).max() > FARTHEST - 0.15
-    assert np.all(np.abs(centre) + 1 <= half_width) and half_width <= 1.04 * FARTHEST
+    assert np.all(np.abs(near - centre) + radius <= half_width)
+    assert np.all(np.abs(centre) + 1 <= half_width) and half_width <= 1.04 * (FARTHEST + 0.15)
+
+
+@pytest.mark.parametrize("entity", [AGENT, PREDATOR, PREY])
+@pytest.mark.parametrize("beyond", [-0.01, 0.01, 0.1])
+def test_at_the_edge_a_body_is_drawn_whole_or_as_an_arrow(entity, beyond):
+    """Never sliced: its centre decides which."""
+    at = (FARTHEST + beyond, 0.3)
+    picture = np.array(scene([entity, OBSTACLE], [at, (0, 0)]).draw(0, SIDE))
+    rows, columns = np.nonzero((picture == BODY[entity.kind]).all(axis=2))
+    if beyond < 0:
+        assert columns.max() < SIDE - 2 and np.ptp(columns) == pytest.approx(np.ptp(rows), abs=1)
+    else:
+        widest, tip = (np.count_nonzero(columns == column) for column in (columns.min(), columns.max()))
+        assert columns.max() >= SIDE - 3 and widest > tip + 3  # points to the right
+
+
+def test_a_caught_prey_is_whole_at_the_edge():
+    at = (-FARTHEST, 0.0)
+    picture = np.array(scene([PREDATOR, PREY], [at, at]).draw(0, SIDE))
+    _, columns = np.nonzero((picture == CAUGHT).all(axis=2))
+    assert len(columns) and columns.min() > 2
 
 
 @pytest.mark.parametrize(("far", "edge"), [((9, 0), (1, 0)), ((-9, 0), (-1, 0)), ((0, 30), (0, 1)), ((3, -3), (1, -1))])

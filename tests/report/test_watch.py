@@ -1,6 +1,7 @@
 """Filming episodes, and films as files."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from shoal.report.watch import (
     record_run,
 )
 from shoal.training import TrainConfig, train
+from shoal.training.play import build_env
 
 
 def gif_frames(path):
@@ -175,6 +177,41 @@ def test_a_world_without_render_gets_a_sentence(self_drawing, monkeypatch):
     monkeypatch.delattr(type(self_drawing), "render")
     with pytest.raises(UserError, match="neither positions nor"):
         record(self_drawing, lambda observation: np.zeros((1, 1, 1)))
+
+
+PLAIN = """
+import gymnasium
+from gymnasium.spaces import Discrete
+
+class Plain(gymnasium.Env):
+    observation_space, action_space = Discrete(2), Discrete(2)
+
+class Sized(Plain):
+    def __init__(self, size=1):
+        pass
+
+class Strict(Plain):
+    def __init__(self, render_mode=None):
+        assert render_mode is None, "no pictures here."
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        ("Plain", r"its constructor takes no render_mode \(.*\); watch needs a constructor that takes render_mode="),
+        ("Sized", r"its constructor takes no render_mode \(.*keyword argument 'render_mode'\); watch needs"),
+        ("Strict", r'its constructor fails with render_mode="rgb_array" \(no pictures here\); watch needs'),
+        ("Missing", "has no class or function Missing.$"),
+    ],
+)
+def test_a_world_that_cannot_be_made_with_a_render_mode_gets_a_sentence(tmp_path, monkeypatch, world, words):
+    (tmp_path / "plain_worlds.py").write_text(PLAIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = SimpleNamespace(config=TrainConfig(env=f"gym:plain_worlds:{world}"))
+    policy.make_env = lambda copies, seed: build_env(policy.config, copies, seed, stagger=False)
+    with pytest.raises(UserError, match=words):
+        watch._env_with_pictures(policy, 0)
 
 
 def test_positions_that_are_not_finite_get_a_sentence(navigation):

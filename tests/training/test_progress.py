@@ -1,14 +1,20 @@
 """The progress display: what it says, also on a narrow terminal."""
 
 import io
+import re
 from types import SimpleNamespace
 
 from rich.console import Console
 
 from shoal.envs.base import EnvSpec
 from shoal.training.play import evaluation
-from shoal.training.progress import Display, summary
+from shoal.training.progress import Display, summary, timing
 from shoal.training.returns import Episode
+
+PHASES = {
+    "action selection": 0.06, "environment": 0.04, "replay insertion": 0.02, "mini-batch sampling": 0.08,
+    "target Q": 0.4, "Q loss": 0.6, "P loss": 0.72, "other": 0.08,
+}  # fmt: skip
 
 
 def training(*names):
@@ -19,25 +25,64 @@ def training(*names):
         last=episodes,
         env=SimpleNamespace(spec=spec),
         milestones=SimpleNamespace(latest=evaluation(spec, episodes[:1])),
-        samples=5_000,
-        clock=SimpleNamespace(total=lambda: 2.0),
+        samples=29_240,
+        clock=SimpleNamespace(total=lambda: 2.0, by_phase=lambda: PHASES),
     )
+
+
+def shown(width, figures, below):
+    """The lines of the display on a terminal of this width, 1,234 of 3,000 episodes into a run."""
+    display = Display()
+    display.console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    display._bar = True
+    display._start("episode", 3_000, 0)
+    display._show("episode", 3_000, 1_234, figures, below)
+    text = display.console.file.getvalue().rpartition("episode 1,234/3,000")
+    display._stop()
+    return "".join(text[1:]).splitlines()
 
 
 def test_returns_are_shown_by_group_where_there_are_a_few():
     mixed, alone = training("eve_0", "bob_0", "bob_1"), training("agent_0", "agent_1")
-    assert summary(mixed) == "return eve 0.5, bob 1,500.5  evaluation eve 0.0, bob 1,500.0  2,500 steps/s"
-    assert summary(alone) == "return 0.5  evaluation 0.5  2,500 steps/s"
+    assert summary(mixed) == "return eve 0.5, bob 1,500.5  evaluation eve 0.0, bob 1,500.0"
+    assert summary(alone) == "return 0.5  evaluation 0.5"
     assert summary(training("a", "b", "c", "d")) == summary(alone)
 
 
 def test_a_narrow_terminal_hides_neither_the_count_nor_the_returns():
+    text = " ".join(shown(80, figures := summary(training("leader_0", "[red]_0", "blue_0")), "phases"))
+    assert "episode 1,234/3,000" in text and "left" in text and "phases" in text
+    assert all(word in text for word in figures.split())
+
+
+def test_two_groups_take_two_lines_of_120_columns():
+    run = training("predator_0", "prey_0")
+    first, second = shown(120, summary(run), timing(run, 120))
+    assert first.endswith("return predator 0.5, prey 1,000.5  evaluation predator 0.0, prey 1,000.0")
+    assert second.startswith("14,620 steps/s  action selection 3%  ") and second.endswith("P loss 36%  other 7%")
+
+
+def test_lines_are_broken_between_phrases_only():
+    run = training("predator_0", "prey_0")
+    lines = shown(80, summary(run), timing(run, 80))
+    assert [line[41:].strip() for line in lines[:2]] == summary(run).split("  ")
+    assert lines[2:] == ["14,620 steps/s  target Q 20%  Q loss 30%  P loss 36%  other 14%"]
+    assert shown(80, "", "many phases  " * 6 + "end")[1:] == ["  ".join(["many phases"] * 6), "end"]
+
+
+def test_where_there_is_no_room_short_phases_are_counted_as_other():
+    run = training("agent_0")
+    assert timing(run).startswith("14,620 steps/s  action selection 3%  environment 2%  replay insertion 1%")
+    assert timing(run, 60).endswith("/s  Q loss 30%  P loss 36%  other 34%")
+    assert timing(run, 1) == "14,620 steps/s  P loss 36%  other 64%"
+
+
+def test_a_line_without_a_terminal_says_all(capsys):
     display = Display()
-    display.console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    display._bar = True
-    display._start("episode", 60_000, 0)
-    display._show("episode", 60_000, 12_345, figures := summary(training("leader_0", "[red]_0", "blue_0")), "phases")
-    shown = display.console.file.getvalue().rpartition("episode 0/60,000")[2]
-    display._stop()
-    assert "episode 12,345/60,000" in shown and "left" in shown and "phases" in shown
-    assert all(word in shown for word in figures.split())
+    display._bar = False
+    display._start("episode", 60, 0)
+    display._show("episode", 60, 30, "return 0.5", "9 steps/s")
+    display._show("episode", 60, 30, "", "9 steps/s")
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"episode 30 of 60: return 0\.5, \d+ s left  \(9 steps/s\)", first)
+    assert re.fullmatch(r"episode 30 of 60: \d+ s left  \(9 steps/s\)", second)
