@@ -1,8 +1,6 @@
 """The command line: finds the command and handles errors. Commands import heavy libraries when they run."""
 
-import contextlib
 import difflib
-import os
 import sys
 
 from shoal.arguments import overview
@@ -20,7 +18,7 @@ from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say, warnings_as_sentences
 from shoal.errors import UserError
 from shoal.memory import ran_out_of_memory
-from shoal.trust import names_third_party
+from shoal.trust import import_from_working_directory, names_third_party
 
 COMMANDS = {
     "train": train,
@@ -67,8 +65,7 @@ def is_exported(word: str) -> bool:
 def run_command(argv: list[str]) -> int:
     """Find the command and run it."""
     if names_third_party(argv):  # else nothing in the working directory is imported, whatever its files are called
-        with contextlib.suppress(OSError):  # it may be gone
-            sys.path.append(os.getcwd())
+        import_from_working_directory()
     if not argv or argv[0] in ("-h", "--help", "help"):
         put(overview("Shoal trains teams of agents, and shows where every second and every bit goes.", COMMANDS))
         return 0 if argv else 2

@@ -2,12 +2,14 @@
 
 A run folder and an exported policy name the world that they were trained in. Shoal's own worlds, the environments of
 PettingZoo, mpe2 and dm_control, and those that Gymnasium has registered are installed already; any other name makes
-Python import a module and run it. A name that the user typed is trusted; one that was read from a file only with
---trust.
+Python import a module and run it. A name that the user typed is trusted, also in a sweep file, which is written by
+hand; one that was read from a run or a policy only with --trust.
 """
 
+import contextlib
 import json
 import operator
+import os
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -72,6 +74,12 @@ def is_third_party(env: str) -> bool:
         module, function = pettingzoo_function(env)
         return module.partition(".")[0] not in LIBRARIES or function != "parallel_env"
     return kind == "gym" and ":" in name  # module:ID or module:class, which imports the module
+
+
+def import_from_working_directory() -> None:
+    """Let modules in the working directory be imported, after all others."""
+    with contextlib.suppress(OSError):  # it may be gone
+        sys.path.append(os.getcwd())
 
 
 def names_third_party(argv: list[str]) -> bool:

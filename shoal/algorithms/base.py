@@ -66,6 +66,15 @@ class BaseTeam:
         raise NotImplementedError
 
 
+def check_choices(spec: EnvSpec, algorithm: str) -> None:
+    """Refuse boxes to DQN."""
+    if algorithm == "dqn" and not spec.discrete:
+        raise UserError(
+            f"--algorithm dqn picks one of several choices, but the actions of {spec.name} are boxes; "
+            "choose d4pg, maddpg or masac."
+        )
+
+
 def check_weights(own: Mapping[str, NDArray], given: Mapping[str, NDArray]) -> None:
     """Refuse weights of other names or shapes than a team's own."""
     if missing := own.keys() - given.keys():

@@ -2,6 +2,7 @@
 
 import torch
 
+from shoal.algorithms.base import check_choices
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.d4pg import D4PG
 from shoal.algorithms.dqn import DQN
@@ -10,7 +11,6 @@ from shoal.algorithms.masac import MASAC
 from shoal.algorithms.sizes import check_team_fits
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
 
 TEAMS: dict[str, type[Team]] = {"maddpg": MADDPG, "masac": MASAC, "d4pg": D4PG, "dqn": DQN}
 
@@ -20,12 +20,3 @@ def make_team(spec: EnvSpec, config: LearnConfig, seed: int, device: torch.devic
     check_choices(spec, config.algorithm)
     check_team_fits(spec, config)
     return TEAMS[config.algorithm](spec, config, seed, device)
-
-
-def check_choices(spec: EnvSpec, algorithm: str) -> None:
-    """Refuse boxes to DQN."""
-    if algorithm == "dqn" and not spec.discrete:
-        raise UserError(
-            f"--algorithm dqn picks one of several choices, but the actions of {spec.name} are boxes; "
-            "choose d4pg, maddpg or masac."
-        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from shoal.arguments import parse
 from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say, write_json
 from shoal.errors import UserError, check_range, counted
+from shoal.trust import import_from_working_directory, is_third_party
 
 if TYPE_CHECKING:
     from shoal.sweeps.plan import PlannedRun
@@ -46,6 +47,8 @@ def sweep(argv: list[str]) -> int:
     file = Path(command.file)
     out = chosen_folder(command.out, file.stem)
     runs = read_sweep(file, out)
+    if any(is_third_party(run.config.env) for run in runs):
+        import_from_working_directory()
     again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
     subjects = {subject(run.config) for run in runs}
     name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"

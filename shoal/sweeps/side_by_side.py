@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from shoal.algorithms.base import check_choices
 from shoal.child import ended, signals_held, thread_limits
 from shoal.errors import UserError, counted
 from shoal.memory import check_fits, free_memory, human_bytes
@@ -243,6 +244,7 @@ def run_bytes(config: TrainConfig) -> int:
     env = build_env(config, 1, config.seed, stagger=False)
     spec = env.spec
     env.close()
+    check_choices(spec, config.algorithm)  # once, and not in the process of every run
     most = most_samples(config, spec)
     transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from shoal.algorithms.base import check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec, VectorEnv
@@ -20,6 +21,7 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     """Build the engine's world (unless it is given), team, ring and sampler."""
     env = env or build_env(config, config.copies, config.seed, config.stagger)
     spec = env.spec
+    check_choices(spec, config.algorithm)
     reserved = check_update_memory(config, spec)
     sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
     ring = Ring(spec, config.copies, config.capacity, config.storage, most_samples(config, spec), reserved)

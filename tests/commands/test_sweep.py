@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 
 import pytest
 
@@ -58,9 +59,22 @@ def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
     assert labels == ["shoal sweep", "shoal train"]
 
 
+def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("shoal.sweeps.side_by_side.run_side_by_side", lambda runs, *_: ([], None))
+    (tmp_path / "world_of_this_sweep.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n\n\nclass Cart(CartPoleEnv):\n    pass\n"
+    )
+    (tmp_path / "sweep.json").write_text('{"base": {"env": "gym:world_of_this_sweep:Cart", "episode_length": 9}}')
+    code, _, err = shoal("sweep", "sweep.json", "--quiet")
+    assert code == 0, err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ("train --seeds 0-1 --env gym:Pendulum-v1 --algorithm dqn --out new", "--algorithm dqn picks one of several"),
         ("train --seeds 5-2", "--seeds is '5-2', but 5-2 counts down"),
         ("train --seeds 0-1 --seed 3", "--seed and --seeds cannot be used together"),
         ("train --seeds 0-1 --watch", "--watch and --seeds cannot be used together"),

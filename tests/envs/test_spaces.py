@@ -140,8 +140,11 @@ def test_observation_spaces_that_get_a_sentence(space, words):
         spaces.Dict(a=UNIT),
         spaces.Box(-np.inf, np.inf, (2,)),
         spaces.Box(np.float32([0, 0]), np.float32([1, np.inf])),
+        spaces.Box(-3e38, 3e38, (2,)),
+        spaces.Box(-1, 1, (0,)),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_action_spaces_that_cannot_be_played_get_a_sentence(space):
     with pytest.raises(UserError) as error:
         action_size(space, "scout", "pettingzoo:x")

@@ -54,6 +54,11 @@ def test_wrong_seeds(text, sentence):
         parse_seeds("--seeds", text)
 
 
+NUMBERS = [
+    "batch", "warmup", "capacity", "episodes", "copies", "agents", "neighbors", "n_step", "update_every", "log_every",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("held", "sentence"),
     [
@@ -74,6 +79,7 @@ def test_wrong_seeds(text, sentence):
         ({"base": {"n_step": 1, "n-step": 2}}, "'n_step' twice"),
         ({"base": {"lr": 1, "learning_rate": 2}}, "'learning_rate' twice"),
         ({"grid": {"batch": list(range(1, 200))}, "seeds": "0-99"}, "19,900 runs are too many"),
+        ({"grid": {name: list(range(10)) for name in NUMBERS}}, "10,000,000,000 runs are too many"),
         ({"grid": {"env_options": ['{"a": 1}', '{"a":1}']}, "base": {"env": "gym:CartPole-v1"}}, "same folder name"),
     ],
 )

@@ -12,6 +12,7 @@ from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.training import checkpoint, disk, extend, loop
 from shoal.training.config import read_config
+from shoal.training.trained_team import load_team
 from tests.cli.helpers import call_before, lines, one_sentence, send
 from tests.training.witness import Crash, Witness
 
@@ -105,10 +106,22 @@ def test_a_killed_extension_goes_on(short, tmp_path, until):
     train(TrainConfig(out=str(whole), episodes=80), resume=True)
     with pytest.raises(Crash):
         train(TrainConfig(out=str(short), episodes=80), resume=True, observer=Witness(until))
-    assert not (short / "result.json").exists()
+    assert not (short / "result.json").exists() and not (short / "curve.png").exists()
+    said = []
+    load_team(short, said.append)
+    assert said == []  # it is not fully trained
     assert train(TrainConfig(out=str(short)), resume=True).episodes >= 80
     same(newest(whole), newest(short))
     assert logged(whole) == logged(short)
+
+
+def test_an_extension_that_cannot_begin_leaves_the_run_as_it_was(short):
+    (short / "metrics.jsonl").unlink()
+    (short / "metrics.jsonl").mkdir()
+    before = {path.name: path.read_bytes() for path in short.glob("*.json")}
+    with pytest.raises(UserError, match=r"metrics\.jsonl' cannot be written"):
+        train(TrainConfig(out=str(short), episodes=80), resume=True)
+    assert {path.name: path.read_bytes() for path in short.glob("*.json")} == before
 
 
 def test_killed_before_the_new_length_was_written(short, monkeypatch):
