@@ -105,7 +105,7 @@ def test_seeds_decide_the_starts():
         ({"rules": "openai"}, "--rules is 'openai'"),
         ({"env": "gym:CartPole-v1"}, "cooperative-navigation and predator-prey only"),
         ({"landmarks": 5}, "--landmarks is 5"),
-        ({"env": "predator-pray"}, "perhaps predator-prey"),
+        ({"env": "predator-pray"}, "perhaps you meant predator-prey"),
     ],
 )
 def test_what_it_cannot_play_is_refused(settings, sentence):
