@@ -2,8 +2,8 @@
 # `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles a module when it is first imported; compiling all of them beforehand would take half a minute more.
-# Container images often forbid it to keep the result: importing torch would take twice as long in every process.
+# Container images often forbid Python to keep the bytecode of what it imports, so that every command would compile it anew
+# and take three times as long to start; `setup` compiles all of it but torch, of which little is ever imported.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
@@ -15,6 +15,8 @@ setup: .venv/ready .venv/kernels
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing Shoal into .venv (about a minute the first time)"
 	@$(INSTALL) -e .
+	@$(BIN)/python -m compileall -q -j 0 -x '/(torch|sympy|tests?)/' shoal .venv/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -c "import torch"
 	@touch $@
 
 .venv/ready-dev: .venv/ready
