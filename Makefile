@@ -2,8 +2,8 @@
 # `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
-# Container images often forbid Python to keep the bytecode of what it imports, so that every command would compile it anew
-# and take three times as long to start; `setup` compiles all of it but torch, of which little is ever imported.
+# Container images often forbid Python to keep the bytecode of what it imports: every command would compile it anew and
+# take three times as long to start. `setup` compiles all of it but torch, of which little is ever imported.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
