@@ -78,13 +78,13 @@ class Callback:
         """The run starts, or resumes at `run.episodes`."""
 
     def on_episodes(self, run: Run, episodes: Sequence[Episode]) -> None:
-        """These episodes have ended: their returns per agent, `team` and `prey`."""
+        """These episodes have ended: `team` and `prey` are returns per agent, `agents` each agent's."""
 
     def on_update(self, run: Run) -> None:
         """All agents were updated once."""
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
-        """The team was evaluated (`evaluate_every`): `mean`, `ci95`."""
+        """The team was evaluated (`evaluate_every`): `mean`, `ci95`; by name `agents`, `groups` and `figures`."""
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
         """A line is about to be written to metrics.jsonl and TensorBoard; numbers may be added to it."""
@@ -96,14 +96,18 @@ class Callback:
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
+def overrides(callback: Callback, hook: str) -> bool:
+    """Whether a callback has a method of its own, in its class or set on the object."""
+    return getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook)
+
+
 class Hooks:
     """The overridden methods of a run's callbacks, by name: what nobody overrides costs an empty loop."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), run: Run | None = None) -> None:
         self._run = run
         self._methods: dict[str, list[Callable[..., None]]] = {
-            hook: [getattr(one, hook) for one in callbacks if getattr(type(one), hook) is not getattr(Callback, hook)]
-            for hook in HOOKS
+            hook: [getattr(one, hook) for one in callbacks if overrides(one, hook)] for hook in HOOKS
         }
         self.update = self._methods["on_update"]  # looked at after every update
 
@@ -119,7 +123,9 @@ class Hooks:
         own = dict(line)
         self("on_log", line)
         for name, value in line.items():
-            if name in own and value is own[name]:
+            if name in own:
+                if value is not own[name]:
+                    raise UserError(f"A callback has changed '{name}' in a line of the log; use a name of its own.")
                 continue
             number = value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
             if not isinstance(name, str) or not _can_be_logged(number):
@@ -131,12 +137,14 @@ class Hooks:
             raise UserError(f"A callback has removed '{min(lost)}' from a line of the log.")
 
 
-def _can_be_logged(value: Any) -> bool:
+def _can_be_logged(value: Any, deepest: int = 8) -> bool:
     """Whether a value can stand in a line of metrics.jsonl, and TensorBoard can have its numbers."""
+    if isinstance(value, Mapping | list | tuple) and not deepest:  # perhaps it contains itself
+        return False
     if isinstance(value, Mapping):
-        return all(isinstance(name, str) and _can_be_logged(part) for name, part in value.items())
+        return all(isinstance(name, str) and _can_be_logged(part, deepest - 1) for name, part in value.items())
     if isinstance(value, list | tuple):
-        return all(map(_can_be_logged, value))
+        return all(_can_be_logged(part, deepest - 1) for part in value)
     return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**1000)
 
 
@@ -152,7 +160,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         for name in HOOKS:
             if not callable(getattr(one, name)):
                 raise UserError(f"{name} of the callback {type(one).__name__} is not a method.")
-        for name, _ in inspect.getmembers_static(type(one), callable):
+        for name, _ in inspect.getmembers_static(one, callable):
             if name.startswith("on_") and name not in HOOKS:
                 raise UserError(
                     f"The callback {type(one).__name__} has a method {name}, which would never be called; there are "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UserError, counted
 from shoal.training.checkpoint import Checkpoint
+from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig
 from shoal.training.interrupt import Interrupt
 from shoal.training.run_folder import RunFolder
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 def asked_settings(config: TrainConfig, names: Collection[str] | None) -> dict[str, Any]:
     """The settings that were asked for: those of these names; None: all that differ from their defaults."""
+    if isinstance(names, str):
+        raise UserError(f"asked must be a list of settings, but is '{names}'; write asked=['{names}'].")
     if names is None:
         own = TrainConfig(algorithm=config.algorithm)
         default = replace(own, algorithm=TrainConfig.algorithm)
@@ -64,15 +67,19 @@ def needs_refill(training: "Training") -> bool:
 
 
 def refill(training: "Training", folder: RunFolder, tell: Callable[[str], None], interrupt: Interrupt) -> None:
-    """Play as many samples as the warm-up has into the empty ring; they count neither as samples nor as episodes."""
+    """Play as many samples as the warm-up has into the empty ring; they count neither as samples nor as time."""
+    warmup = training.config.warmup
     tell(
-        f"The run did not keep its replay (--keep-replay): {training.config.warmup:,} samples are played with the "
-        "present policy before learning continues."
+        f"The run did not keep its replay (--keep-replay): {counted(warmup, 'sample is', 'samples are')} played with "
+        "the present policy before learning continues."
     )
     folder.checkpoints.keep_newest()  # the segments of an older checkpoint do not belong to the new ring
     collector, seen = training.collector, training.collector.state()[0]["observation"]
     episodes, samples = collector.episodes, collector.samples
     training.ring.begin(seen)
-    while collector.samples - samples < training.config.warmup and interrupt.signal is None:
-        collector.step(training.clock)
+    training.clock("other")
+    not_counted = PhaseClock()
+    while collector.samples - samples < warmup and interrupt.signal is None:
+        collector.step(not_counted)
+    training.clock.start()
     collector.episodes, collector.samples = episodes, samples

@@ -4,6 +4,7 @@ None of it changes what is learned: evaluations play in a world of their own, wi
 each time, and the phase clock counts none of it.
 """
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +49,19 @@ class Milestones:
         if self._env is None or not (path := folder / BEST).exists():
             return
         try:
-            self.best = read_weights(path).meta["return_mean"]
+            self.best = self._return_of(read_weights(path).meta)
         except (disk.Damaged, OSError) as error:
             tell(f"The best weights in '{path}' are damaged ({error}); those of the next evaluation replace them.")
+
+    def _return_of(self, facts: dict[str, Any]) -> float:
+        """The return of weights with these facts, unless somebody has copied them from elsewhere."""
+        if not isinstance(found := facts.get("return_mean"), float):
+            raise disk.Damaged("they were not evaluated")
+        trained, own = self.config.stored(facts["settings"]).settings, self.config.settings
+        may_differ = self.config.changeable | self.config.settled_later
+        if any(own[name] != trained[name] for name in own.keys() - may_differ):
+            raise disk.Damaged("they are another run's")
+        return found
 
     def close(self) -> None:
         """Close the world of the evaluations."""
@@ -99,7 +110,15 @@ class Milestones:
     def _evaluate(self, training: "Training", interrupt: Interrupt) -> Evaluation:
         """Play deterministically from the same initial states as every time."""
         assert self._env is not None
-        self._env.load_state(self._begin)
+        with warnings.catch_warnings(record=True) as differs:
+            warnings.simplefilter("always")
+            self._env.load_state(self._begin)
+        if differs:
+            warnings.warn(
+                f"{self._env.spec.name} does not repeat an episode under the same seed, so evaluations start from "
+                "other states each time and are hard to compare.",
+                stacklevel=1,
+            )
         act = interruptible(team_act(training.team, explore=False), interrupt)
         self.latest = play(self._env, act, self.config.evaluate_during)
         return self.latest

@@ -94,6 +94,16 @@ def test_a_stop_at_the_very_end_is_none(tmp_path):
     assert train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[Late()]).stopped is None
 
 
+def test_methods_may_be_set_on_an_object(tmp_path):
+    seen, callback = [], Callback()
+    callback.on_update = lambda run: seen.append(run.updates)
+    result = train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[callback])
+    assert seen == list(range(1, result.updates + 1)) and seen
+    callback.on_step = lambda run: None
+    with pytest.raises(UserError, match="has a method on_step, which would never be called"):
+        train(TrainConfig(**SMALL, out=str(tmp_path / "other")), callbacks=[callback])
+
+
 def test_numbers_of_numpy_are_logged_as_numbers(tmp_path):
     class Adds(Callback):
         def on_log(self, run, line):
@@ -129,6 +139,8 @@ def test_what_is_no_callback_is_refused(tmp_path):
         (lambda run, line: line.update(own=10**400), "has added 1000.* to the log"),
         (lambda run, line: line.update({3: 1.0}), "to the log as 3"),
         (lambda run, line: line.pop("episode"), "has removed 'episode'"),
+        (lambda run, line: line.update(episode=2.5), "has changed 'episode'"),
+        (lambda run, line: line.update(own=line), "to the log as 'own', which is not a number"),
         (lambda run, line: run.stop(None), "takes the reason as a text, but was given None"),
         (lambda run, line: run.act(np.zeros(3)), r"has the shape \(3,\), but the team takes \(copies, 3, 18\)"),
         (lambda run, line: run.act(np.zeros((4, 3, 17))), r"has the shape \(4, 3, 17\)"),

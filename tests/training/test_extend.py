@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.training import checkpoint, disk, extend, loop
+from shoal.training.clock import PhaseClock
 from shoal.training.config import read_config
 from shoal.training.trained_team import load_team
 from tests.cli.helpers import call_before, lines, one_sentence, send
@@ -71,13 +72,16 @@ def short(short_run, tmp_path):
     return Path(shutil.copytree(short_run, tmp_path / "run"))
 
 
-def test_without_its_replay_the_ring_is_refilled_first(short):
+def test_without_its_replay_the_ring_is_refilled_first(short, monkeypatch):
+    clocks = []
     before = json.loads((short / "result.json").read_text())
     assert not (short / "checkpoints" / "replay").exists()
     witness = Witness()
+    monkeypatch.setattr(extend, "PhaseClock", lambda: clocks.append(PhaseClock()) or clocks[-1])
     result = train(TrainConfig(out=str(short), episodes=80, keep_replay=True), resume=True, observer=witness)
     assert len(witness.said) == 1 and "400 samples are played with the present policy" in witness.said[0]
-    # what was refilled counts nowhere
+    # what was refilled counts nowhere, and has a clock of its own
+    assert [clock.seconds.keys() >= {"action selection", "environment"} for clock in clocks] == [True]
     assert 80 <= result.episodes < 105 and result.updates == result.env_steps // 20 > before["updates"]
     held = newest(short, "replay")["window"]
     assert held[1] * 25 == result.env_steps - before["env_steps"] + 400

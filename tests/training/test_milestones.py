@@ -215,6 +215,25 @@ def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
     assert milestones.best is None and len(said) == 1 and "damaged" in said[0]
 
 
+def test_evaluations_that_cannot_be_compared(tmp_path):
+    world = {"env": "gym:tests.envs.own_worlds:Unseeded", "episode_length": 5, "out": str(tmp_path / "run")}
+    with pytest.warns(UserWarning, match="so evaluations start from other states each time") as told:
+        train(TrainConfig(**world, **SMALL, **EVALUATED))
+    assert not [warning for warning in told if "goes on" in str(warning.message)]
+
+
+def test_best_weights_from_elsewhere_are_replaced(evaluated, tmp_path):
+    """A snapshot has no return, and another run's return is no measure for this one."""
+    run, said = Path(shutil.copytree(evaluated, tmp_path / "run")), []
+    other = Milestones(TrainConfig(**SMALL, **{**EVALUATED, "learning_rate": 0.5}))
+    other.begin(run, said.append)
+    shutil.copy(next((run / "snapshots").iterdir()), run / BEST)
+    own = Milestones(TrainConfig(**SMALL, **EVALUATED))
+    own.begin(run, said.append)
+    assert other.best is None and own.best is None
+    assert "another run's" in said[0] and "were not evaluated" in said[1]
+
+
 @pytest.mark.parametrize(
     "command",
     [
