@@ -97,6 +97,7 @@ def export(argv: list[str]) -> int:
             )
         advance(1, "checking")
         exported = write(policy, path, wanted)
+        advance(1)
     if command.precision == "int8":
         say_int8(policy.linear_only, command.bits)
     if command.json:

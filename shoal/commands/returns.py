@@ -34,7 +34,7 @@ def print_returns(
     fields = fields or {"agents": {}, "groups": {}, "figures": {}}
     groups = [values[player] or 0.0 for values in fields["groups"].values() for player in returns]
     digits = 2 if max(map(abs, [*(mean for mean, _ in returns.values()), *groups])) >= 1 else 4
-    column = Column("return per agent", format=f",.{digits}f")
+    column = Column("return per agent", format=f"z,.{digits}f")
     rows: list[Mapping[Any, Any]] = [
         {"team": labels[player], column: mean, "95 % interval": interval(mean, ci, digits)}
         | {name.replace("_", " "): estimate(values, player) for name, values in fields["figures"].items()}
@@ -58,7 +58,7 @@ def print_returns(
 
 def interval(mean: float, ci: float | None, digits: int) -> str:
     """The interval as text; one episode alone has none."""
-    return "–" if ci is None or ci != ci else f"{mean - ci:,.{digits}f} to {mean + ci:,.{digits}f}"
+    return "–" if ci is None or ci != ci else f"{mean - ci:z,.{digits}f} to {mean + ci:z,.{digits}f}"
 
 
 def estimate(values: Mapping[str, float | None], player: str, digits: int = 2) -> str:
@@ -66,4 +66,5 @@ def estimate(values: Mapping[str, float | None], player: str, digits: int = 2) -
     mean, ci = values[player], values[f"{player}_ci95"]
     if mean is None:
         return "–"
-    return f"{mean:,.{digits}f}" if ci is None or ci != ci else f"{mean:,.{digits}f} ± {ci:,.{digits}f}"
+    text = f"{mean:z,.{digits}f}"
+    return text if ci is None or ci != ci else f"{text} ± {ci:,.{digits}f}"

@@ -29,7 +29,7 @@ class MissingNormaliser:
 
     def __init__(self, model: Model, env: str, warn: Callable[[str], None]) -> None:
         self.model, self.env, self._warn = model, env, warn
-        self.silent = model.normaliser is not None or model.channels is not None
+        self.silent = model.normaliser is not None or model.channels is not None or model.saw_normalised is False
 
     def check_files(self) -> None:
         """Look for a normaliser beside the zip, and at what the zip says about its training."""

@@ -87,7 +87,7 @@ def return_panel(rows: list[Row]) -> Panel:
         )
     return Panel(
         "", "return of an episode", series, "bits, or number format", [name.removesuffix(" bits") for name in order],
-        level=full.return_mean, level_label="float32", level_half=_known(full.return_ci95),
+        level=full.return_mean, level_label="float32, 95 % interval", level_half=_known(full.return_ci95),
         rings="" if all(map(_integers, order)) else "number formats",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ def weights_panel(layer: WeightHistogram) -> Panel:
     step = (layer.high - layer.low) / len(layer.counts)
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)
-    return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)])
+    return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)], "weight")
 
 
 def correction_words(bias: bool, rounding: str) -> str:

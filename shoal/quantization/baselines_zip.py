@@ -175,16 +175,17 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool:
-    """Whether the zip says that it was trained with VecNormalize.
+def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool | None:
+    """Whether it was trained with VecNormalize, if the zip says so; None if it does not.
 
-    A2C and PPO keep original observations only then. The others always do, but of another type only then: VecNormalize
-    gives float32, whatever the environment does (MuJoCo's give float64).
+    A2C and PPO keep original observations beside those that they saw only then. The others always do, but of another
+    type only then: VecNormalize gives float32, whatever the environment does (MuJoCo's give float64).
     """
     if algorithm in ("a2c", "ppo"):
-        return data.get("_last_original_obs") is not None
+        learned = any(data.get(name) is not None for name in ("_last_obs", "_last_original_obs"))
+        return data.get("_last_original_obs") is not None if learned else None
     seen, original = _number_types(data, "_last_obs"), _number_types(data, "_last_original_obs")
-    return bool(seen and original and seen != original)
+    return True if seen and original and seen != original else None
 
 
 def saw_outside(data: Mapping[str, Any]) -> bool:

@@ -83,8 +83,8 @@ class Model:
     trained_ranges: Mapping[str, tuple[float, float]] | None = None
     action_bounds: NDArray[np.float64] | None = None
     """(2, A): lowest and highest actions of the box that it was trained with, as far as the zip has them."""
-    saw_normalised: bool = False
-    """The zip says that its training used VecNormalize."""
+    saw_normalised: bool | None = None
+    """Whether its training used VecNormalize; None: the zip does not say."""
     saw_outside: bool = False
     """The last observations of its training are outside its observation space."""
     logged_returns: tuple[float, ...] = ()
@@ -254,8 +254,9 @@ def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -
     short = name.removeprefix("torch.nn.modules.activation.")
     if short not in ACTIVATIONS:
         raise UserError(
-            f"The model in '{path}' has the activation function {name}, but only {', '.join(ACTIVATIONS)} are known "
-            "without running the zip's code; --trust runs it."
+            f"The model in '{path}' has the activation function {re.sub(' at 0x[0-9a-f]+', '', name)}, but only "
+            f"{', '.join(ACTIVATIONS)} with their default parameters are known without running the zip's code; --trust "
+            "runs it, but it cannot be exported."
         )
     return ACTIVATIONS[short]
 
@@ -265,7 +266,7 @@ def _check_bound(path: Path, settings: Mapping[str, Any]) -> None:
     if (bound := settings.get("clip_mean", BOUND)) != BOUND:
         raise UserError(
             f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read "
-            "without running the zip's code; --trust runs it."
+            "without running the zip's code; --trust runs it, but it cannot be exported."
         )
 
 

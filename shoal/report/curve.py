@@ -298,7 +298,7 @@ def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]],
         return
     for name, level, colour in levels:
         if level is not None and math.isfinite(level):
-            label = f"{_plain(name)} " + f"{level:.1f}".replace("-", "−")
+            label = f"{_plain(name)} " + f"{level:z.1f}".replace("-", "−")
             axes.axhline(level, color=colour, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
     if many:
         axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)

@@ -5,9 +5,9 @@ states also differ in shape (a covered landmark is filled, an open one is a ring
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -117,7 +117,7 @@ class Scene:
 
     def legend(self, height: int) -> "Image.Image":
         """The legend of the discs, in one line."""
-        return _draw_legend(self.entities, height)
+        return _draw_legend(self.entities, height, bool((np.abs(self.position) > FARTHEST).any()))
 
     def highlights(self) -> list[int]:
         """Steps that a strip should include: those with a catch."""
@@ -274,23 +274,31 @@ def _draw_trails(brush: Brush, scene: Scene, step: int, now: NDArray[np.float64]
             brush.disc(path[moment, index], radius * (0.5 + 0.4 * freshness[moment]), CAUGHT, BODY["predator"])
 
 
-def _draw_legend(entities: Sequence[Entity], height: int) -> "Image.Image":
+def _draw_legend(entities: Sequence[Entity], height: int, arrows: bool) -> "Image.Image":
     from PIL import Image, ImageDraw
 
     kinds = list(dict.fromkeys(entity.kind for entity in entities))
     reach = contact_reach(entities)
     touchable = {entity.kind for entity, row in zip(entities, reach, strict=True) if row.any()}
-    entries = [(kind, touched) for kind in kinds for touched in (False, True) if not touched or kind in touchable]
-    labels = [TOUCHED_WORD[kind] if touched else kind for kind, touched in entries]
+    entries: list[tuple[str, Callable[[Brush], None]]] = [
+        (
+            TOUCHED_WORD[kind] if touched else kind,
+            partial(Brush.body, entity=Entity(kind, LEGEND_RADIUS[kind]), at=np.zeros(2), touched=touched),
+        )
+        for kind in kinds
+        for touched in (False, True)
+        if not touched or kind in touchable
+    ]
+    if arrows:
+        entries.append(("far outside", partial(Brush.arrow, at=np.array((9.0, 0.0)), colour=FAINT_INK)))
     text = font(round(height * 0.62))
-    widths = [round(height * 2 + text.getlength(label)) for label in labels]
+    widths = [round(height * 2 + text.getlength(label)) for label, _ in entries]
 
     image = Image.new("RGB", (sum(widths), height), PAPER)
     left = 0
-    for (kind, touched), label, width in zip(entries, labels, widths, strict=True):
+    for (label, draw), width in zip(entries, widths, strict=True):
         icon = Image.new("RGB", (height * SUPERSAMPLE, height * SUPERSAMPLE), PAPER)
-        brush = Brush(ImageDraw.Draw(icon), height * SUPERSAMPLE, np.zeros(2), 1.0)
-        brush.body(Entity(kind, LEGEND_RADIUS[kind]), np.zeros(2), touched)
+        draw(Brush(ImageDraw.Draw(icon), height * SUPERSAMPLE, np.zeros(2), 1.0))
         image.paste(icon.reduce(SUPERSAMPLE), (left, 0))
         ImageDraw.Draw(image).text((left + height * 1.3, height / 2), label, FAINT_INK, text, "lm")
         left += width

@@ -110,9 +110,9 @@ class Film:
     def returns_so_far(self, episode: RecordedEpisode, step: int) -> list[str]:
         """The return up to a step as text; a line per group in mixed teams of a few groups."""
         mixed = 1 < len(self.groups) <= MOST_GROUPS
-        named = {f"return {name}": name for name in self.groups} if mixed else {"return per agent": ""}
+        named = {f"{name} return": name for name in self.groups} if mixed else {"return per agent": ""}
         sums = {label: self.running_return(episode, group)[step] for label, group in named.items()}
-        return [f"{label} " + f"{value:.1f}".replace("-", "−") for label, value in sums.items()]
+        return [f"{label} " + f"{value:z.1f}".replace("-", "−") for label, value in sums.items()]
 
 
 def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:

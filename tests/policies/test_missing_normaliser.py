@@ -47,6 +47,8 @@ def test_a_zip_says_itself_that_it_was_trained_with_vecnormalize(tmp_path, norma
     path = saved(model.learn(16), tmp_path / "ppo.zip")
     said = warnings_of(path)
     assert len(said) == normalised and all("was trained with VecNormalize" in one for one in said)
+    (tmp_path / "vecnormalize.pkl").touch()  # of another model, if this one was trained without
+    assert len(warnings_of(path)) == normalised
     np.savez(tmp_path / "n.npz", mean=np.zeros(3), var=np.ones(3))
     assert not warnings_of(path, normaliser=str(tmp_path / "n.npz"), evaluated=True, states=True)
 

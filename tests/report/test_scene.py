@@ -171,6 +171,7 @@ def test_crowds_are_drawn_with_everyone_in_it(agents):
 
 
 def test_the_legend_names_only_what_there_is():
+    assert scene([AGENT], [(9, 0)]).legend(18).width > scene([AGENT], [(0, 0)]).legend(18).width  # what arrows mean
     one, two = scene([AGENT], [(0, 0)]).legend(18), scene([AGENT, AGENT], [(0, 0), (1, 1)]).legend(18)
     assert one.height == two.height == 18
     assert one.width < two.width  # one agent alone has nobody to bump into

@@ -79,7 +79,7 @@ def test_mixed_teams_have_their_returns_by_group_in_lines_of_their_own():
     film = record(env, lambda observation: env.sample_actions())
     episode = film.episodes[0]
     hunted, prey = episode.reward[:, :3].mean(), episode.reward[:, 3].mean()
-    expected = [f"return predator {25 * hunted:.1f}", f"return prey {25 * prey:.1f}".replace("-", "−")]
+    expected = [f"predator return {25 * hunted:.1f}", f"prey return {25 * prey:.1f}".replace("-", "−")]
     assert prey < 0 and film.returns_so_far(episode, 25) == expected
     three = dataclasses.replace(film, groups={"a": [0], "b": [1, 2], "c": [3]})
     many = dataclasses.replace(film, groups={name: [0] for name in "abcd"})
