@@ -87,6 +87,7 @@ def train(
         check_new(config)  # before anything is built
         training = build(config, observer)
         with new_run(config) as folder:
+            folder.write(CONFIG, training.config.to_json())  # the first file: a run killed from now on can be resumed
             return carry_out(training, folder, None, observer, callbacks)
     out = run_to_resume(config.out)
     read_config(out)  # check that it is a run at all

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import UserError
-from shoal.training import disk
+from shoal.training import disk, loop
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
 from shoal.training.weights_file import BEST
@@ -257,6 +257,21 @@ def test_no_checkpoint_yet_starts_over(shoal, whole, tmp_path):
     code, _, err = shoal("train", "--resume", tmp_path / "run")
     assert code == 0 and "starting over" in err
     same(newest(run), newest(tmp_path / "run"))
+
+
+def test_a_run_that_is_killed_while_its_files_are_made_can_be_resumed(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def killed(folder, *arguments, **named):
+        (folder / "metrics.jsonl").touch()
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(loop, "MetricsLog", killed)
+        train(TrainConfig(episodes=1, evaluate_episodes=0, out=str(run)))
+    with pytest.raises(UserError, match="continue it with --resume"):
+        train(TrainConfig(episodes=1, evaluate_episodes=0, out=str(run)))
+    assert train(TrainConfig(out=str(run)), resume=True).finished
 
 
 def test_finished_run_says_so(shoal, whole):
