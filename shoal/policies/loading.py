@@ -1,6 +1,7 @@
 """Load a trained policy from a path; torch is imported only for run folders and zips."""
 
 import os
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -33,6 +34,14 @@ def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
     return kind
 
 
+def warn_caller(sentence: str) -> None:
+    """Warn with the line of code outside this package that led here."""
+    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe()
+    while frame.f_code.co_filename.startswith(package) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, stacklevel=level)
+
+
 def load(
     path: str | os.PathLike[str],
     env: str = "",
@@ -45,7 +54,7 @@ def load(
     threads: int | None = None,
     checkpoint: str | int = "last",
     trust: bool = False,
-    warn: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warn_caller,
 ) -> TrainedPolicy:
     """Load the trained policy in a run folder, a Stable-Baselines3 zip or an exported ONNX file.
 

@@ -2,6 +2,7 @@
 
 import base64
 import pickle
+import shutil
 from collections import deque
 
 import numpy as np
@@ -83,6 +84,14 @@ def test_last_observations_are_compared_with_bounds_in_plain_text():
         assert not outside([9, 9], **damaged)
     for damaged in (None, {}, pickled([1.5]), pickled(np.array(["9"]))):
         assert not saw_outside({"_last_obs": damaged, "observation_space": space})
+
+
+def test_python_warns_with_the_line_that_loads(tmp_path, plain):
+    path = shutil.copy(plain, tmp_path / "ppo.zip")
+    (tmp_path / "vecnormalize.pkl").touch()
+    with pytest.warns(UserWarning, match="is not used: if") as told:
+        load(path, "Pendulum-v1")
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_files_beside_a_zip(tmp_path):
