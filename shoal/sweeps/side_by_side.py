@@ -239,12 +239,14 @@ def run_bytes(config: TrainConfig) -> int:
     """Approximate peak memory of a run: its process, the networks and an update, and the ring when it is full."""
     from shoal.replay.layout import RowLayout, ring_bytes
     from shoal.training.play import build_env
-    from shoal.training.setup import most_samples, update_bytes
+    from shoal.training.setup import make_device, most_samples, update_bytes
 
     env = build_env(config, 1, config.seed, stagger=False)
     spec = env.spec
     env.close()
     check_choices(spec, config.algorithm)  # once, and not in the process of every run
+    if config.device != "cpu":  # which always works, and torch need not be imported
+        make_device(config.device)
     most = most_samples(config, spec)
     transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)
