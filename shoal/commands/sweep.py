@@ -50,15 +50,15 @@ def sweep(argv: list[str]) -> int:
     if any(is_third_party(run.config.env) for run in runs):
         import_from_working_directory()
     again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
-    subjects = {subject(run.config) for run in runs}
     name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"
-    title = f"{name}, {subjects.pop()}" if len(subjects) == 1 else name
+    title = ", ".join(part for part in (name, subject([run.config for run in runs])) if part)
     return train_all(runs, out, title, command.parallel, command.quiet, command.json, ["sweep", *argv], again)
 
 
-def subject(config: "TrainConfig") -> str:
-    """What a run is about, for titles."""
-    return f"{config.algorithm.upper()} in {config.env}"
+def subject(configs: "Sequence[TrainConfig]") -> str:
+    """What all runs are about, for titles: algorithm and world, or the one that they share."""
+    algorithms, worlds = {config.algorithm.upper() for config in configs}, {config.env for config in configs}
+    return " in ".join(names.pop() for names in (algorithms, worlds) if len(names) == 1)
 
 
 def chosen_folder(out: str | None, name: str) -> Path:
