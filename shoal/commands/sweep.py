@@ -50,15 +50,15 @@ def sweep(argv: list[str]) -> int:
     if any(is_third_party(run.config.env) for run in runs):
         import_from_working_directory()
     again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
-    subjects = {subject(run.config) for run in runs}
     name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"
-    title = f"{name}, {subjects.pop()}" if len(subjects) == 1 else name
+    title = ", ".join(part for part in (name, subject([run.config for run in runs])) if part)
     return train_all(runs, out, title, command.parallel, command.quiet, command.json, ["sweep", *argv], again)
 
 
-def subject(config: "TrainConfig") -> str:
-    """What a run is about, for titles."""
-    return f"{config.algorithm.upper()} in {config.env}"
+def subject(configs: "Sequence[TrainConfig]") -> str:
+    """What all runs are about, for titles: algorithm and world, or the one that they share."""
+    algorithms, worlds = {config.algorithm.upper() for config in configs}, {config.env for config in configs}
+    return " in ".join(names.pop() for names in (algorithms, worlds) if len(names) == 1)
 
 
 def chosen_folder(out: str | None, name: str) -> Path:
@@ -97,8 +97,10 @@ def train_all(
             pace = f", {at_once} side by side" if left else ""
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
             say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
-        with progress_bar(f"shoal {argv[0]}", sum(run.config.episodes for run in runs)) as advance:
-            outcomes, signal = run_side_by_side(runs, at_once, Lines(len(runs) - kept, at_once, advance, quiet))
+        episodes = sum(run.config.episodes for run in runs)
+        with progress_bar(f"shoal {argv[0]}", episodes) as advance:
+            lines = Lines(len(left), episodes, at_once, advance, quiet)
+            outcomes, signal = run_side_by_side(runs, at_once, lines)
         result = summarize(outcomes, title).made_by(*argv)
         pictures = draw_figures(result, out)
         write_json(result.to_json(), out / "sweep-result.json")
@@ -120,10 +122,18 @@ def train_all(
 class Lines:
     """Moves the bar, and prints a line for every run that ends, with the time left."""
 
-    def __init__(self, count: int, parallel: int, advance: Callable[..., None], quiet: bool) -> None:
+    def __init__(self, count: int, episodes: float, parallel: int, advance: Callable[..., None], quiet: bool) -> None:
         self._count, self._parallel, self._quiet = count, parallel, quiet
-        self._done, self._since = 0, time.monotonic()
-        self.advance = advance
+        self._ended, self._since = 0, time.monotonic()
+        self._to_do, self._done = episodes, 0.0
+        self._advance = advance
+
+    def advance(self, episodes: float, skipped: bool = False) -> None:
+        """Move the bar, and count what took time."""
+        self._to_do -= episodes
+        if not skipped:
+            self._done += episodes
+        self._advance(episodes)
 
     def warned(self, run: "PlannedRun", sentence: str) -> None:
         """Print a run's warning."""
@@ -133,13 +143,19 @@ class Lines:
         """Print how a run ended."""
         from shoal.sweeps.summary import final_return
 
-        self._done += 1
+        self._ended += 1
         if outcome.error:
             say(f"{outcome.run.name}: failed. {outcome.error}")
         elif outcome.result is not None and not self._quiet:
             value = final_return(outcome.result)
-            left = (time.monotonic() - self._since) / self._done * (self._count - self._done)
-            more = f", about {left:,.0f} s left" if self._done < self._count else ""
             gave = "" if value is None else f"return {value:,.2f}, "
-            so_far = f"{self._done} of {counted(self._count, 'run')}{more}"
+            so_far = f"{self._ended} of {counted(self._count, 'run')}{self._time_left()}"
             say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({so_far})")
+
+    def _time_left(self) -> str:
+        """From the share of episodes that are done; the last runs have fewer others beside them, which is slower."""
+        runs = self._count - self._ended
+        if runs < 1 or not self._done:
+            return ""
+        seconds = (time.monotonic() - self._since) * self._to_do / self._done
+        return f", about {seconds * max(1.0, self._parallel / runs):,.0f} s left"

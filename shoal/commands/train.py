@@ -39,6 +39,8 @@ def train(argv: list[str]) -> int:
     command, config = arguments.run, arguments.config().checked()
     if command.seeds is not None:
         return train_seeds(arguments, argv)
+    if command.parallel is not None:
+        raise UserError("--parallel is the number of runs side by side, but there is only one; give --seeds as well.")
     named = None
     if not command.resume:
         check_new(config)
@@ -103,7 +105,9 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
     runs = planned(base, [{}], seeds, out)
     again = shlex.join(["shoal", "train", *argv])
-    return train_all(runs, out, subject(config), None, command.quiet, command.json, ["train", *argv], again)
+    return train_all(
+        runs, out, subject([config]), command.parallel, command.quiet, command.json, ["train", *argv], again
+    )
 
 
 def print_result(result: "TrainResult") -> None:

@@ -49,6 +49,8 @@ class RunArguments(RunConfig):
     seeds: str | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""
+    parallel: int | None = None
+    """With --seeds: runs side by side; None: as many as there are processors, fewer where memory is short."""
     watch: bool = False
     """Draw an episode of the trained team at the end, as `shoal watch` does."""
     quiet: bool = False

@@ -2,6 +2,8 @@
 
 import io
 import math
+import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.legend import Legend
     from matplotlib.ticker import MaxNLocator
 
+LineStyle = str | tuple[float, tuple[float, ...]]
+"""As matplotlib takes it: a name, or an offset and lengths of dashes and gaps."""
 WIDEST_TICKS = 40
 """Characters that fit side by side under a panel."""
 MOST_MARKERS = 20
@@ -27,8 +32,16 @@ ROW_INCHES = 0.2
 """Height of a row of a map."""
 NEAR = 0.02
 """Share of the x axis within which labels of spans would overlap."""
-HANDLE_INCHES, LETTER_INCHES = 0.6, 0.07
-"""Width of a label of the legend: of its handle with the gap around it, and of a letter."""
+HANDLE_INCHES, LETTER_INCHES = 0.5, 0.055
+"""Width of a label of the legend at the least: of its handle with the gap around it, and of a letter."""
+LEGEND_INCHES = 0.4
+"""Height of a legend for which every figure has room; what a higher one needs is added to the figure."""
+LABEL_LINES = 3
+"""Most lines of a label of the legend."""
+LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.", (0, (8, 2)), (0, (4, 1, 1, 1, 1, 1)))
+"""Styles of lines that have the same colour."""
+MOST_LABELS = len(COLOURS) * len(LINES)
+"""Longest legend: colours and styles of more lines would repeat."""
 LEAST_COLOURED = 1e-6
 """Smallest share of a map with a colour of its own."""
 
@@ -58,8 +71,9 @@ def draw_figure(figure: Figure, path: Path) -> Path:
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     colours = _colours(panels)
+    styles = _styles(colours)
     for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
-        _draw_panel(axes, panel, colours)
+        _draw_panel(axes, panel, colours, styles)
         if number % columns and panel.rows and panels[number - 1].rows == panel.rows:
             axes.set_yticklabels([])  # beside a map with the same rows
     if figure.same_scale:
@@ -96,7 +110,17 @@ def _colours(panels: list[Panel]) -> dict[str, str]:
     return found
 
 
-def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
+def _styles(colours: dict[str, str]) -> dict[str, LineStyle]:
+    """A line style for every label: the next one for each that has the colour of an earlier one."""
+    seen: Counter[str] = Counter()
+    styles: dict[str, LineStyle] = {}
+    for label, colour in colours.items():
+        styles[label] = LINES[seen[colour] % len(LINES)]
+        seen[colour] += 1
+    return styles
+
+
+def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str], styles: dict[str, LineStyle]) -> None:
     if panel.cells:
         _draw_map(axes, panel)
         return
@@ -113,7 +137,8 @@ def _draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str]) -> None:
     _draw_stacks(axes, stacks, colours, panel.above)
     for number, series in enumerate(lines):
         aside = 0.0 if series.at else 0.08 * (number - (len(lines) - 1) / 2)  # so that intervals do not hide each other
-        _draw_line(axes, series, colours[series.label], aside, joined=not panel.points)
+        style = "none" if panel.points else styles[series.label]
+        _draw_line(axes, series, colours[series.label], style, aside)
     for series in panel.series:
         if series.kind == "steps":
             axes.stairs(_filled(series.values), series.at, fill=True, color=colours[series.label], label=series.label)
@@ -182,7 +207,7 @@ def _draw_stacks(axes: "Axes", stacks: list[Series], colours: dict[str, str], ab
     axes.set_ylim(0, (1.12 if above else 1.0) * tallest)
 
 
-def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: bool) -> None:
+def _draw_line(axes: "Axes", series: Series, colour: str, style: LineStyle, aside: float) -> None:
     """Values with their intervals or their band, rings where they are hollow."""
     places = series.at or [place + aside for place in range(len(series.values))]
     if series.low and series.high:
@@ -190,9 +215,9 @@ def _draw_line(axes: "Axes", series: Series, colour: str, aside: float, joined: 
     hollow = series.hollow or [False] * len(series.values)
     halves = series.halves or [None] * len(series.values)
     points = list(zip(places, _gaps(series.values), _filled(halves), hollow, strict=True))
-    marker = "" if joined and not any(hollow) and len(points) > MOST_MARKERS else "o"
+    marker = "" if style != "none" and not any(hollow) and len(points) > MOST_MARKERS else "o"
     label: str | None = series.label
-    for ring, line, face in ((False, "-" if joined else "none", colour), (True, "none", "white")):
+    for ring, line, face in ((False, style, colour), (True, "none", "white")):
         own = [point for point in points if point[3] == ring]
         if own:
             x, y, half, _ = zip(*own, strict=True)
@@ -262,16 +287,59 @@ def _whole() -> "MaxNLocator":
 
 
 def _legend(canvas: "Canvas", order: list[str]) -> None:
-    """One legend below all panels; none if there is nothing to distinguish."""
+    """One legend below all panels; none if there is nothing to distinguish.
+
+    It has as many columns as fit, and the figure grows with its rows: the panels keep their height.
+    """
     found: dict[str, Artist] = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     labels = [*(label for label in order if label in found), *(label for label in found if label not in order)]
-    if len(labels) > 1:
-        room = canvas.get_figwidth() / (HANDLE_INCHES + LETTER_INCHES * max(map(len, labels)))
-        handles, columns = [found[label] for label in labels], max(1, min(5, len(labels), int(room)))
-        canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    if len(labels) < 2:
+        return
+    handles = [found[label] for label in labels]
+    width = canvas.get_figwidth()
+    columns = min(5, len(labels), int(width / (HANDLE_INCHES + LETTER_INCHES * max(map(len, labels)))))
+    letters = int((width - HANDLE_INCHES) / LETTER_INCHES)
+    while True:
+        legend = _try_legend(canvas, handles, labels, columns, letters)
+        if legend.get_window_extent().width <= canvas.bbox.width or (columns <= 1 and letters < 10):
+            break
+        columns, letters = (columns - 1, letters) if columns > 1 else (1, int(0.9 * letters))  # wide letters
+        legend.remove()
+    more = legend.get_window_extent().height / canvas.dpi - LEGEND_INCHES
+    canvas.set_figheight(canvas.get_figheight() + max(0.0, more))
+
+
+def _try_legend(canvas: "Canvas", handles: "list[Artist]", labels: list[str], columns: int, letters: int) -> "Legend":
+    """A legend with so many columns; labels that are longer than so many letters are folded."""
+    from matplotlib.lines import Line2D
+
+    texts = [_folded(label, letters) for label in labels[:MOST_LABELS]]
+    handles = handles[:MOST_LABELS]
+    if len(labels) > MOST_LABELS:
+        texts.append(f"… and {len(labels) - MOST_LABELS} more")
+        handles.append(Line2D([], [], linestyle="none"))
+    return canvas.legend(
+        handles, texts, loc="outside lower center", ncols=max(1, columns), fontsize=8, frameon=False,
+        handlelength=2.0 if len(labels) <= len(COLOURS) else 2.4,  # dashes need more
+    )  # fmt: skip
+
+
+def _folded(label: str, letters: int) -> str:
+    """A label on as many lines as it needs; of one that needs too many, the middle is left out.
+
+    Labels of a sweep often begin alike and differ at the end.
+    """
+    lines = textwrap.wrap(label, letters)
+    if len(lines) <= 1:
+        return label
+    for half in range(LABEL_LINES * letters // 2, 0, -1):
+        if len(lines) <= LABEL_LINES:
+            break
+        lines = textwrap.wrap(f"{label[:half]} … {label[-half:]}", letters)
+    return "\n".join(lines)
 
 
 def _gaps(values: Numbers) -> list[float]:

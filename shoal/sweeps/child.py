@@ -56,7 +56,7 @@ def _train(config: TrainConfig, resume: bool) -> int:
         due = 0.0
 
         def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-            print_json({"episode": episode})
+            print_json({"episode": episode, "before": True})
 
         def tell(self, sentence: str) -> None:
             print_json({"warning": sentence})

@@ -47,8 +47,8 @@ class Outcome:
 class Watcher(Protocol):
     """What is told about the progress of all runs."""
 
-    def advance(self, episodes: float) -> None:
-        """So many more episodes are done, over all runs."""
+    def advance(self, episodes: float, skipped: bool = False) -> None:
+        """So many more episodes are done, over all runs; `skipped`: before this sweep, or they will never be played."""
 
     def ended(self, outcome: Outcome) -> None:
         """A run has ended."""
@@ -68,7 +68,7 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
         if (result := run.result()) is not None:
             _complete(run, watcher)
             found[run.name] = Outcome(run, result, kept=True)
-            watcher.advance(run.config.episodes)
+            watcher.advance(run.config.episodes, skipped=True)
     waiting = [run for run in runs if run.name not in found]
     threads = max(1, usable_processors() // parallel)
     news: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
@@ -82,6 +82,7 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
                     running.append(_Process(run, threads, news))
                 except OSError as error:  # too many processes, or a full disk
                     found[run.name] = Outcome(run, None, f"Its process cannot be started: {error.strerror or error}.")
+                    watcher.advance(run.config.episodes, skipped=True)
                     watcher.ended(found[run.name])
             if not running:
                 continue
@@ -89,10 +90,12 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
             if said is None:
                 running.remove(process)
                 outcome = found[process.run.name] = process.outcome(asked=stopped is not None)
+                if outcome.result is not None:
+                    watcher.advance(process.moved(outcome.result.episodes))
+                watcher.advance(process.left(outcome), skipped=True)
                 watcher.ended(outcome)
-                watcher.advance(process.left(outcome))
             elif "episode" in said:
-                watcher.advance(process.moved(said["episode"]))
+                watcher.advance(process.moved(said["episode"]), skipped=said.get("before", False))
             elif "warning" in said:
                 watcher.warned(process.run, said["warning"])
         except queue.Empty:
@@ -177,7 +180,7 @@ class _Process:
         return self._episode - before
 
     def left(self, outcome: Outcome) -> int:
-        """Episodes that will not be reported any more: of a failed run all that it lacks."""
+        """Episodes that will not be played: of a run that failed or stopped early all that it lacks."""
         return self.run.config.episodes - self._episode if outcome.result or outcome.error else 0
 
     def outcome(self, asked: bool) -> Outcome:
@@ -239,12 +242,14 @@ def run_bytes(config: TrainConfig) -> int:
     """Approximate peak memory of a run: its process, the networks and an update, and the ring when it is full."""
     from shoal.replay.layout import RowLayout, ring_bytes
     from shoal.training.play import build_env
-    from shoal.training.setup import most_samples, update_bytes
+    from shoal.training.setup import make_device, most_samples, update_bytes
 
     env = build_env(config, 1, config.seed, stagger=False)
     spec = env.spec
     env.close()
     check_choices(spec, config.algorithm)  # once, and not in the process of every run
+    if config.device != "cpu":  # which always works, and torch need not be imported
+        make_device(config.device)
     most = most_samples(config, spec)
     transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)

@@ -38,7 +38,9 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     heading = f"Return per agent ({evaluated}), mean over seeds"
     if any(len(own) > 1 for own in by_label.values()):
         heading += " ± half of the 95 % interval"
-    rows = [_row(configuration, groups, with_failed=bool(failed)) for configuration in configurations]
+    if (team := _group_of_team(configurations, groups)) is not None:
+        findings.insert(0, f"The return is that of group {team}.")
+    rows = _rows(configurations, [group for group in groups if group != team], with_failed=bool(failed))
     return Result(
         "sweep",
         title,
@@ -66,6 +68,15 @@ def _groups(outcomes: Sequence[Outcome]) -> list[str]:
     return every[0] if every and len(every[0]) > 1 and all(groups == every[0] for groups in every) else []
 
 
+def _group_of_team(configurations: Sequence[Mapping[str, Any]], groups: Sequence[str]) -> str | None:
+    """The group whose return is the team's, as that of predators is where prey learns as well."""
+    for group in groups:
+        pairs = [(found["return"], found[f"return/group/{group}"]) for found in configurations]
+        if all(one == other or (one and other and math.isclose(one, other)) for one, other in pairs):
+            return group
+    return None
+
+
 def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None, float]:
     """The mean of the final returns, and the half-width of its interval: NaN without one."""
     returns = np.array([value for result in results if (value := final_return(result, group)) is not None])
@@ -79,7 +90,8 @@ def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str
         "configuration": label,
         "seeds": len(results),
         "failed": sum(bool(outcome.error) for outcome in outcomes),
-        "seconds": float(np.mean([result.seconds for result in results])) if results else None,
+        "seconds": _plain_mean([result.seconds for result in results]),
+        "return_random": _plain_mean([result.return_random for result in results]),
     }
     for group in ("", *groups):
         mean, half = _mean(results, group)
@@ -88,28 +100,37 @@ def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str
     return found
 
 
-def _row(configuration: Mapping[str, Any], groups: Sequence[str], with_failed: bool) -> Mapping[Any, Any]:
-    """A configuration in the table."""
-    failed = {"failed": configuration["failed"]} if with_failed else {}
-    return {
-        "configuration": configuration["configuration"] or "all settings the same",
-        "seeds": configuration["seeds"],
-        **failed,
-        "return": _interval(configuration["return"], configuration["return_ci95"]),
-        **{
-            f"group {group}": _interval(
-                configuration[f"return/group/{group}"], configuration[f"return_ci95/group/{group}"]
-            )
-            for group in groups
-        },
-        Column("time per run", "s", ",.1f"): configuration["seconds"],
-    }
+def _plain_mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the values that there are."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _rows(
+    configurations: Sequence[Mapping[str, Any]], groups: Sequence[str], with_failed: bool
+) -> list[Mapping[Any, Any]]:
+    """The configurations in the table; the random team's return shows whether anything was learned."""
+    with_random = any(found["return_random"] is not None for found in configurations)
+    rows: list[Mapping[Any, Any]] = []
+    for found in configurations:
+        row: dict[Any, Any] = {"configuration": found["configuration"] or "all settings the same"}
+        row["seeds"] = found["seeds"]
+        if with_failed:
+            row["failed"] = found["failed"]
+        row["return"] = _interval(found["return"], found["return_ci95"])
+        if with_random:
+            row["random team"] = _interval(found["return_random"], None)
+        for group in groups:
+            row[f"group {group}"] = _interval(found[f"return/group/{group}"], found[f"return_ci95/group/{group}"])
+        row[Column("time per run", "s", ",.1f")] = found["seconds"]
+        rows.append(row)
+    return rows
 
 
 def _interval(mean: float | None, half: float | None) -> str:
     if mean is None:
         return "–"
-    return f"{mean:,.2f}" if half is None else f"{mean:,.2f} ± {half:,.2f}"
+    return f"{mean:z,.2f}" if half is None else f"{mean:z,.2f} ± {half:,.2f}"
 
 
 def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from shoal.commands.sweep import Lines, subject
+from shoal.sweeps.plan import sweep_runs
 from shoal.sweeps.side_by_side import Outcome
+from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 from tests.cli.helpers import one_sentence, strict
 
@@ -46,6 +49,7 @@ def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
     def run_side_by_side(runs, parallel, watcher):
         outcomes = [Outcome(run, TrainResult("", True, 1, 1, 1, 1.0, 1.0, -1.0)) for run in runs]
         for outcome in outcomes:
+            watcher.advance(outcome.run.config.episodes)
             watcher.ended(outcome)
         return outcomes, None
 
@@ -55,8 +59,36 @@ def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
     (tmp_path / "sweep.json").write_text("{}")
     _, printed, err = shoal("sweep", "sweep.json", "--json")
     assert strict(printed)["title"] == "Sweep, MADDPG in cooperative-navigation" and "s (1 of 1 run)\n" in err
-    assert "(1 of 2 runs, about " in shoal("train", "--seeds", "0-1")[2]
+    err = shoal("train", "--seeds", "0-1", "--parallel", "1")[2]
+    assert err.startswith("2 runs, 1 side by side, into ") and "(1 of 2 runs, about " in err
     assert labels == ["shoal sweep", "shoal train"]
+
+
+def test_the_time_left_is_that_of_the_episodes_left(tmp_path, monkeypatch, capsys):
+    runs, now, moved = sweep_runs({"base": {"episodes": 100}, "seeds": "0-4"}, tmp_path), [0.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = Lines(4, 500, 3, moved.append, quiet=False)
+
+    def ended(seconds):
+        now[0] = seconds
+        lines.ended(Outcome(runs[0], TrainResult("", True, 100, 1, 1, 1.0, 1.0, -1.0)))
+        return capsys.readouterr().err.rpartition("(")[2].rstrip(")\n")
+
+    lines.advance(100, skipped=True)  # one run was kept, half of another is resumed
+    lines.advance(50, skipped=True)
+    assert ended(1.0) == "1 of 4 runs"  # nothing to go by
+    lines.advance(250)
+    assert ended(10.0) == "2 of 4 runs, about 6 s left"  # 4 s for three processes, but there is work for two
+    lines.advance(100)
+    assert ended(14.0).startswith("3 of 4 runs, about 0 s") and ended(14.0) == "4 of 4 runs" and sum(moved) == 500
+
+
+def test_a_title_names_what_all_runs_share():
+    one, other = TrainConfig(), TrainConfig(algorithm="masac")
+    far = TrainConfig(env="predator-prey")
+    assert subject([one, one]) == "MADDPG in cooperative-navigation"
+    assert subject([one, other]) == "cooperative-navigation" and subject([one, far]) == "MADDPG"
+    assert subject([one, other, far]) == ""
 
 
 def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypatch):
@@ -78,6 +110,10 @@ def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypat
         ("train --seeds 5-2", "--seeds is '5-2', but 5-2 counts down"),
         ("train --seeds 0-1 --seed 3", "--seed and --seeds cannot be used together"),
         ("train --seeds 0-1 --watch", "--watch and --seeds cannot be used together"),
+        ("train --seeds 0-1 --device cuda:99 --out new", "--device 'cuda:99' cannot be used here"),
+        ("train --seeds 0-1 --parallel 0", "--parallel is 0"),
+        ("train --parallel 2 --episodes 1 --out new", "--parallel is the number of runs side by side"),
+        ("sweep device.json --out new", "--device 'nothing' is not a torch device"),
         ("train --seeds 0-1 --env nothing", "The world 'nothing' is not known"),
         ("train --seeds 0-1 --out", "--out needs a value"),
         ("sweep", "FILE is missing"),
@@ -92,8 +128,9 @@ def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypat
 def test_wrong_inputs(shoal, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "device.json").write_text('{"base": {"device": "nothing"}}')
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").touch()
     code, out, err = shoal(*words.split())
     assert code == 2 and out == "" and sentence in one_sentence(err)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "sweep.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device.json", "run", "sweep.json"]

@@ -70,6 +70,33 @@ def test_a_legend_of_long_labels_stays_in_the_picture(canvas, tmp_path):
     assert canvas().legends[0]._ncols == 2
 
 
+def test_panels_keep_their_height_under_long_legends(canvas, tmp_path):
+    def heights(*labels):
+        lines = [Series(label, [1.0, 2.0], at=[0, 1]) for label in labels]
+        draw_figure(Figure("x", "", [Panel("", "return", lines)]), tmp_path / "x.png")
+        inside, legend, (axes,) = canvas().bbox, canvas().legends[0].get_window_extent(), canvas().axes
+        assert inside.x0 <= legend.x0 < legend.x1 <= inside.x1 and legend.y1 < axes.get_tightbbox().y0
+        return axes.bbox.height
+
+    few = heights("a", "b")
+    assert heights(*(f"learning_rate {k}, hidden 128x128, discount 0.9" for k in range(56))) >= 0.85 * few
+    texts = [text.get_text() for text in canvas().legends[0].get_texts()]
+    assert len(texts) == panels.MOST_LABELS + 1 and texts[-1] == f"… and {56 - panels.MOST_LABELS} more"
+    assert heights(*(f"env_options {'number_WW, ' * 40}tau {k}" for k in range(2))) >= 0.85 * few
+    texts = [text.get_text() for text in canvas().legends[0].get_texts()]
+    assert all(text.count("\n") == 2 and "…" in text for text in texts)
+    assert [text[-5:] for text in texts] == ["tau 0", "tau 1"]  # what tells them apart is kept
+
+
+def test_lines_of_one_colour_differ_in_style(canvas, tmp_path):
+    lines = [Series(str(k), [k, k + 1.0], at=[0, 1]) for k in range(12)]
+    colours = panels._colours([Panel("", "", [Series(str(k), []) for k in range(panels.MOST_LABELS)])])
+    styles = panels._styles(colours)
+    assert len({(colours[label], styles[label]) for label in colours}) == panels.MOST_LABELS
+    draw_figure(Figure("x", "", [Panel("", "", lines)]), tmp_path / "x.png")
+    assert [line.get_linestyle() for line in canvas().axes[0].lines] == 9 * ["-"] + 3 * ["--"]
+
+
 @pytest.mark.parametrize(("numbers", "whole"), [([1, 2, 3], True), ([2], True), ([0.5, 2, 3], False)])
 def test_counts_have_ticks_at_whole_numbers(canvas, tmp_path, numbers, whole):
     draw_figure(Figure("x", "", [Panel("", "", [Series("a", numbers, at=numbers)])]), tmp_path / "x.png")

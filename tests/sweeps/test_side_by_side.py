@@ -22,10 +22,11 @@ SEED = "seed = int(sys.argv[1]); out = pathlib.Path(sys.argv[2]); out.mkdir(exis
 
 class Seen:
     def __init__(self):
-        self.episodes, self.names, self.warnings = 0, [], []
+        self.episodes, self.skipped, self.names, self.warnings = 0, 0, [], []
 
-    def advance(self, episodes):
+    def advance(self, episodes, skipped=False):
         self.episodes += episodes
+        self.skipped += episodes * skipped
 
     def ended(self, outcome):
         self.names.append(outcome.run.name)
@@ -62,7 +63,8 @@ print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON"
 """
     runs, seen = stand_in(code), Seen()
     outcomes, stopped = run_side_by_side(runs, 2, seen)
-    assert stopped is None and sorted(seen.names) == [run.name for run in runs] and seen.episodes == 4 * 7
+    assert stopped is None and sorted(seen.names) == [run.name for run in runs]
+    assert (seen.episodes, seen.skipped) == (4 * 7, 3 * 7)  # of those that failed
     assert seen.warnings == [("seed0", "Careful.")]
     errors = [outcome.error for outcome in outcomes]
     assert errors[:3] == ["", "It is wrong.", "The process was killed, perhaps because memory ran out."]

@@ -57,11 +57,29 @@ def test_mixed_teams_are_summed_up_by_group(tmp_path):
     half = confidence95(np.array([1.0, 3.0]))
     (row,) = found.tables[0].records()
     assert row["group red"] == f"2.00 ± {half:,.2f}" and row["group blue"].startswith("-3.00 ± ")
-    assert "failed" not in row  # none has
+    assert "failed" not in row and "random team" not in row  # none has
     assert found.data["configurations"][0]["return_ci95/group/red"] == pytest.approx(half)
     assert [panel.title for panel in found.figures[0].panels] == ["red", "blue"]
     assert [panel.series[0].values for panel in found.figures[0].panels] == [[2.0], [-3.0]]
     assert [run["return/group/blue"] for run in found.to_json()["runs"]] == [-1.0, -5.0, None]
+
+
+def test_the_random_team_is_beside_the_trained_and_no_column_is_there_twice(tmp_path):
+    runs = sweep_runs({"grid": {"tau": [0.1, 0.2]}, "seeds": "0-1"}, tmp_path)
+
+    def ended(run, value, random):
+        own = {name: {"training": sign * value} for name, sign in (("predator", 1), ("prey", -1))}
+        return Outcome(run, TrainResult("", True, 1, 1, 1, 2.0, 1.0, value, return_random=random, groups=own))
+
+    found = summarize([ended(run, *two) for run, two in zip(runs, [(2, 1), (4, 2), (5, 3)], strict=False)], "Both")
+    table = found.tables[0]
+    first, second = table.records()
+    assert list(first) == ["configuration", "seeds", "return", "random team", "group prey", "time per run, s"]
+    assert found.findings[0] == "The return is that of group predator."
+    assert (first["random team"], second["random team"], second["return"]) == ("1.50", "3.00", "5.00")
+    first, second = found.data["configurations"]
+    assert (first["return_random"], second["return/group/predator"]) == (1.5, 5.0)
+    assert [run["return_random"] for run in found.to_json()["runs"]] == [1, 2, 3]
 
 
 def test_every_world_has_a_panel(tmp_path):
