@@ -125,21 +125,27 @@ def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
 
 
 def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
-    """The environment that Gymnasium has registered under this ID, else that of a class or function of the module."""
+    """The environment of a class or function of a module, or that which Gymnasium has registered under an ID."""
     identifier = name.removeprefix("gym:")
     register_atari(identifier)
     module, _, attribute = identifier.rpartition(":")
     if module:
         importlib.import_module(module)  # which may register the ID
-        if attribute.replace(".", "").isidentifier() and not is_registered(attribute):
+        if names_code(module, attribute):
             return _named(name, module, attribute)(**options)
     # without Gymnasium's checker and its warnings
     return gymnasium.make(identifier, **{"disable_env_checker": True, **options})
 
 
-def is_registered(identifier: str) -> bool:
-    """Whether Gymnasium has an environment of this ID, with or without its version."""
-    return any(identifier in (known, known.rpartition("-v")[0]) for known in registration.registry)
+def names_code(module: str, attribute: str) -> bool:
+    """Whether this is a class or function of the module: an ID of exactly this name wins, one without version does not.
+
+    The class CartPole is somebody's own, although Gymnasium would take its name for CartPole-v1.
+    """
+    if attribute in registration.registry or not attribute.replace(".", "").isidentifier():
+        return False
+    has_versions = any(known.rpartition("-v")[0] == attribute for known in registration.registry)
+    return not has_versions or callable(_attribute(module, attribute))
 
 
 def register_atari(identifier: str) -> None:
@@ -170,14 +176,19 @@ MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _contr
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module that makes environments."""
-    try:
-        found = operator.attrgetter(attribute)(importlib.import_module(path))
-    except AttributeError:
-        found = None
+    found = _attribute(path, attribute)
     if not callable(found):
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
     make: Callable[..., Any] = found
     return make
+
+
+def _attribute(path: str, attribute: str) -> Any:
+    """What a module has under this name, which may be dotted; None if nothing."""
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(path))
+    except AttributeError:
+        return None
 
 
 def _as_world(name: str, env: Any) -> ParallelWorld:

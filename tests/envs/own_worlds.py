@@ -55,11 +55,17 @@ def make_team():
     return Relay(STAY)
 
 
+class CartPole(Corridor):
+    """Has the name of one of Gymnasium's, without its version."""
+
+
 class Registered(Corridor):
     """Registered under its own name with a longer corridor: the ID wins."""
 
 
-gymnasium.register("Registered-v0", Registered, kwargs={"length": 9}, max_episode_steps=7)
+gymnasium.register("Registered", Registered, kwargs={"length": 9}, max_episode_steps=7)
+gymnasium.register("Versions-v0", Corridor, kwargs={"length": 3}, max_episode_steps=7)
+gymnasium.register("Versions-v1", Corridor, kwargs={"length": 9}, max_episode_steps=7)
 
 
 class Fatal(Corridor):

@@ -402,10 +402,16 @@ def test_a_team_by_its_class_or_by_a_function():
     np.testing.assert_array_equal(by_class.reset(), by_name.reset())
 
 
-def test_a_registered_id_wins_over_a_class():
-    for name in ("gym:own_worlds:Registered-v0", "gym:own_worlds:Registered"):
-        env = make_gymnasium(name)
-        assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
+@pytest.mark.parametrize("name", ["Registered", "Versions-v1", "Versions"])
+def test_a_registered_id_wins_over_a_class(name):
+    env = make_gymnasium(f"gym:own_worlds:{name}")
+    assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
+
+
+def test_a_class_wins_over_an_id_without_its_version():
+    """Gymnasium has CartPole-v1, and takes CartPole for it."""
+    for given in (own_worlds.CartPole, "gym:own_worlds:CartPole"):
+        assert make_env(given).spec.observation_sizes == (6 + 2 + 2,)
     assert make_env(own_worlds.Corridor, options={"length": 9}, episode_length=5).spec.episode_length == 5
 
 
