@@ -220,6 +220,6 @@ def _check_world(name: str) -> None:
         guess = f" (perhaps you meant {close[0]})" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(
-            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "
-            "dm:<domain>/<task>."
+            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id>, "
+            "gym:<module>:<class> and dm:<domain>/<task>."
         )

@@ -10,11 +10,10 @@ import operator
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
-from textwrap import shorten
 from typing import Any, TypeVar
 
 import gymnasium
@@ -22,6 +21,7 @@ from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
 from shoal.envs.copies import build_copies
+from shoal.envs.faults import reason
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range, install
 from shoal.trust import pettingzoo_function
@@ -79,6 +79,11 @@ class Solo:
         self.agents: list[str] = []
         self.render_mode = env.render_mode
         self.own_limit = env.spec.max_episode_steps if env.spec else None
+
+    @property
+    def unwrapped(self) -> gymnasium.Env:
+        """The environment itself."""
+        return self._env.unwrapped
 
     def observation_space(self, agent: str) -> Space:
         """The space of the one agent."""
@@ -178,6 +183,8 @@ def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module that makes environments."""
     found = _attribute(path, attribute)
     if not callable(found):
+        if attribute == "parallel_env" and callable(_attribute(path, "env")):
+            raise _turn_based(name)
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
     make: Callable[..., Any] = found
     return make
@@ -191,13 +198,20 @@ def _attribute(path: str, attribute: str) -> Any:
         return None
 
 
+def _turn_based(name: str) -> UserError:
+    return UserError(
+        f"{name} is turn-based (an AEC environment), but Shoal plays parallel environments (function parallel_env)."
+    )
+
+
 def _as_world(name: str, env: Any) -> ParallelWorld:
     """The environment as a team, if it can be played."""
     if hasattr(env, "agent_iter"):
-        raise UserError(f"{name} is turn-based, but only parallel environments are supported (function parallel_env).")
+        raise _turn_based(name)
     if isinstance(env, gymnasium.Env):
         return Solo(env)
-    if not getattr(env, "possible_agents", None):
+    agents = getattr(env, "possible_agents", ())
+    if not (isinstance(agents, Collection) and len(agents)):
         raise UserError(
             f"{name} makes a {type(env).__name__}, but must make a Gymnasium environment or a PettingZoo parallel "
             "environment with a list possible_agents."
@@ -224,18 +238,24 @@ def construct(
 
 def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
-    if isinstance(error, SystemExit):
-        return f"its code called sys.exit({error.code!r})"
     if not (isinstance(error, ModuleNotFoundError) and error.name):
-        return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")
+        return reason(error)
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
     parent, _, missing = error.name.rpartition(".")
     if not parent:
         remedy = _remedy(name, missing)
+        if not remedy and missing == _module(name).partition(".")[0]:
+            return f"there is no module {missing}, neither installed nor in the working directory"
         return f"the package {missing} is not installed" + (f"; {remedy}" if remedy else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; perhaps you meant {close[0]}" if close else "")
+
+
+def _module(name: str) -> str:
+    """The module in the name of an environment."""
+    kind, _, rest = name.partition(":")
+    return rest.rpartition(":")[0] if kind == "gym" else pettingzoo_function(name)[0]
 
 
 def _remedy(name: str, package: str) -> str:

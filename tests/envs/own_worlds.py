@@ -68,6 +68,28 @@ gymnasium.register("Versions-v0", Corridor, kwargs={"length": 3}, max_episode_st
 gymnasium.register("Versions-v1", Corridor, kwargs={"length": 9}, max_episode_steps=7)
 
 
+NO_PICTURES = {
+    "none": None,
+    "text": "a door",
+    "list": [np.zeros((4, 6, 3), np.uint8)],
+    "float": np.zeros((4, 6, 3)),
+    "grey": np.zeros((4, 6), np.uint8),
+    "alpha": np.zeros((4, 6, 4), np.uint8),
+    "empty": np.zeros((0, 0, 3), np.uint8),
+}
+
+
+class Picture(Corridor):
+    """Draws something that is no picture."""
+
+    def __init__(self, kind):
+        super().__init__(render_mode="rgb_array")
+        self.kind = kind
+
+    def render(self):
+        return NO_PICTURES[self.kind]
+
+
 class Fatal(Corridor):
     """Fails at the third step of its `only`-th copy, by an episode that is told from the others by its seed."""
 
