@@ -191,7 +191,7 @@ def _adapter(
     from shoal.envs.worker_copies import WorkerCopies
 
     env.close()  # it was made for its spec
-    return WorkerCopies(spec, copies, workers, seed, episode_length, stagger, dict(options or {}))
+    return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
 
 
 @contextmanager

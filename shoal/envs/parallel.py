@@ -64,7 +64,12 @@ class ParallelCopies:
         They may be a part of `total` copies, beginning with number `first`: seeds and staggering go by the whole.
         """
         self._worlds = worlds
-        self._agents, self._observation_spaces, self._action_spaces = _agents_and_spaces(name, worlds[0])
+        forms = [_agents_and_spaces(name, world) for world in worlds]
+        self._agents, self._observation_spaces, self._action_spaces = forms[0]
+        self.form = repr(forms[0])
+        """Agents and spaces as text: quick to compare, and can be sent to another process."""
+        if any(repr(form) != self.form for form in forms[1:]):
+            raise differs(name)
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
         check_arrays(self.spec, self.copies)
@@ -340,6 +345,11 @@ def check_state(spec: EnvSpec, copies: int, state: dict[str, NDArray]) -> None:
 def _where(spec: EnvSpec, e: int, i: int) -> str:
     """The beginning of a sentence about one agent of one copy."""
     return f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name}"
+
+
+def differs(name: str) -> UserError:
+    """The error where copies, in this process or in a worker, are not alike."""
+    return UserError(f"{name} differs from copy to copy, but all must have the same agents and spaces.")
 
 
 def _agents_and_spaces(name: str, world: ParallelWorld) -> tuple[list[Any], list[Space[Any]], list[Space[Any]]]:

@@ -176,13 +176,11 @@ class NoEnvironment:
 
 
 class Unlike(Corridor):
-    """Every one that a process makes has a longer corridor."""
-
-    made = 3
+    """Has more wind in every process; it looks the same otherwise."""
 
     def __init__(self):
-        Unlike.made += os.getpid() % 1000
-        super().__init__(Unlike.made)
+        super().__init__()
+        self.observation_space["wind"] = spaces.Box(-os.getpid(), os.getpid(), (2,))
 
 
 NOT_CALLABLE = 7

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from relay import ACTION_SPACES, BOXES, STAY, Relay, make
 
 from shoal.envs import make_env, parallel
@@ -168,6 +169,29 @@ def test_leaving_without_a_reward_is_forgiven():
     env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(plan)], 0, None, False)
     env.reset()
     assert env.step(np.zeros((1, 3, 4))).reward.tolist() == [[0, 2, 2]]
+
+
+class Fewer(Relay):
+    """One agent less."""
+
+    def __init__(self):
+        super().__init__(STAY)
+        self.possible_agents = ["scout", "carrier"]
+
+
+class Elsewhere(Relay):
+    """Sees as many numbers, with other bounds."""
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, super().observation_space(agent).shape, np.float64)
+
+
+@pytest.mark.parametrize(
+    "other", [Fewer(), Elsewhere(STAY), Relay(STAY, action_spaces={**ACTION_SPACES, "guard": spaces.Discrete(4)})]
+)
+def test_copies_that_are_not_alike(other):
+    with pytest.raises(UserError, match=r"^relay differs from copy to copy, but all must have the same agents and"):
+        ParallelCopies("relay", [Relay(STAY), Relay(STAY), other], 0, None, False)
 
 
 def test_agents_that_are_there_twice():

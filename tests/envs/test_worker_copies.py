@@ -54,7 +54,9 @@ def test_results_are_those_of_one_process():
         np.testing.assert_array_equal(two.sample_actions(), actions)
         if t % 2:
             actions = actions.argmax(-1)
-        np.testing.assert_equal(two.step(actions), one.step(actions))
+        found = two.step(actions)
+        assert all(isinstance(part, np.ndarray) for part in found) and found.figures.shape == (5, 0)
+        np.testing.assert_equal(found, one.step(actions))
         np.testing.assert_array_equal(two.episode_step, one.episode_step)
     np.testing.assert_equal(two.state(), one.state())
     saved, futures = one.state(), [one.sample_actions() for _ in range(20)]
