@@ -60,7 +60,7 @@ class Child:
         if not text:  # third-party code ended it, or Python could not start
             raise UserError(f"The {self.role} process {ended(code)} without an error message.")
         if code == USERS:
-            raise UserError(f"The {self.role} process failed: {text}")
+            raise UserError(text)  # as if it had happened here
         raise RuntimeError(f"the {self.role} process failed:\n{text}")
 
     def kill(self) -> None:

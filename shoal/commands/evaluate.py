@@ -39,7 +39,7 @@ def evaluate(argv: list[str]) -> int:
         episode_length: int | None = None
         """Steps per episode; None: as in training, or the environment's own limit."""
         env_options: str = ""
-        """PettingZoo and Gymnasium: constructor arguments as a JSON object."""
+        """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
         env_workers: int | None = None
         """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
         process alone. Results do not depend on it."""
@@ -52,7 +52,8 @@ def evaluate(argv: list[str]) -> int:
         threads: int | None = None
         """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
         trust: bool = False
-        """Allow third-party code that the run, the zip or the file names; an environment in --env is trusted."""
+        """Allow third-party code that the run, the zip or the file names (gym:MODULE:NAME, pettingzoo:MODULE); an
+        environment in --env is trusted."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

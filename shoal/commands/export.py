@@ -63,7 +63,7 @@ def export(argv: list[str]) -> int:
         """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
         """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
-        in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
+        in the environment that it names (gym:MODULE:NAME, pettingzoo:MODULE)."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

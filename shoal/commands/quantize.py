@@ -56,7 +56,7 @@ def quantize(argv: list[str]) -> int:
         """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
         """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
-        in the environment that it names (gym:MODULE:ID, pettingzoo:MODULE)."""
+        in the environment that it names (gym:MODULE:NAME, pettingzoo:MODULE)."""
         out: str = "quantize"
         """Folder for the pictures and quantize.json."""
         json: bool = False

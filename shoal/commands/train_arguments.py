@@ -44,8 +44,8 @@ class RunArguments(RunConfig):
     resume: bool = False
     """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
     trust: bool = False
-    """With --resume: allow third-party code that the run names as its environment; one named with --env is
-    trusted."""
+    """With --resume: allow third-party code that the run names as its environment (gym:MODULE:NAME,
+    pettingzoo:MODULE); one named with --env is trusted."""
     seeds: str | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""

@@ -35,7 +35,7 @@ def watch(argv: list[str]) -> int:
         Empty: episode.png and episode.gif in the run; with --checkpoint 375, episode-375.png and episode-375.gif.
         """
         trust: bool = False
-        """Allow third-party code that the run names as its environment (gym:MODULE:ID, pettingzoo:MODULE)."""
+        """Allow third-party code that the run names as its environment (gym:MODULE:NAME, pettingzoo:MODULE)."""
 
     command = parse(WatchCommand, watch, argv)
     check_range("--seed", command.seed, 0, 2**62)

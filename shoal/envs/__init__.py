@@ -191,7 +191,7 @@ def _adapter(
     from shoal.envs.worker_copies import WorkerCopies
 
     env.close()  # it was made for its spec
-    return WorkerCopies(spec, copies, workers, seed, episode_length, stagger, dict(options or {}))
+    return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
 
 
 @contextmanager
@@ -220,6 +220,6 @@ def _check_world(name: str) -> None:
         guess = f" (perhaps you meant {close[0]})" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(
-            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id> and "
-            "dm:<domain>/<task>."
+            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id>, "
+            "gym:<module>:<class> and dm:<domain>/<task>."
         )

@@ -10,11 +10,10 @@ import operator
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
-from textwrap import shorten
 from typing import Any, TypeVar
 
 import gymnasium
@@ -22,6 +21,7 @@ from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
 from shoal.envs.copies import build_copies
+from shoal.envs.faults import reason
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range, install
 from shoal.trust import pettingzoo_function
@@ -80,6 +80,11 @@ class Solo:
         self.render_mode = env.render_mode
         self.own_limit = env.spec.max_episode_steps if env.spec else None
 
+    @property
+    def unwrapped(self) -> gymnasium.Env:
+        """The environment itself."""
+        return self._env.unwrapped
+
     def observation_space(self, agent: str) -> Space:
         """The space of the one agent."""
         return self._env.observation_space
@@ -125,21 +130,27 @@ def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
 
 
 def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
-    """The environment that Gymnasium has registered under this ID, else that of a class or function of the module."""
+    """The environment of a class or function of a module, or that which Gymnasium has registered under an ID."""
     identifier = name.removeprefix("gym:")
     register_atari(identifier)
     module, _, attribute = identifier.rpartition(":")
     if module:
         importlib.import_module(module)  # which may register the ID
-        if attribute.replace(".", "").isidentifier() and not is_registered(attribute):
+        if names_code(module, attribute):
             return _named(name, module, attribute)(**options)
     # without Gymnasium's checker and its warnings
     return gymnasium.make(identifier, **{"disable_env_checker": True, **options})
 
 
-def is_registered(identifier: str) -> bool:
-    """Whether Gymnasium has an environment of this ID, with or without its version."""
-    return any(identifier in (known, known.rpartition("-v")[0]) for known in registration.registry)
+def names_code(module: str, attribute: str) -> bool:
+    """Whether this is a class or function of the module: an ID of exactly this name wins, one without version does not.
+
+    The class CartPole is somebody's own, although Gymnasium would take its name for CartPole-v1.
+    """
+    if attribute in registration.registry or not attribute.replace(".", "").isidentifier():
+        return False
+    has_versions = any(known.rpartition("-v")[0] == attribute for known in registration.registry)
+    return not has_versions or callable(_attribute(module, attribute))
 
 
 def register_atari(identifier: str) -> None:
@@ -170,23 +181,37 @@ MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _contr
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module that makes environments."""
-    try:
-        found = operator.attrgetter(attribute)(importlib.import_module(path))
-    except AttributeError:
-        found = None
+    found = _attribute(path, attribute)
     if not callable(found):
+        if attribute == "parallel_env" and callable(_attribute(path, "env")):
+            raise _turn_based(name)
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
     make: Callable[..., Any] = found
     return make
 
 
+def _attribute(path: str, attribute: str) -> Any:
+    """What a module has under this name, which may be dotted; None if nothing."""
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(path))
+    except AttributeError:
+        return None
+
+
+def _turn_based(name: str) -> UserError:
+    return UserError(
+        f"{name} is turn-based (an AEC environment), but Shoal plays parallel environments (function parallel_env)."
+    )
+
+
 def _as_world(name: str, env: Any) -> ParallelWorld:
     """The environment as a team, if it can be played."""
     if hasattr(env, "agent_iter"):
-        raise UserError(f"{name} is turn-based, but only parallel environments are supported (function parallel_env).")
+        raise _turn_based(name)
     if isinstance(env, gymnasium.Env):
         return Solo(env)
-    if not getattr(env, "possible_agents", None):
+    agents = getattr(env, "possible_agents", ())
+    if not (isinstance(agents, Collection) and len(agents)):
         raise UserError(
             f"{name} makes a {type(env).__name__}, but must make a Gymnasium environment or a PettingZoo parallel "
             "environment with a list possible_agents."
@@ -213,18 +238,24 @@ def construct(
 
 def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
-    if isinstance(error, SystemExit):
-        return f"its code called sys.exit({error.code!r})"
     if not (isinstance(error, ModuleNotFoundError) and error.name):
-        return shorten(str(error) or type(error).__name__, 300, placeholder=" …").rstrip(".?")
+        return reason(error)
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
     parent, _, missing = error.name.rpartition(".")
     if not parent:
         remedy = _remedy(name, missing)
+        if not remedy and missing == _module(name).partition(".")[0]:
+            return f"there is no module {missing}, neither installed nor in the working directory"
         return f"the package {missing} is not installed" + (f"; {remedy}" if remedy else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; perhaps you meant {close[0]}" if close else "")
+
+
+def _module(name: str) -> str:
+    """The module in the name of an environment."""
+    kind, _, rest = name.partition(":")
+    return rest.rpartition(":")[0] if kind == "gym" else pettingzoo_function(name)[0]
 
 
 def _remedy(name: str, package: str) -> str:

@@ -5,9 +5,9 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Discrete, Space
@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, Bools, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.copies import check_arrays
+from shoal.envs.faults import fault, in_short, message, takes_seed
 from shoal.envs.spaces import action_size, decode, encode, is_choice, observation_size
 from shoal.errors import UserError
 from shoal.seeding import stream, stream_seed
-
-T = TypeVar("T")
 
 
 class ParallelWorld(Protocol):
@@ -65,11 +64,12 @@ class ParallelCopies:
         They may be a part of `total` copies, beginning with number `first`: seeds and staggering go by the whole.
         """
         self._worlds = worlds
-        self._agents = list(worlds[0].possible_agents)
-        if len(set(self._agents)) < len(self._agents):
-            raise UserError(f"{name} has an agent twice among its possible_agents: {self._agents!r:.80}.")
-        self._observation_spaces = [_space(name, worlds[0], "observation_space", agent) for agent in self._agents]
-        self._action_spaces = [_space(name, worlds[0], "action_space", agent) for agent in self._agents]
+        forms = [_agents_and_spaces(name, world) for world in worlds]
+        self._agents, self._observation_spaces, self._action_spaces = forms[0]
+        self.form = repr(forms[0])
+        """Agents and spaces as text: quick to compare, and can be sent to another process."""
+        if any(repr(form) != self.form for form in forms[1:]):
+            raise differs(name)
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
         check_arrays(self.spec, self.copies)
@@ -175,7 +175,7 @@ class ParallelCopies:
         if getattr(self._worlds[0], "render_mode", None) != "rgb_array":
             return None
         self._check_begun()
-        return np.asarray(self._without_exit(0, self._worlds[0].render), np.uint8)
+        return _picture(self.spec.name, self._call(0, "render"))
 
     def close(self) -> None:
         """Close every copy; one that fails does not keep the others open, and costs no results."""
@@ -185,8 +185,7 @@ class ParallelCopies:
             except SystemExit as error:
                 warn_once(f"{self.spec.name} called sys.exit({error.code!r}) when it was closed.")
             except Exception as error:
-                why = str(error).rstrip(".") or type(error).__name__
-                warn_once(f"{self.spec.name} could not be closed: {why}.")
+                warn_once(f"{self.spec.name} could not be closed: {message(error)}.")
 
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
@@ -196,6 +195,8 @@ class ParallelCopies:
         self._episode_step[e] = offset
         self._played[e] = []
         listed = self._listed(e)
+        if not listed:
+            raise UserError(f"{self.spec.name} has nobody in its list agents after reset(), so there is no episode.")
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
             self._present[e, i] = agent in listed
@@ -223,6 +224,8 @@ class ParallelCopies:
                 # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
                 over = over or not (agent in listed or cut)
                 terminated[i] = over
+                if agent in listed and agent not in rewards:  # whoever is gone may have left without one
+                    raise UserError(f"{self._where(e, i)} got no reward, but is still in the list agents.")
                 reward[i] = self._reward(e, i, rewards.get(agent, 0.0))
             if stays or (took_part[i] and (agent in observations or not over)):
                 self._observe(e, i, observations)
@@ -230,12 +233,7 @@ class ParallelCopies:
 
     def _asked(self, e: int, method: str, parts: str, *arguments: Any, **named: Any) -> tuple[dict, ...]:
         """What a method of copy e returns, if these parts are dictionaries by agent; infos may be anything."""
-        try:
-            found = self._without_exit(e, partial(getattr(self._worlds[e], method), *arguments, **named))
-        except TypeError as error:
-            if "unexpected keyword argument 'seed'" not in str(error):
-                raise
-            raise UserError(f"reset() of {self.spec.name} must take a seed: reset(seed=None, options=None).") from None
+        found = self._call(e, method, *arguments, **named)
         count = parts.count(",") + 1
         if not (
             isinstance(found, tuple | list)
@@ -245,20 +243,33 @@ class ParallelCopies:
             raise UserError(f"{method}() of {self.spec.name} must return {parts}, each a dictionary by agent.")
         return tuple(found)
 
+    def _call(self, e: int, method: str, *arguments: Any, **named: Any) -> Any:
+        """What a method of copy e returns; a sentence where it fails, or ends the program as if it were its own."""
+        world = self._worlds[e]
+        try:
+            return getattr(world, method)(*arguments, **named)
+        except (UserError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            if method == "reset" and isinstance(error, TypeError) and not takes_seed(_plain(world).reset):
+                sentence = f"reset() of {self.spec.name} must take a seed: reset(seed=None, options=None)."
+                raise UserError(sentence) from error
+            raise fault(self.spec.name, method, error) from error
+
     def _flag(self, e: int, i: int, value: Any) -> bool:
         """Whether an episode has ended for agent i of copy e."""
-        try:
-            return bool(value)
-        except ValueError:
-            raise UserError(f"{self._where(e, i)} got {value!r:.80} for its end, which is not true or false.") from None
+        number = _number(value)
+        if number is None:
+            raise UserError(f"{self._where(e, i)} got {in_short(value)} for its end, which is not true or false.")
+        return bool(number)
 
     def _reward(self, e: int, i: int, value: Any) -> np.float32:
-        """The reward of agent i of copy e; some environments give an array of one number."""
-        number = np.asarray(value)
-        if number.size != 1 or number.dtype.kind not in "biuf":
-            raise UserError(f"{self._where(e, i)} got the reward {value!r:.80}, which is not a number.")
+        """The reward of agent i of copy e."""
+        number = _number(value)
+        if number is None:
+            raise UserError(f"{self._where(e, i)} got the reward {in_short(value)}, which is not a number.")
         with np.errstate(over="ignore"):  # infinity is refused after the step
-            return np.float32(number.item())
+            return np.float32(number)
 
     def _observe(self, e: int, i: int, observations: dict) -> None:
         """Write what agent i of copy e sees; the rest of its row is padding."""
@@ -270,18 +281,14 @@ class ParallelCopies:
 
     def _listed(self, e: int) -> set:
         """The agents that copy e says are active."""
-        listed = set(self._worlds[e].agents)
+        try:
+            listed = set(self._worlds[e].agents)
+        except (AttributeError, TypeError) as error:
+            raise UserError(f"{self.spec.name} needs a list agents of those who take part, set by reset().") from error
         if not listed.issubset(self._agents):
             unknown = next(iter(listed.difference(self._agents)))
             raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
         return listed
-
-    def _without_exit(self, e: int, call: Callable[[], T]) -> T:
-        """What a call of copy e returns; a sentence where it calls sys.exit, as if the whole run were finished."""
-        try:
-            return call()
-        except SystemExit as error:
-            raise UserError(f"Copy {self._first + e} of {self.spec.name} called sys.exit({error.code!r}).") from error
 
     def _check_finite(self, what: str, values: Array) -> None:
         """Raise where `values` (E, N, any) that came from a copy have NaN or infinity in them."""
@@ -340,16 +347,67 @@ def _where(spec: EnvSpec, e: int, i: int) -> str:
     return f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name}"
 
 
+def differs(name: str) -> UserError:
+    """The error where copies, in this process or in a worker, are not alike."""
+    return UserError(f"{name} differs from copy to copy, but all must have the same agents and spaces.")
+
+
+def _agents_and_spaces(name: str, world: ParallelWorld) -> tuple[list[Any], list[Space[Any]], list[Space[Any]]]:
+    """The agents of a copy, with the spaces of what they see and do."""
+    agents = list(world.possible_agents)
+    if len(set(agents)) < len(agents):
+        raise UserError(f"{name} has an agent twice among its possible_agents: {in_short(agents)}.")
+    seen, done = (
+        [_space(name, world, f"{kind}_space", agent) for agent in agents] for kind in ("observation", "action")
+    )
+    return agents, seen, done
+
+
 def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]:
     """One of an agent's two spaces; a `UserError` where the environment has none."""
     try:
         space = getattr(world, kind)(agent)
     except (AttributeError, TypeError, KeyError, NotImplementedError):
         space = None
+    except (UserError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise fault(name, kind, error) from error
     if not isinstance(space, Space):
         found = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
         raise UserError(f"Agent '{agent}' of {name} needs an {kind} of gymnasium.spaces, but has {found}.")
     return space
+
+
+def _plain(world: Any) -> Any:
+    """The environment itself, without wrappers, which take what it does not."""
+    return getattr(world, "unwrapped", world)
+
+
+def _number(value: Any) -> float | None:
+    """The one number that a value is, or that an array holds, as some environments give it; None if there is none."""
+    if isinstance(value, bool | float):  # nearly always, and quicker
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors that are elsewhere
+        return None
+    number: float | None = array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
+    return number
+
+
+def _picture(name: str, found: Any) -> NDArray[np.uint8]:
+    """What render() returned, if it is a picture."""
+    if isinstance(found, np.ndarray):
+        if found.dtype == np.uint8 and found.ndim == 3 and found.shape[2] == 3 and found.size:
+            return found
+        what = f"an array of shape {found.shape} and type {found.dtype}"
+    else:
+        what = "None" if found is None else f"a {type(found).__name__}"
+    raise UserError(
+        f"The world '{name}' cannot be watched: its render() returned {what}, but must return (height, width, 3) of "
+        "bytes."
+    )
 
 
 def _spec(

@@ -90,8 +90,11 @@ def encode(space: Space[Any], value: Any) -> Array | None:
         return np.asarray(flatten(space, np.asarray(value)), np.float32) if space.contains(value) else None
     try:
         with np.errstate(over="ignore"):  # infinity is refused by whoever asks
-            vector = np.asarray(value, np.float32)
-    except (TypeError, ValueError):
+            array = np.asarray(value)
+            if array.dtype.kind not in "biufO":  # complex numbers would lose a part, and text is none
+                return None
+            vector = array.astype(np.float32)
+    except (TypeError, ValueError, RuntimeError):
         return None
     return vector.reshape(-1) if vector.shape == space.shape else None
 

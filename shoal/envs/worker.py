@@ -19,8 +19,7 @@ from safetensors.numpy import load, save
 from shoal.child import reporting
 from shoal.envs.adapters import make_copies
 from shoal.envs.base import EnvSpec
-from shoal.envs.parallel import ParallelCopies
-from shoal.errors import UserError
+from shoal.envs.parallel import ParallelCopies, differs
 from shoal.shared_memory import SharedMemory, aligned
 
 
@@ -28,8 +27,8 @@ def run(told: dict[str, Any]) -> None:
     """Do what is asked until the question is to close."""
     questions = _questions()
     copies = make_copies(**told["make"])
-    if described(copies.spec) != told["spec"]:
-        raise UserError(f"{copies.spec.name} differs from copy to copy, but all must have the same agents and spaces.")
+    if described(copies.spec) != told["spec"] or copies.form != told["form"]:
+        raise differs(copies.spec.name)
     memory = SharedMemory(told["memory"]["size"], told["memory"]["descriptor"])
     first, total = told["make"]["first"], told["make"]["total"]
     mine = {
@@ -117,6 +116,7 @@ def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int,
     """Data type and shape of the arrays: actions in; a step, who is present and the step of the episode out."""
     each = (copies, spec.agents)
     return {
+        "figures": (np.float32, (copies, len(spec.figures))),
         "observation": (np.float32, (*each, spec.observation_size)),
         "reward": (np.float32, each),
         "terminated": (np.bool_, each),

@@ -47,6 +47,7 @@ class WorkerCopies:
     def __init__(
         self,
         spec: EnvSpec,
+        form: str,
         copies: int,
         workers: int,
         seed: int,
@@ -54,7 +55,10 @@ class WorkerCopies:
         stagger: bool,
         options: dict[str, Any],
     ) -> None:
-        """Start the workers, and wait until each has built its copies of the environment that `spec` describes."""
+        """Start the workers, and wait until each has built its copies of the environment.
+
+        `spec` and `form` are those of a copy in this process, which all others must be like.
+        """
         self.spec, self.copies = spec, copies
         _check_options(options)
         check_fits(
@@ -74,7 +78,10 @@ class WorkerCopies:
             "name": spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger, "options": options,
             "total": copies,
         }  # fmt: skip
-        told = {"spec": described(spec), "memory": {"descriptor": memory.descriptor, "size": memory.size}}
+        told = {
+            "spec": described(spec), "form": form,
+            "memory": {"descriptor": memory.descriptor, "size": memory.size},
+        }  # fmt: skip
         with self._in_step():
             for share in self._shares:
                 own = {"first": share.start, "copies": share.stop - share.start}
@@ -102,7 +109,7 @@ class WorkerCopies:
         self._check_begun()
         self._arrays["actions"][...] = checked_actions(self.spec, self.copies, actions, self._arrays["present"])
         self._ask("step")
-        return Step(**{name: self._arrays[name].copy() for name in Step._fields if name in self._arrays})
+        return Step(**{name: self._arrays[name].copy() for name in Step._fields})
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far, as `ParallelCopies` has them."""

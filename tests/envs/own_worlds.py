@@ -55,11 +55,39 @@ def make_team():
     return Relay(STAY)
 
 
+class CartPole(Corridor):
+    """Has the name of one of Gymnasium's, without its version."""
+
+
 class Registered(Corridor):
     """Registered under its own name with a longer corridor: the ID wins."""
 
 
-gymnasium.register("Registered-v0", Registered, kwargs={"length": 9}, max_episode_steps=7)
+gymnasium.register("Registered", Registered, kwargs={"length": 9}, max_episode_steps=7)
+gymnasium.register("Versions-v0", Corridor, kwargs={"length": 3}, max_episode_steps=7)
+gymnasium.register("Versions-v1", Corridor, kwargs={"length": 9}, max_episode_steps=7)
+
+
+NO_PICTURES = {
+    "none": None,
+    "text": "a door",
+    "list": [np.zeros((4, 6, 3), np.uint8)],
+    "float": np.zeros((4, 6, 3)),
+    "grey": np.zeros((4, 6), np.uint8),
+    "alpha": np.zeros((4, 6, 4), np.uint8),
+    "empty": np.zeros((0, 0, 3), np.uint8),
+}
+
+
+class Picture(Corridor):
+    """Draws something that is no picture."""
+
+    def __init__(self, kind):
+        super().__init__(render_mode="rgb_array")
+        self.kind = kind
+
+    def render(self):
+        return NO_PICTURES[self.kind]
 
 
 class Fatal(Corridor):
@@ -148,13 +176,11 @@ class NoEnvironment:
 
 
 class Unlike(Corridor):
-    """Every one that a process makes has a longer corridor."""
-
-    made = 3
+    """Has more wind in every process; it looks the same otherwise."""
 
     def __init__(self):
-        Unlike.made += os.getpid() % 1000
-        super().__init__(Unlike.made)
+        super().__init__()
+        self.observation_space["wind"] = spaces.Box(-os.getpid(), os.getpid(), (2,))
 
 
 NOT_CALLABLE = 7

@@ -255,7 +255,7 @@ def fails(make, name, words, **keywords):
     [
         ("mpe2.simple_spread_v2", {}, "mpe2 has no module simple_spread_v2; perhaps you meant simple_spread_v3."),
         ("mpe2.nothing_like_it", {}, "mpe2 has no module nothing_like_it."),
-        ("no_such_package.world", {}, "the package no_such_package is not installed"),
+        ("no_such_package.world", {}, "no module no_such_package, neither installed nor in the working directory."),
         ("os.path.world", {}, "os.path has no module world"),
         ("pettingzoo.mpe.simple_v3", {}, "MPE has been moved into its own package"),
         ("magent.battle_v4", {}, "MAgent has been moved into its own package"),
@@ -263,7 +263,8 @@ def fails(make, name, words, **keywords):
         ("sisl.pursuit_v4", {}, "pettingzoo.sisl has no module pursuit_v4; perhaps you meant pursuit_v5."),
         ("json", {}, "the module json has no class or function parallel_env."),
         ("mpe2.simple_v3:parallel", {}, "the module mpe2.simple_v3 has no class or function parallel."),
-        ("mpe2.simple_v3:env", {}, "is turn-based, but only parallel environments"),
+        ("mpe2.simple_v3:env", {}, "is turn-based (an AEC environment), but Shoal plays parallel environments"),
+        ("classic.tictactoe_v3", {}, "is turn-based (an AEC environment), but Shoal plays parallel environments"),
         ("", {}, "cannot be made"),
         ("mpe2.simple_v3", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
         ("mpe2.simple_v3", {"copies": 0}, "copies is 0"),
@@ -280,7 +281,8 @@ def test_wrong_pettingzoo_input(name, keywords, words):
     [
         ("Pendlum-v1", {}, "Did you mean: `Pendulum`"),
         ("Pendulum-v99", {}, "gym:Pendulum-v99 cannot be made: "),
-        ("no_such_module:World-v0", {}, "the package no_such_module is not installed"),
+        ("no_such_module:World-v0", {}, "no module no_such_module, neither installed nor in the working directory."),
+        ("no_such_module:World", {}, "cannot be made: there is no module no_such_module, neither installed nor"),
         ("", {}, "gym: cannot be made: "),
         ("CartPole-v1", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
         ("CartPole-v1", {"copies": -3}, "copies is -3"),
@@ -368,7 +370,7 @@ def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):
     own = types.ModuleType("own_worlds")
     own.parallel_env = failing
     monkeypatch.setitem(sys.modules, "own_worlds", own)
-    fails(make_pettingzoo, "own_worlds", "pettingzoo:own_worlds cannot be made: no licence found.")
+    fails(make_pettingzoo, "own_worlds", "pettingzoo:own_worlds cannot be made: no licence found (test_adapters.py:")
     assert capsys.readouterr().out == ""
 
 
@@ -402,23 +404,33 @@ def test_a_team_by_its_class_or_by_a_function():
     np.testing.assert_array_equal(by_class.reset(), by_name.reset())
 
 
-def test_a_registered_id_wins_over_a_class():
-    for name in ("gym:own_worlds:Registered-v0", "gym:own_worlds:Registered"):
-        env = make_gymnasium(name)
-        assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
+@pytest.mark.parametrize("name", ["Registered", "Versions-v1", "Versions"])
+def test_a_registered_id_wins_over_a_class(name):
+    env = make_gymnasium(f"gym:own_worlds:{name}")
+    assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
+
+
+def test_a_class_wins_over_an_id_without_its_version():
+    """Gymnasium has CartPole-v1, and takes CartPole for it."""
+    for given in (own_worlds.CartPole, "gym:own_worlds:CartPole"):
+        assert make_env(given).spec.observation_sizes == (6 + 2 + 2,)
     assert make_env(own_worlds.Corridor, options={"length": 9}, episode_length=5).spec.episode_length == 5
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        (
+            "own_worlds:Corridor",
+            "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id>, gym:<m",
+        ),
         ("gym:own_worlds:Nothing", "the module own_worlds has no class or function Nothing."),
         ("gym:own_worlds:NOT_CALLABLE", "the module own_worlds has no class or function NOT_CALLABLE."),
         ("gym:own_worlds:Nothing-v0", "Environment `Nothing` doesn't exist"),
         ("gym:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment"),
         ("pettingzoo:own_worlds:NoEnvironment", "makes a NoEnvironment, but must make a Gymnasium environment or"),
-        ("pettingzoo:own_worlds:Refuses", "cannot be made: no licence."),
-        ("gym:own_worlds:Exits", "cannot be made: its code called sys.exit(3)."),
+        ("pettingzoo:own_worlds:Refuses", "cannot be made: no licence (own_worlds.py:"),
+        ("gym:own_worlds:Exits", "cannot be made: its code called sys.exit(3) (own_worlds.py:"),
         ("gym:own_worlds:NoSpaces", "'agent' of gym:own_worlds:NoSpaces needs an observation_space of gymna"),
         ("gym:own_worlds:OldSpaces", "needs an action_space of gymnasium.spaces, but has a builtins.str."),
         ("gym:own_worlds:Corridor:", "cannot be made"),
@@ -443,3 +455,22 @@ def test_an_older_interface_gets_a_sentence():
     env.reset()
     with pytest.raises(UserError, match=r"step\(\) of OldStep must return observation, reward, terminated"):
         env.step([[0]])
+
+
+PICTURES = {
+    "none": "returned None",
+    "text": "returned a str",
+    "list": "returned a list",
+    "float": "returned an array of shape (4, 6, 3) and type float64",
+    "grey": "returned an array of shape (4, 6) and type uint8",
+    "alpha": "returned an array of shape (4, 6, 4) and type uint8",
+    "empty": "returned an array of shape (0, 0, 3) and type uint8",
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_what_is_no_picture_gets_a_sentence(kind):
+    env = make_env(own_worlds.Picture, options={"kind": kind})
+    env.reset()
+    sentence = f"its render() {PICTURES[kind]}, but must return (height, width, 3) of bytes."
+    fails(lambda name: env.render(), "", f"The world 'gym:own_worlds:Picture' cannot be watched: {sentence}")

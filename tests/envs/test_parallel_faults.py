@@ -1,12 +1,17 @@
 """Foreign environments that break the rules: forgiven where the meaning is plain, else a sentence."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 from relay import ACTION_SPACES, BOXES, STAY, Relay, make
 
 from shoal.envs import make_env, parallel
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError
+
+PLACE = r"\(own_worlds\.py:\d+ in step\)"
 
 
 class Unseeded(Relay):
@@ -36,7 +41,7 @@ def test_an_environment_that_ends_the_program():
     env.reset()
     for _ in range(2):
         env.step([[1], [1]])
-    with pytest.raises(UserError, match=r"^Copy 1 of gym:own_worlds:Fatal called sys\.exit\(0\)\.$"):
+    with pytest.raises(UserError, match=rf"^gym:own_worlds:Fatal called sys\.exit\(0\) in step\(\) {PLACE}\.$"):
         env.step([[1], [1]])
 
 
@@ -67,6 +72,29 @@ def answer(number, value):
     return {"step": step}
 
 
+def raising(error, depth=0):
+    """A method that raises this, so many calls deeper."""
+
+    def method(self, *arguments, **named):
+        if depth:
+            return raising(error, depth - 1)(self)
+        raise error
+
+    return method
+
+
+def without_a_list(self, seed=None, options=None):
+    found = Relay.reset(self, seed)
+    del self.agents
+    return found
+
+
+def nobody(self, seed=None, options=None):
+    Relay.reset(self, seed)
+    self.agents = []
+    return {}, {}
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -74,10 +102,23 @@ def answer(number, value):
         ({"step": lambda self, actions: Relay.step(self, actions)[:4]}, r"^step\(\) of odd must return"),
         (answer(1, lambda rewards: [1, 2, 3]), "each a dictionary by agent"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, "3")), "got the reward '3', which is not a number"),
+        (answer(1, lambda rewards: dict.fromkeys(rewards, 10**400)), "got the reward 1000.*, which is not a number"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, 1j)), "got the reward 1j, which is not a number"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, np.zeros(2))), "got the reward array"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, 1e300)), "got NaN or infinity in its reward"),
         (answer(2, lambda ends: dict.fromkeys(ends, np.zeros(2))), "for its end, which is not true or false"),
+        (answer(1, lambda rewards: {}), "'scout' in copy 0 of odd got no reward, but is still in the list agents"),
+        (
+            answer(1, lambda rewards: {agent: [[1], [2, 3]] for agent in rewards}),
+            r"got the reward \[\[1\], \[2, 3\]\], which",
+        ),
+        (
+            answer(2, lambda ends: {agent: {"score": 1} for agent in ends}),
+            "got {'score': 1} for its end, which is not true",
+        ),
+        (answer(3, lambda ends: dict.fromkeys(ends, "no")), "got 'no' for its end, which is not true or false"),
+        ({"reset": without_a_list}, "odd needs a list agents of those who take part, set by reset"),
+        ({"reset": nobody}, r"odd has nobody in its list agents after reset\(\), so there is no episode"),
         ({"reset": lambda self, seed=None, options=None: {}}, r"^reset\(\) of odd must return observations, infos"),
         ({"reset": lambda self: None}, r"^reset\(\) of odd must take a seed"),
     ],
@@ -88,6 +129,69 @@ def test_answers_of_another_form_are_told(changed, words):
     with pytest.raises(UserError, match=words):
         env.reset()
         env.step(np.zeros((1, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"step": raising(RuntimeError("no\nlight."))}, r"raised RuntimeError in step\(\): no light \(PLACE\)\."),
+        ({"step": raising(AssertionError())}, r"raised AssertionError in step\(\) \(PLACE\)\."),
+        ({"step": raising(KeyError("x"), 5)}, r"raised KeyError in step\(\): 'x' \(PLACE, PLACE, PLACE\)\."),
+        ({"reset": raising(ValueError("?"))}, r"raised ValueError in reset\(\) \(PLACE\)\."),
+        (
+            {"reset": raising(TypeError("f() got an unexpected keyword argument 'seed'"))},
+            r"raised TypeError in reset.*",
+        ),
+        ({"observation_space": raising(OSError("gone"))}, r"raised OSError in observation_space\(\): gone \(PLACE\)\."),
+    ],
+)
+def test_what_a_method_raises_is_a_sentence(changed, sentence):
+    place = rf"{Path(__file__).name}:\d+ in method"
+    with pytest.raises(UserError, match=f"^odd {sentence.replace('PLACE', place)}$") as error:
+        env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(STAY)], 0, None, False)
+        env.reset()
+        env.step(np.zeros((1, 3, 4)))
+    assert isinstance(error.value.__cause__, Exception)
+
+
+@pytest.mark.parametrize("error", [UserError("mine."), MemoryError(), KeyboardInterrupt()], ids=repr)
+def test_what_is_not_the_environments_fault_is_left_as_it_is(error):
+    env = ParallelCopies("odd", [type("Odd", (Relay,), {"step": raising(error)})(STAY)], 0, None, False)
+    env.reset()
+    with pytest.raises(type(error)) as raised:
+        env.step(np.zeros((1, 3, 4)))
+    assert raised.value is error
+
+
+def test_leaving_without_a_reward_is_forgiven():
+    plan = {**STAY, "scout": (0, 1, "terminated")}
+    changed = answer(1, lambda rewards: {agent: 2.0 for agent in rewards if agent != "scout"})
+    env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(plan)], 0, None, False)
+    env.reset()
+    assert env.step(np.zeros((1, 3, 4))).reward.tolist() == [[0, 2, 2]]
+
+
+class Fewer(Relay):
+    """One agent less."""
+
+    def __init__(self):
+        super().__init__(STAY)
+        self.possible_agents = ["scout", "carrier"]
+
+
+class Elsewhere(Relay):
+    """Sees as many numbers, with other bounds."""
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, super().observation_space(agent).shape, np.float64)
+
+
+@pytest.mark.parametrize(
+    "other", [Fewer(), Elsewhere(STAY), Relay(STAY, action_spaces={**ACTION_SPACES, "guard": spaces.Discrete(4)})]
+)
+def test_copies_that_are_not_alike(other):
+    with pytest.raises(UserError, match=r"^relay differs from copy to copy, but all must have the same agents and"):
+        ParallelCopies("relay", [Relay(STAY), Relay(STAY), other], 0, None, False)
 
 
 def test_agents_that_are_there_twice():

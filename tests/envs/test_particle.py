@@ -379,7 +379,7 @@ def test_huge_but_finite_actions_are_clipped():
         ({"name": "predator-pray"}, "perhaps you meant predator-prey"),
         (
             {"name": "chess"},
-            "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id> and dm:<domain>",
+            "known are cooperative-navigation, predator-prey, pettingzoo:<module>, gym:<id>, gym:<module>:<class> and",
         ),
         ({"name": None}, "env is None, but must be a name, or a class or function"),
         ({"agents": 0}, "agents is 0, but must be from 1 to 1024"),

@@ -33,6 +33,8 @@ def test_observations_become_vectors():
         (spaces.Discrete(4), -1),
         (spaces.Discrete(4), None),
         (UNIT, "abc"),
+        (UNIT, [1j, 0, 0]),
+        (UNIT, ["1", "0", "0"]),
         (UNIT, None),
         (spaces.MultiDiscrete([2, 3]), [1, 3]),
         (spaces.MultiDiscrete([2, 3]), [1]),

@@ -54,7 +54,9 @@ def test_results_are_those_of_one_process():
         np.testing.assert_array_equal(two.sample_actions(), actions)
         if t % 2:
             actions = actions.argmax(-1)
-        np.testing.assert_equal(two.step(actions), one.step(actions))
+        found = two.step(actions)
+        assert all(isinstance(part, np.ndarray) for part in found) and found.figures.shape == (5, 0)
+        np.testing.assert_equal(found, one.step(actions))
         np.testing.assert_array_equal(two.episode_step, one.episode_step)
     np.testing.assert_equal(two.state(), one.state())
     saved, futures = one.state(), [one.sample_actions() for _ in range(20)]
@@ -95,6 +97,16 @@ def test_a_picture_of_the_first_copy_and_what_must_be_right_before_anything_move
     env.close()
 
 
+def test_what_is_no_picture_gets_the_same_sentence():
+    env = make_env(own_worlds.Picture, copies=2, workers=2, options={"kind": "float"})
+    env.reset()
+    with pytest.raises(
+        UserError, match=r"^The world '\S+' cannot be watched: its render\(\) returned an array of shape"
+    ):
+        env.render()
+
+
+PLACE = r"\(own_worlds\.py:\d+ in step\)"
 FAULTS = {
     "kill": (
         UserError,
@@ -102,14 +114,14 @@ FAULTS = {
     ),
     "nan": (
         UserError,
-        r"process failed: Agent 'agent' in copy 2 of gym:own_worlds:Fatal got NaN or infinity in its obs",
+        r"^Agent 'agent' in copy 2 of gym:own_worlds:Fatal got NaN or infinity in its obs",
     ),
-    "raise": (RuntimeError, r"(?s)the worker process failed:.*own_worlds.py.*RuntimeError: a wheel came off"),
-    "exit": (UserError, r"process failed: Copy 2 of gym:own_worlds:Fatal called sys.exit\(0\)\.$"),
+    "raise": (UserError, rf"^gym:own_worlds:Fatal raised RuntimeError in step\(\): a wheel came off {PLACE}\.$"),
+    "exit": (UserError, rf"^gym:own_worlds:Fatal called sys.exit\(0\) in step\(\) {PLACE}\.$"),
     "end": (UserError, r"^The worker process ended with exit code 2 without an error message\.$"),
-    "memory": (UserError, r"^The worker process failed: There is not enough memory; use fewer processes or copies\.$"),
-    "unwritable": (RuntimeError, r"RuntimeError: \\udcff is no character"),
-    "ask": (RuntimeError, "EOFError"),
+    "memory": (UserError, r"^There is not enough memory; use fewer processes or copies\.$"),
+    "unwritable": (UserError, r"raised RuntimeError in step\(\): \\udcff is no character"),
+    "ask": (UserError, r"raised EOFError in step\(\): EOF when reading a line"),
 }
 
 

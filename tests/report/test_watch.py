@@ -166,9 +166,8 @@ def test_large_pictures_are_kept_small(self_drawing):
     assert frames[0].shape == (GIF_SIDE, GIF_SIDE * 3 // 4, 3)
 
 
-@pytest.mark.parametrize("picture", [None, "text", np.zeros((4, 4)), np.zeros((4, 4, 3))])
-def test_a_world_with_nothing_to_see_gets_a_sentence(self_drawing, picture):
-    self_drawing.render = lambda: picture
+def test_a_world_with_nothing_to_see_gets_a_sentence(self_drawing):
+    self_drawing.render = lambda: None
     with pytest.raises(UserError, match="'gym:tiny' cannot be watched"):
         record(self_drawing, lambda observation: np.zeros((1, 1, 1)))
 

@@ -1,0 +1,69 @@
+"""What third-party code did wrong, in words: the same for its constructor, for its methods and in worker processes."""
+
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError
+
+MOST_PLACES = 3
+NOT_THEIRS = ("shoal", "gymnasium", "importlib")
+"""Packages that only pass a call on: their places in a traceback say nothing about the environment."""
+
+
+def fault(name: str, method: str, error: BaseException) -> UserError:
+    """The error to raise where a method of the environment called `name` fails, or calls sys.exit."""
+    if isinstance(error, SystemExit):
+        return UserError(f"{name} called sys.exit({error.code!r}) in {method}(){_in_brackets(error)}.")
+    said = f": {_text(error)}" if _text(error) else ""
+    return UserError(f"{name} raised {type(error).__name__} in {method}(){said}{_in_brackets(error)}.")
+
+
+def reason(error: BaseException) -> str:
+    """What kept third-party code from going on, for the end of a sentence."""
+    if isinstance(error, SystemExit):
+        return f"its code called sys.exit({error.code!r}){_in_brackets(error)}"
+    return f"{message(error)}{_in_brackets(error)}"
+
+
+def message(error: BaseException) -> str:
+    """What an exception says, on one line and without a full stop; the name of its class if it says nothing."""
+    return _text(error) or type(error).__name__
+
+
+def in_short(value: Any) -> str:
+    """A wrong value, on one line."""
+    return _one_line(repr(value), 80)
+
+
+def takes_seed(reset: Callable[..., Any]) -> bool:
+    """Whether reset(seed=…) can be called."""
+    try:
+        inspect.signature(reset).bind(seed=0)
+    except TypeError:
+        return False
+    except ValueError:  # native code without a signature
+        return True
+    return True
+
+
+def _text(error: BaseException) -> str:
+    return _one_line(str(error), 300).rstrip(".?")
+
+
+def _one_line(text: str, most: int) -> str:
+    """The text in one line of at most so many characters; words may be cut, as numbers can be long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 2]} …"
+
+
+def _in_brackets(error: BaseException) -> str:
+    """The innermost places of the third-party code, outermost first; empty if it was not running."""
+    places = [
+        f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in NOT_THEIRS
+    ]
+    return f" ({', '.join(places[-MOST_PLACES:])})" if places else ""
