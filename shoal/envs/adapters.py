@@ -145,7 +145,7 @@ def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
 def names_code(module: str, attribute: str) -> bool:
     """Whether this is a class or function of the module: an ID of exactly this name wins, one without version does not.
 
-    The class CartPole is somebody's own, although Gymnasium would take its name for CartPole-v1.
+    A user's own class CartPole is meant, although Gymnasium would take its name for CartPole-v1.
     """
     if attribute in registration.registry or not attribute.replace(".", "").isidentifier():
         return False
