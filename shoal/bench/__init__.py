@@ -34,13 +34,14 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
 
     A bench that takes no numbers of agents refuses them, unless it runs together with others.
     """
+    given = ",".join(map(str, agents))
     if any(not 1 <= n <= 1024 for n in agents):
-        raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
+        raise UserError(f"--agents is {given}, but each must be from 1 to 1024.")
     first = next(iter(inspect.signature(_module(name).run).parameters.values()))
     if first.name == "agents":
         return agents or tuple(first.default)
     if agents and alone:
-        raise UserError(f"--agents is {agents}, but bench {name} takes no numbers of agents; leave it out.")
+        raise UserError(f"--agents is {given}, but bench {name} takes no numbers of agents; leave it out.")
     return tuple(first.default)
 
 
