@@ -91,7 +91,7 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     """The same settings with several seeds side by side."""
     from shoal.commands.sweep import chosen_folder, subject, train_all
     from shoal.sweeps.plan import parse_seeds, planned
-    from shoal.training.run_folder import file_name
+    from shoal.training.early import file_name
 
     command, config = arguments.run, arguments.config()
     for name in ("seed", "threads", "resume", "watch"):
