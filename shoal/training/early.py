@@ -44,8 +44,9 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
         if name == "update" and value == "auto":  # whatever the run has
             continue
         if name not in stored.result_independent | stored.changeable and value != kept:
+            given, had = (" ".join(map(str, one)) if isinstance(one, tuple) else one for one in (value, kept))
             raise UserError(
-                f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
+                f"{option(name)} is {given}, but the run in '{folder}' has {had}: a resumed run keeps its settings."
             )
 
 

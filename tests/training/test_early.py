@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from shoal.errors import UserError
 from shoal.training.config import TrainConfig
-from shoal.training.early import check_new
+from shoal.training.early import check_kept, check_new
 
 WRONG = [
     ({"env": "nothing"}, "The world 'nothing' is not known"),
@@ -28,6 +29,12 @@ WRONG = [
 def test_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         check_new(TrainConfig(**settings))
+
+
+def test_layers_are_named_as_options_have_them():
+    stored = TrainConfig(hidden=(64, 32))
+    with pytest.raises(UserError, match="--hidden is 8, but the run in 'run' has 64 32"):
+        check_kept({"hidden": (8,)}, stored, Path("run"))
 
 
 NOTHING_HEAVY = """
