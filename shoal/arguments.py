@@ -2,17 +2,17 @@
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from shoal.algorithms.config import option
 from shoal.console import put
-from shoal.errors import SettingError, UserError
+from shoal.errors import SettingError, UserError, closest
+from shoal.setting_names import nearest
 
 Arguments = TypeVar("Arguments")
 Settings = TypeVar("Settings")
@@ -23,13 +23,12 @@ def parse(
     command: Callable[[list[str]], int],
     argv: list[str],
     default: Arguments | None = None,
-    other_names: Mapping[str, str] = {},
     meaning_of_none: Mapping[str, str] = {},
 ) -> Arguments:
     """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence.
 
-    Dataclasses within `kind` are groups of options. `other_names` are options that there are not, and those to suggest
-    in their place. `meaning_of_none` are the values that settings have by default, where the code says None.
+    Dataclasses within `kind` are groups of options. `meaning_of_none` are the values that settings have by default,
+    where the code says None.
     """
     import tyro
 
@@ -46,8 +45,7 @@ def parse(
         if stop.code in (0, None):
             put(answer.getvalue())
             raise
-        known = {option: option for option in options_in(kind)} | dict(other_names)
-        raise UserError(one_sentence(complaint.getvalue(), name, known)) from None
+        raise UserError(one_sentence(complaint.getvalue(), name, argv, list(settings_in(kind)))) from None
 
 
 @contextlib.contextmanager
@@ -75,13 +73,15 @@ def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
         docstring_parser.parse_from_object = parse
 
 
-def options_in(kind: type) -> Iterator[str]:
-    """The options of a dataclass and of those within it."""
+def settings_in(kind: type) -> Iterator[str]:
+    """The settings of a dataclass, and of those within it, that have an option."""
+    import tyro
+
     for field in dataclasses.fields(kind):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            yield from options_in(field.type)
-        else:
-            yield option(field.name)
+            yield from settings_in(field.type)
+        elif tyro.conf.Positional not in get_args(field.type):
+            yield field.name
 
 
 def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
@@ -90,35 +90,33 @@ def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
     return [aliases.get(word.replace("_", "-"), word) + equals + value for word, equals, value in parts]
 
 
-def nearest(word: str, known: Mapping[str, str]) -> str | None:
-    """The option that was probably meant by this word: `known` has the names that it may be taken for."""
-    word = "--" + word.lstrip("-").partition("=")[0].replace("_", "-").lower()
-    if len(word) < len("--abc"):
-        return None
-    longer = {known[name] for name in known if name.startswith(word)}
-    shorter = [known[name] for name in known if word.startswith(f"{name}-")]
-    close = [known[name] for name in difflib.get_close_matches(word, known, n=1, cutoff=0.75)]
-    found = [*(longer if len(longer) == 1 else ()), *close, *shorter]
-    return found[0] if found else None
-
-
-def one_sentence(box: str, command: str, known: Mapping[str, str]) -> str:
-    """The gist of the parser's framed message; `known` are the options that a wrong word may be taken for."""
+def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -> str:
+    """The gist of the parser's framed message; a wrong word may be taken for one of the settings."""
     lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
     body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
     gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
     sentence = " ".join(gist).rstrip(". ") or "The arguments could not be parsed"
     _, unrecognized, wrong = sentence.partition("Unrecognized options: ")
+    words = wrong.split(", ") if unrecognized else []
+    if re.match("Missing (value for argument '[^-]|from )", sentence):  # perhaps its value went to a wrong option
+        words = [word for word in argv if is_unknown(word, settings)]
     meant = None
-    if unrecognized:
-        words = wrong.split(", ")
+    if words:
         words = [word for word in words if re.match("-+[A-Za-z]", word)] or words  # without the options' values
-        sentence = unrecognized + ", ".join(words)
-        meant = next((found for word in words if (found := nearest(word, known))), None)
-    hint = f"; perhaps you meant {meant}" if meant else ""
+        sentence = f"Unrecognized options: {', '.join(words)}"
+        meant = next((option(found) for word in words if (found := nearest(word, settings))), None)
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
+    if choice := re.search("'([^']*)' is not one of (.*)$", sentence):
+        meant = closest(choice[1], re.findall("'([^']*)'", choice[2]))
+    hint = f"; perhaps you meant {meant}" if meant else ""
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."
+
+
+def is_unknown(word: str, settings: list[str]) -> bool:
+    """Whether a word of the command line looks like an option, but is that of no setting."""
+    name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+    return word.startswith("--") and name.removeprefix("no_") not in settings
 
 
 PLAIN_WORDS = (  # what the parser says, and what a person would

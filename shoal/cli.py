@@ -1,6 +1,5 @@
 """The command line: finds the command and handles errors. Commands import heavy libraries when they run."""
 
-import difflib
 import sys
 
 from shoal.arguments import overview
@@ -16,7 +15,7 @@ from shoal.commands.sweep import sweep
 from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say, warnings_as_sentences
-from shoal.errors import UserError
+from shoal.errors import UserError, perhaps
 from shoal.memory import ran_out_of_memory
 from shoal.trust import import_from_working_directory, names_third_party
 
@@ -75,9 +74,9 @@ def run_command(argv: list[str]) -> int:
         put(__version__)
         return 0
     if argv[0] not in COMMANDS:
-        close = difflib.get_close_matches(argv[0], COMMANDS, n=1)
-        guess = f" (perhaps you meant {close[0]})" if close else ""
-        raise UserError(f"There is no command '{argv[0]}'{guess}; the commands are {', '.join(COMMANDS)}.")
+        raise UserError(
+            f"There is no command '{argv[0]}'{perhaps(argv[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}."
+        )
     from shoal.limits import check_limits
     from shoal.processes import prepare
     from shoal.training.interrupt import stop_at_signals

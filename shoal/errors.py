@@ -1,6 +1,8 @@
 """Mistakes of the user: one sentence, exit code 2, no traceback; and helpers to check inputs."""
 
+import difflib
 import operator
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -27,10 +29,22 @@ class Diverged(UserError):
     """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
 
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice that was probably meant by a word that is none of them."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1)), None)
+
+
+def perhaps(word: str, choices: Iterable[str]) -> str:
+    """The same as words to put behind the wrong one, or nothing."""
+    meant = closest(word, choices)
+    return f" (perhaps you meant {meant})" if meant else ""
+
+
 def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
     """Raise a `UserError` that lists the choices unless `value` is one of them."""
     if value not in choices:
-        raise SettingError(what, f"'{value}' is not known; choose one of: {', '.join(choices)}.")
+        guess = perhaps(value, choices)
+        raise SettingError(what, f"'{value}' is not known{guess}; choose one of: {', '.join(choices)}.")
 
 
 def check_range(what: str, value: float, low: float, high: float | None = None) -> None:

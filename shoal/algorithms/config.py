@@ -156,7 +156,8 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         self._check_algorithm()
         for name, layers in (("--hidden", self.hidden), ("--critic-hidden", self.critic_layers)):
             if not layers or any(width < 1 for width in layers):
-                raise UserError(f"{name} is {layers}, but needs at least one layer of at least one unit.")
+                given = " ".join(map(str, layers)) or "empty"
+                raise UserError(f"{name} is {given}, but needs at least one layer of at least one unit.")
         check_range("--learning-rate", self.learning_rate, 0, 10)
         check_range("--discount", self.discount, 0, 1)
         check_range("--tau", self.tau, 0, 1)
@@ -244,10 +245,6 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
             raise UserError(f"{what} is {value!r}, but must be a finite number.")
         return float(value)
     return whole_number(what, value)
-
-
-SETTING_ALIASES = {"lr": "learning_rate", "gamma": "discount", "batch_size": "batch"}
-"""Other names of settings, on the command line and in sweep files."""
 
 
 def option(name: str) -> str:

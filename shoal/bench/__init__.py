@@ -28,20 +28,22 @@ BENCHES = {
     "cluster": "env steps/s of a running system on a local Ray relative to shared memory",
 }
 
+OF_AGENTS = ("checkpoint", "env", "phases", "replay", "steady", "train", "update")
+"""Benches whose parts are numbers of agents."""
+
 
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
     """The parts of a bench: the numbers of agents asked for, or its own parts.
 
     A bench that takes no numbers of agents refuses them, unless it runs together with others.
     """
+    given = ",".join(map(str, agents))
     if any(not 1 <= n <= 1024 for n in agents):
-        raise UserError(f"--agents is {agents}, but each must be from 1 to 1024.")
-    first = next(iter(inspect.signature(_module(name).run).parameters.values()))
-    if first.name == "agents":
-        return agents or tuple(first.default)
-    if agents and alone:
-        raise UserError(f"--agents is {agents}, but bench {name} takes no numbers of agents; leave it out.")
-    return tuple(first.default)
+        raise UserError(f"--agents is {given}, but each must be from 1 to 1024.")
+    if agents and alone and name not in OF_AGENTS:  # before the module, which imports torch
+        raise UserError(f"--agents is {given}, but bench {name} takes no numbers of agents; leave it out.")
+    own = next(iter(inspect.signature(_module(name).run).parameters.values())).default
+    return agents if agents and name in OF_AGENTS else tuple(own)
 
 
 def run_benches(names: Sequence[str], agents: tuple[int, ...], advance: Callable[[], None]) -> Result:

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Annotated, TypedDict
 
-from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.cells import Cell
+from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.subjects import Subject, changed, play_step, rows_that_fit
 from shoal.results import Column
 from shoal.training.checkpoint import Checkpoints

@@ -2,7 +2,8 @@
 
 from typing import Annotated, TypedDict
 
-from shoal.profiling.rounds import Cell, measure
+from shoal.profiling.cells import Cell
+from shoal.profiling.rounds import measure
 from shoal.profiling.rows import neighbor_rows, time_row
 from shoal.profiling.subjects import Subject, changed, rows_that_fit, transition_bytes
 from shoal.results import Column

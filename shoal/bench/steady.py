@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
 from shoal.processors import usable_processors
-from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.cells import Cell
+from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column
 from shoal.training.config import TrainConfig

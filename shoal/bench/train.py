@@ -5,7 +5,8 @@ from typing import Annotated, TypedDict
 
 from shoal.bench.bare import BareProducts
 from shoal.processors import usable_processors
-from shoal.profiling.rounds import Cell, Timing, one_round
+from shoal.profiling.cells import Cell
+from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.rows import time_row
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column

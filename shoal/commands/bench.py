@@ -1,10 +1,11 @@
 """`shoal bench`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from shoal.arguments import numbers, parse
 from shoal.console import print_json, print_result, progress_bar
+from shoal.errors import UserError, check_choice
 
 
 def bench(argv: list[str]) -> int:
@@ -18,29 +19,7 @@ def bench(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class BenchCommand:
-        name: Annotated[
-            Literal[
-                "env",
-                "workers",
-                "update",
-                "replay",
-                "phases",
-                "checkpoint",
-                "train",
-                "steady",
-                "startup",
-                "gemm",
-                "emulated-training",
-                "quantize",
-                "qat",
-                "inference",
-                "actorq",
-                "cluster",
-                "all",
-            ],
-            tyro.conf.Positional,
-            tyro.conf.arg(metavar="BENCH"),
-        ]
+        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCH")] = ""
         """env: worlds over mpe2, and over JaxMARL where it is installed (pip install jaxmarl); workers: a slow
         environment in worker processes over one process; update: an update, native and in torch, over its bare matrix
         products; replay: samplers over a copy; phases: shares of sampling and acting; checkpoint: its time over
@@ -58,6 +37,10 @@ def bench(argv: list[str]) -> int:
     command = parse(BenchCommand, bench, argv)
     from shoal.bench import BENCHES, parts, run_benches
 
+    known = (*BENCHES, "all")
+    if not command.name:
+        raise UserError(f"A bench must be named: {', '.join(known)}.")
+    check_choice("The bench", command.name, known)
     agents = numbers("--agents", command.agents)
     names = list(BENCHES) if command.name == "all" else [command.name]
     length = sum(len(parts(name, agents, alone=len(names) == 1)) for name in names)

@@ -71,11 +71,11 @@ def export(argv: list[str]) -> int:
     check_range("--seed", command.seed, 0, 2**62)
     if command.tolerance is not None:
         check_range("--tolerance", command.tolerance, 0, 1)
-    if command.bits is not None:
-        check_range("--bits", command.bits, 2, 8)
     path = output_file("--out", command.out, ".onnx")
+    from shoal.inference.precision import check_bits
     from shoal.policies.loading import check_loadable
 
+    check_bits(command.precision, command.bits)
     check_loadable(command.policy, command.checkpoint)
     from shoal.policies import load
     from shoal.policies.export import Wanted

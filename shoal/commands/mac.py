@@ -10,7 +10,7 @@ from shoal.algorithms.config import option
 from shoal.arguments import numbers, options_of, overview, parse
 from shoal.commands.mac_train import mac_train
 from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, say
-from shoal.errors import UserError
+from shoal.errors import UserError, perhaps
 
 if TYPE_CHECKING:
     from shoal.classifiers.config import ClassifierConfig
@@ -29,7 +29,9 @@ def mac(argv: list[str]) -> int:
         put(overview("Emulated MAC units.", COMMANDS, "mac "))
         return 0
     if not argv or argv[0] not in COMMANDS:
-        wrong = f"There is no command 'mac {argv[0]}'" if argv else "shoal mac needs a command"
+        wrong = (
+            f"There is no command 'mac {argv[0]}'{perhaps(argv[0], COMMANDS)}" if argv else "shoal mac needs a command"
+        )
         raise UserError(f"{wrong}; the commands are {', '.join(COMMANDS)} (see shoal mac --help).")
     return COMMANDS[argv[0]](argv[1:])
 

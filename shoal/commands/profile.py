@@ -1,6 +1,6 @@
 """`shoal profile`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.arguments import numbers, parse, words
 from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, write_json
@@ -43,20 +43,23 @@ def profile(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(ProfileCommand, profile, argv)
-    from shoal.profiling import profile as profiling
-    from shoal.profiling.figures import profile_result
+    from shoal.profiling.cells import Sweep
     from shoal.profiling.machine import machine_geometry, parse_geometry
-    from shoal.report.panels import draw_figures
-    from shoal.training.setup import make_device
 
     agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
     samplers, implementations = words(command.sampler), words(command.implementation)
-    sweep = profiling.Sweep(
-        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds,
-        {"device": str(make_device(command.device))}, threads=command.threads,
-    )  # fmt: skip
+    sweep = Sweep(
+        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds, threads=command.threads
+    )
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
+
+    from shoal.profiling import profile as profiling
+    from shoal.profiling.figures import profile_result
+    from shoal.report.panels import draw_figures
+    from shoal.training.setup import make_device
+
+    sweep = replace(sweep, settings={"device": str(make_device(command.device))})
     folder = output_folder(command.out)
 
     def keep(so_far: profiling.Profile) -> None:

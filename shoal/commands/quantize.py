@@ -66,13 +66,7 @@ def quantize(argv: list[str]) -> int:
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
     from shoal.policies.loading import check_loadable
-
-    check_loadable(command.policy, command.checkpoint)
-    from shoal.policies import load
-    from shoal.policies.torch_policy import TorchPolicy
-    from shoal.policies.width_result import width_result
-    from shoal.policies.widths import WHAT, WidthSweep, chosen_corrections, named_width, plays, sweep
-    from shoal.report.panels import draw_figures
+    from shoal.policies.named_width import WHAT, named_width
 
     options = command.style, not command.asymmetric, command.per_tensor
     widths = tuple(named_width(word, *options) for word in words(command.bits))
@@ -82,6 +76,14 @@ def quantize(argv: list[str]) -> int:
     if not widths or not what:
         raise UserError("--bits and --what must name at least one width and one kind, e.g. --bits 8,4 --what both.")
     edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
+    check_loadable(command.policy, command.checkpoint)
+
+    from shoal.policies import load
+    from shoal.policies.torch_policy import TorchPolicy
+    from shoal.policies.width_result import width_result
+    from shoal.policies.widths import WidthSweep, chosen_corrections, plays, sweep
+    from shoal.report.panels import draw_figures
+
     wanted = WidthSweep(
         tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
         command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),

@@ -61,7 +61,7 @@ def study(argv: list[str]) -> int:
 
     command = parse(StudyCommand, study, argv)
     from shoal.results import Result
-    from shoal.studies import STUDIES, Options, run_study, study_length, study_of
+    from shoal.studies import STUDIES, Options, check_options, run_study, study_length, study_of
 
     if command.list:
         if command.json:
@@ -76,12 +76,13 @@ def study(argv: list[str]) -> int:
     options = Options(
         Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
     )
-    length = study_length(command.name, command.quick, options)
+    check_options(command.name, options)
     if command.data:
         held = Result.from_json(read_json(Path(command.data)))
         found = replace(study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
+        length = study_length(command.name, command.quick, options)
         if command.cells:
             output_folder(command.cells, "--cells")
         folder = output_folder(command.out)

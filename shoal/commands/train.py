@@ -28,14 +28,14 @@ def train(argv: list[str]) -> int:
     shoal train --resume runs/hunt
     shoal train --resume runs/hunt --episodes 120000
     """
-    from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments, own_values
+    from shoal.commands.train_arguments import ALIASES, TrainArguments, own_values
     from shoal.training.config import TrainConfig, read_config
     from shoal.training.early import check_kept, check_new, check_world, run_to_resume
 
     argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
     before = TrainArguments.of(stored) if stored else None
-    arguments = parse(TrainArguments, train, argv, before, ALIASES | ELSEWHERE, own_values())
+    arguments = parse(TrainArguments, train, argv, before, own_values())
     command, config = arguments.run, arguments.config().checked()
     if command.seeds is not None:
         return train_seeds(arguments, argv)
@@ -93,7 +93,7 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     """The same settings with several seeds side by side."""
     from shoal.commands.sweep import chosen_folder, subject, train_all
     from shoal.sweeps.plan import parse_seeds, planned
-    from shoal.training.run_folder import file_name
+    from shoal.training.early import file_name
 
     command, config = arguments.run, arguments.config()
     for name in ("seed", "threads", "resume", "watch"):

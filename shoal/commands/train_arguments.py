@@ -1,27 +1,15 @@
-"""The options of `shoal train`, in the groups of its --help, and the names that other libraries have for them."""
+"""The options of `shoal train`, in the groups of its --help."""
 
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.algorithms.config import OWN_SETTINGS, SETTING_ALIASES, AlgorithmConfig, NetworkConfig, ReplayConfig, option
+from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig, option
+from shoal.setting_names import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
 ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}
 """Other names of options."""
-ELSEWHERE = {
-    "--actor-lr": "--learning-rate", "--alpha": "--entropy", "--buffer-size": "--capacity", "--ent-coef": "--entropy",
-    "--cuda": "--device", "--env-id": "--env", "--env-name": "--env", "--eval-every": "--evaluate-every",
-    "--eval-freq": "--evaluate-every", "--exp-name": "--out", "--gpu": "--device", "--gradient-clip": "--clip",
-    "--learning-starts": "--warmup", "--max-grad-norm": "--clip", "--max-steps": "--episodes", "--memory": "--capacity",
-    "--minibatch-size": "--batch", "--n-agents": "--agents", "--n-envs": "--copies", "--net-arch": "--hidden",
-    "--nproc": "--threads", "--num-agents": "--agents", "--num-envs": "--copies", "--num-workers": "--env-workers",
-    "--output": "--out", "--polyak": "--tau", "--policy": "--algorithm", "--replay-size": "--capacity",
-    "--scenario": "--env", "--steps": "--episodes", "--target-update-interval": "--target-period",
-    "--task": "--env", "--timesteps": "--episodes", "--total-timesteps": "--episodes", "--train-freq": "--update-every",
-}  # fmt: skip
-"""The options nearest to those of Stable-Baselines3, BenchMARL and others. They are suggested and not aliases, because
-they count something else (timesteps, not episodes) or their values differ."""
 
 
 def own_values() -> dict[str, str]:

@@ -4,7 +4,7 @@ Shape letters: N agents, I inputs of a layer, U its outputs.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from shoal.inference.codes import layer_codes, pack, safe_bits
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.inference.policy import Policy
+from shoal.inference.precision import ExportPrecision
 
-ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
-PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
-CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")
-"""Those whose weights are codes."""
 APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
 Arrays = dict[str, NDArray[Any]]

@@ -11,8 +11,8 @@ from shoal import __version__
 from shoal.errors import UserError
 from shoal.files import write_whole
 from shoal.inference.correction import NOTHING, Correction, Rounding
-from shoal.inference.form import CODED, ExportPrecision
 from shoal.inference.policy import Policy
+from shoal.inference.precision import CODED, ExportPrecision
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, file_bytes, make_form, raw_states
 

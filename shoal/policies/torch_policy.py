@@ -16,15 +16,16 @@ from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice
 from shoal.inference.correction import IMAGES, STATES, Rounding
-from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
+from shoal.inference.precision import ExportPrecision
 from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
-from shoal.quantization.affine import Style
+from shoal.quantization.scheme import Style
 from shoal.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from shoal.policies.widths import What, WidthTable
+    from shoal.policies.named_width import What
+    from shoal.policies.widths import WidthTable
     from shoal.quantization.export import Exported
 
 StatesFrom = Literal["replay", "played"]
@@ -198,7 +199,8 @@ class TorchPolicy(TrainedPolicy):
             advance: called with the number of finished episodes.
 
         """
-        from shoal.policies.widths import WHAT, WidthSweep, chosen_corrections, named_width, sweep
+        from shoal.policies.named_width import WHAT, named_width
+        from shoal.policies.widths import WidthSweep, chosen_corrections, sweep
 
         for word in what:
             check_choice("what", word, WHAT)

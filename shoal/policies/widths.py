@@ -6,10 +6,9 @@ Shape letters: E copies, B rows, N agents, O observation, A action, U outputs.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,62 +17,22 @@ from torch import Tensor, nn
 from shoal.advance import Advance
 from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
-from shoal.inference.form import ExportPrecision
+from shoal.inference.precision import ExportPrecision
 from shoal.policies.export import Wanted, predicted_bytes
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
-from shoal.quantization.affine import LEAST_BITS, MOST_BITS, Scheme, Style
+from shoal.policies.named_width import What, Width
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
+from shoal.quantization.scheme import Scheme
 from shoal.training.play import play
 
 if TYPE_CHECKING:
     from shoal.policies.torch_policy import TorchPolicy
 
-What = Literal["weights", "activations", "both"]
-WHAT: tuple[What, ...] = ("weights", "activations", "both")
 STATES = 4096
 """At most this many states are kept for comparing actions."""
 BINS = 61
-
-
-@dataclass(frozen=True)
-class Width:
-    """The precision of a row, under the name that was asked for."""
-
-    name: str
-    scheme: Scheme | None
-    """None: float32."""
-
-    @property
-    def bits(self) -> int:
-        """Bits per value."""
-        return 32 if self.scheme is None else self.scheme.width
-
-
-FULL = ("32", "float32", "fp32")
-
-
-def named_width(
-    word: str, style: Style = "standard", symmetric: bool = True, per_tensor: bool = False, option: str = "--bits"
-) -> Width:
-    """Parse a width: a number of bits, or a number format.
-
-    The paper style has one scale per layer, but one per channel in convolutions.
-    """
-    if word in FULL:
-        return Width("float32", None)
-    per_channel = None if style == "paper" else not per_tensor
-    if re.fullmatch(r"-?[0-9]{1,9}", word):
-        if not LEAST_BITS <= int(word) <= MOST_BITS:
-            raise UserError(f"{option} is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
-        scheme = Scheme(int(word), style, symmetric, per_channel)
-    else:
-        try:
-            scheme = Scheme(style=style, format=word)
-        except UserError as error:
-            raise UserError(f"{option} '{word}' is neither a number of bits nor a number format: {error}") from None
-    return Width(scheme.label, scheme)
 
 
 @dataclass(frozen=True)

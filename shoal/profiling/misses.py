@@ -8,10 +8,10 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from shoal.profiling.caches import CacheModel, Misses, mean_misses
+from shoal.profiling.cells import Cell
 from shoal.profiling.machine import Geometry
 from shoal.profiling.object_addresses import object_ranges, walk
 from shoal.profiling.ring_addresses import VirtualRing
-from shoal.profiling.rounds import Cell
 from shoal.profiling.subjects import Subject
 from shoal.reference.replay import ListSampler, Replays
 

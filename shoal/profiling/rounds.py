@@ -1,7 +1,4 @@
-"""Rounds of training under the clock: 100 samples and one update of all trainers, each cell in turn with the others.
-
-A cell is one combination of world, number of agents, algorithm, sampler and implementation.
-"""
+"""Rounds of training under the clock: 100 samples and one update of all trainers, each cell in turn with the others."""
 
 import math
 import statistics
@@ -9,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shoal.profiling.cells import Cell
 from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.profiling.energy import EnergyMeter
 from shoal.profiling.machine import Neighbours
@@ -17,17 +15,6 @@ from shoal.training.clock import UPDATE_ALL_TRAINERS, by_phase
 
 ENOUGH = 3  # rounds; fewer are said to be cut short
 ACTING = 0.25  # share of a cell's time that one round's steps may take before they are cut and scaled
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is measured."""
-
-    env: str
-    agents: int
-    algorithm: str
-    sampler: str
-    implementation: str
 
 
 @dataclass

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NotRequired, TypedDict
 
+from shoal.profiling.cells import Cell
 from shoal.profiling.footprint import Footprint
 from shoal.profiling.misses import Missed, growth
-from shoal.profiling.rounds import Cell, Timing, update_seconds
+from shoal.profiling.rounds import Timing, update_seconds
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
 

@@ -16,18 +16,19 @@ from onnx import ModelProto
 
 from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_range
 from shoal.files import write_whole
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import has_vnni, safe_bits
 from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
 from shoal.inference.engine import Draws
-from shoal.inference.form import PRECISIONS, ExportPrecision, Form, weight_bytes
+from shoal.inference.form import Form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.policy import Exploration, Head, Policy
 from shoal.inference.ports import ACTION, Ports
+from shoal.inference.precision import ExportPrecision, check_bits
 from shoal.inference.runtime import new_session
 from shoal.inference.seal import sealed
 
@@ -119,19 +120,14 @@ class Exported:
 
 def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
     """The form of a file; checks that the precision allows these bits."""
-    check_choice("--precision", precision, PRECISIONS)
+    check_bits(precision, bits)
     trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
     if precision in ("float32", "float16"):
-        if bits is not None:
-            raise UserError(f"--bits is {bits}, but the bits of {precision} are fixed; leave it out.")
         return Form(precision, alone=single)
     if precision == "packed":
         if bits is None:
             bits = trained if 2 <= trained <= 7 else 4
-        check_range("--bits", bits, 2, 7)
         return Form(precision, bits, alone=single)
-    if bits is not None:
-        check_range("--bits", bits, 2, 8)
     if precision == "static-int8" and trained:
         if bits not in (None, trained):
             raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from shoal.reference.training import build_parts
     from shoal.reference.world import MpeWorld
 
+SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
+"""Its samplers; here, because they are checked before numba is imported."""
+
 __all__ = ["AgentReplay", "ListSampler", "MpeWorld", "ReferenceTeam", "Replays", "build_parts"]
 
 __getattr__ = lazy(

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +47,15 @@ OF_CELLS = (
 )  # fmt: skip
 """Studies that consist of cells, keep finished ones and have a budget."""
 
-__all__ = ["OF_CELLS", "Options", "STUDIES", "run_study", "study_length", "study_of"]
+__all__ = ["OF_CELLS", "Options", "STUDIES", "check_options", "run_study", "study_length", "study_of"]
+
+
+def check_options(name: str, options: Options) -> None:
+    """Refuse a study that there is not, and options that are not its own, before its module imports torch."""
+    check_choice("The study", name, tuple(STUDIES))
+    _told(name, options)
+    if options.model and not Path(options.model).is_file():
+        raise UserError(f"--model '{options.model}' cannot be read: there is no such file.")
 
 
 def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Result:

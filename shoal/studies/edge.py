@@ -21,7 +21,7 @@ from shoal.advance import Advance
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import ExportPrecision
+from shoal.inference.precision import ExportPrecision
 from shoal.policies.run import load_run
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies.cells import Cells, StudyCell, total_seconds

@@ -4,8 +4,9 @@ from typing import Any
 
 from shoal.advance import Advance
 from shoal.errors import counted
+from shoal.profiling.cells import Sweep
 from shoal.profiling.figures import neighbor_figure
-from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile, Sweep
+from shoal.profiling.profile import PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile
 from shoal.profiling.tables import misses_table, neighbor_table
 from shoal.results import Result
 from shoal.studies import sweeps

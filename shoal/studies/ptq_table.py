@@ -14,9 +14,10 @@ from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.widths import Row, Width, WidthSweep, sweep
-from shoal.quantization.affine import Scheme
+from shoal.policies.named_width import Width
+from shoal.policies.widths import Row, WidthSweep, sweep
 from shoal.quantization.normaliser import read_normaliser
+from shoal.quantization.scheme import Scheme
 from shoal.quantization.stable_baselines import read_zip
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies import baselines, recipes

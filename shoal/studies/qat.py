@@ -16,8 +16,9 @@ from shoal.advance import Advance
 from shoal.errors import UserError
 from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
-from shoal.policies.widths import Width, WidthSweep, sweep
-from shoal.quantization.affine import Scheme
+from shoal.policies.named_width import Width
+from shoal.policies.widths import WidthSweep, sweep
+from shoal.quantization.scheme import Scheme
 from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cells, StudyCell, total_seconds

@@ -5,9 +5,10 @@ from typing import Any
 
 from shoal.advance import Advance
 from shoal.errors import UserError, counted
+from shoal.profiling.cells import Sweep
 from shoal.profiling.figures import Row, uniform_only
 from shoal.profiling.machine import machine_geometry
-from shoal.profiling.profile import Profile, Sweep, profile
+from shoal.profiling.profile import Profile, profile
 
 PAPER_AGENTS = (3, 6, 12, 24, 48)
 

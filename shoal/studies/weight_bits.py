@@ -11,9 +11,10 @@ from typing import Any, NotRequired, TypedDict
 
 from shoal.advance import Advance
 from shoal.errors import UserError
+from shoal.policies.named_width import Width
 from shoal.policies.width_result import correction_words
-from shoal.policies.widths import Row, Width, WidthSweep, sweep
-from shoal.quantization.affine import Scheme
+from shoal.policies.widths import Row, WidthSweep, sweep
+from shoal.quantization.scheme import Scheme
 from shoal.results import Panel, Result, Series, Table, Value
 from shoal.studies import baselines, ptq_table, recipes
 from shoal.studies.cells import Cells, StudyCell, total_seconds

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import itertools
 import json
 import math
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.algorithms.config import SETTING_ALIASES
 from shoal.errors import UserError, check_range, whole_number
+from shoal.setting_names import SETTING_ALIASES, nearest
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.early import check_new
 
@@ -168,8 +167,8 @@ def _settings(key: str, held: Any) -> dict[str, Any]:
         if name in NOT_HERE:
             raise UserError(f"{key} has '{given}', but {NOT_HERE[name]}.")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise UserError(f"{key} has the unknown setting '{given}'{f'; perhaps {close[0]}' if close else ''}.")
+            meant = nearest(given, [one for one in known if one not in NOT_HERE])
+            raise UserError(f"{key} has the unknown setting '{given}'{f'; perhaps {meant}' if meant else ''}.")
         if name in found:
             raise UserError(f"{key} has '{name}' twice.")
         found[name] = value

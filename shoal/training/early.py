@@ -1,5 +1,7 @@
 """Refusals that need neither torch nor numba, so that a mistake costs a moment and not the seconds of their import."""
 
+import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ def check_new(config: TrainConfig) -> None:
     config.check_evaluated()
     check_workers(config)
     check_env(config)
+    check_capacity(config)
     if config.out is not None:
         check_free(config.out)
 
@@ -41,8 +44,9 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
         if name == "update" and value == "auto":  # whatever the run has
             continue
         if name not in stored.result_independent | stored.changeable and value != kept:
+            given, had = (" ".join(map(str, one)) if isinstance(one, tuple) else one for one in (value, kept))
             raise UserError(
-                f"{option(name)} is {value}, but the run in '{folder}' has {kept}: a resumed run keeps its settings."
+                f"{option(name)} is {given}, but the run in '{folder}' has {had}: a resumed run keeps its settings."
             )
 
 
@@ -62,6 +66,17 @@ def check_workers(config: TrainConfig) -> None:
         )
 
 
+def check_capacity(config: TrainConfig) -> None:
+    """Refuse a ring without room for every copy; the baseline has only one copy, whatever --copies says."""
+    if config.implementation == "engine" and config.capacity < config.copies:
+        raise UserError(f"--capacity is {config.capacity}, but must be at least {config.copies}, one for each copy.")
+
+
+def file_name(text: str) -> str:
+    """The text with hyphens in place of what is unusual in names of files."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
+
+
 def check_free(out: str | Path) -> None:
     """Refuse a folder in which a new run would overwrite something."""
     if not str(out).strip():
@@ -72,3 +87,12 @@ def check_free(out: str | Path) -> None:
             raise UserError(f"--out '{folder}' is a file, but must be a folder.")
         if any((folder / name).exists() for name in OURS):
             raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+        check_writable(next(path for path in (folder, *folder.parents) if path.exists()))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise an `OSError` where no file can be made; one without a name is, because permissions do not tell all."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None

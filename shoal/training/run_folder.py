@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ from shoal.training.config import CONFIG, TrainConfig
 from shoal.training.early import CHECKPOINTS, METRICS
 from shoal.training.early import RESULT as RESULT  # others look for it here
 from shoal.training.early import check_free as check_free
+from shoal.training.early import file_name as file_name
 
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
@@ -57,11 +57,6 @@ def new_folder(out: str | None, name: str) -> "RunFolder":
                 number += 1
             else:
                 return RunFolder(path)
-
-
-def file_name(text: str) -> str:
-    """The text with hyphens in place of what is unusual in names of files."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
 class RunFolder:

@@ -32,14 +32,33 @@ from tests.cli.helpers import one_sentence
         ("train --lr x", "--learning-rate 'x' is not a number or None"),
         ("train --batch_size=x", "--batch 'x' is not a whole number or None"),
         ("evaluate", "POLICY is missing: Run folder, Stable-Baselines3 zip"),
-        ("bench ENV", "'ENV' is not one of 'env', "),
+        ("evaluate --n-eval-episodes 3 x", "Unrecognized options: --n-eval-episodes; perhaps you meant --episodes"),
+        ("mac sweep --units x", "Unrecognized options: --units (shoal mac sweep"),
+        ("mac train --lr 1", "Unrecognized options: --lr; perhaps you meant --learning-rate (shoal mac train"),
+        ("train --rules mpe", "--rules 'mpe' is not one of 'mpe2', 'openai'; perhaps you meant mpe2"),
     ],
 )
 def test_the_parsers_complaints_in_plain_words(shoal, monkeypatch, columns, words, sentence):
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = shoal(*words.split())
     assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
-    assert err.endswith(f" (shoal {words.split()[0]} --help lists all options).\n")
+    command = re.match("(mac )?[a-z]+", words)[0]
+    assert err.endswith(f" (shoal {command} --help lists all options).\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("bench", "A bench must be named: env, workers, "),
+        ("bench updates", "The bench 'updates' is not known (perhaps you meant update); choose one of: env, "),
+        ("bench env --agents 0,3", "--agents is 0,3, but each must be from 1 to 1024."),
+        ("study qatt", "The study 'qatt' is not known (perhaps you meant qat); choose one of: breakdown, "),
+        ("mac descrbe", "There is no command 'mac descrbe' (perhaps you meant describe); the commands are describe, "),
+    ],
+)
+def test_misspelt_names(shoal, words, sentence):
+    code, out, err = shoal(*words.split())
+    assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
 
 
 def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):

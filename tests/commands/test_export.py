@@ -67,7 +67,7 @@ def test_a_policy_is_played_where_torch_cannot_be_imported(tmp_path, run, shoal,
 
 WRONG = [
     ("export {run} --precision int9 --out {tmp}/p.onnx", "'int9' is not one of"),
-    ("export {run} --precision packed --bits 1 --out {tmp}/p.onnx", "--bits is 1, but must be from 2 to 8"),
+    ("export {run} --precision packed --bits 1 --out {tmp}/p.onnx", "--bits is 1, but must be from 2 to 7"),
     ("export {run} --precision packed --bits 8 --out {tmp}/p.onnx", "--bits is 8, but must be from 2 to 7"),
     ("export {run} --bits 8 --out {tmp}/p.onnx", "the bits of float32 are fixed"),
     ("export {run} --rounding output-error --out {tmp}/p.onnx", "is for int8, static-int8 and packed, not float32"),

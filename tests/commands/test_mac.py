@@ -179,7 +179,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac sweep --picture units.txt", "must end in .png"),
         ("mac sweep --picture nowhere/units.png", "there is no folder 'nowhere'"),
         ("mac sweep E3M2:5(bias=40)+Q8.8", "every product would vanish"),
-        ("bench gemm --agents 3", "bench gemm takes no numbers of agents"),
+        ("bench gemm --agents 3", "--agents is 3, but bench gemm takes no numbers of agents"),
     ],
 )
 def test_nonsense(shoal, tmp_path, words, sentence):

@@ -16,7 +16,8 @@ from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.states import Thinned
-from shoal.policies.widths import STATES, Row, Width, WidthSweep, _row, sweep
+from shoal.policies.named_width import Width
+from shoal.policies.widths import STATES, Row, WidthSweep, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from shoal.commands.train_arguments import ALIASES, ELSEWHERE, TrainArguments
+from shoal.commands.train_arguments import ALIASES, TrainArguments
 from shoal.training.config import TrainConfig
 
 GROUPS = ["world", "algorithm", "network", "replay", "precision", "actor", "run"]
@@ -34,14 +34,6 @@ def test_no_setting_is_lost_on_the_way():
     defaults = {name: value for group in vars(TrainArguments()).values() for name, value in vars(group).items()}
     assert {field.name for field in dataclasses.fields(TrainConfig)} <= defaults.keys()
     assert TrainArguments().config() == TrainConfig()
-
-
-def test_other_names_lead_to_options_that_exist():
-    from shoal.arguments import options_in
-
-    options = set(options_in(TrainArguments))
-    assert {*ALIASES.values(), *ELSEWHERE.values()} <= options
-    assert not options & {*ALIASES, *ELSEWHERE}
 
 
 def test_aliases_are_the_settings(shoal, tmp_path):

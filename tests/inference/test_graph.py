@@ -13,8 +13,9 @@ from shoal.inference import Grid, Head, Quantized
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
 from shoal.inference.codes import layer_codes, safe_bits
-from shoal.inference.form import PRECISIONS, Form
+from shoal.inference.form import Form
 from shoal.inference.graph import OPSET, build
+from shoal.inference.precision import PRECISIONS
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 

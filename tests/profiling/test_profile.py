@@ -5,12 +5,13 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.profiling import rounds
+from shoal.profiling.cells import Cell, Sweep
 from shoal.profiling.figures import profile_result
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import parse_geometry
 from shoal.profiling.misses import EVENTS, growth
-from shoal.profiling.profile import Profile, Sweep, profile
-from shoal.profiling.rounds import Cell, Timing
+from shoal.profiling.profile import Profile, profile
+from shoal.profiling.rounds import Timing
 from shoal.profiling.rows import growth_rows, neighbor_rows, time_row
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
 from shoal.profiling.tables import misses_table, remarks, tables, time_table, without_constants

@@ -16,7 +16,7 @@ from shoal.inference import Head
 from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import PRECISIONS
+from shoal.inference.precision import PRECISIONS
 from shoal.policies.export import Wanted, make_jobs, write
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export

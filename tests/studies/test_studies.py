@@ -5,8 +5,8 @@ import functools
 import pytest
 
 from shoal.errors import UserError
+from shoal.profiling.cells import Sweep
 from shoal.profiling.machine import machine_geometry
-from shoal.profiling.profile import Sweep
 from shoal.report.panels import draw_figures
 from shoal.studies import OF_CELLS, STUDIES, neighbor_reward, neighbor_time, run_study, study_length, study_of, sweeps
 from shoal.training.run_folder import finite

@@ -1,0 +1,89 @@
+"""What a profile measures, checked before torch and numba are imported to measure it.
+
+A cell is one combination of world, number of agents, algorithm, sampler and implementation.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from shoal.errors import UserError, check_choice, check_range
+from shoal.processors import check_threads
+from shoal.reference import SAMPLERS
+
+ENVS = ("predator-prey", "cooperative-navigation")
+ALGORITHMS = ("maddpg", "masac")
+IMPLEMENTATIONS = ("engine", "reference")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured."""
+
+    env: str
+    agents: int
+    algorithm: str
+    sampler: str
+    implementation: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Which cells are measured, and how long."""
+
+    agents: tuple[int, ...] = (3, 6, 12)
+    algorithm: tuple[str, ...] = ("maddpg",)
+    env: tuple[str, ...] = ("predator-prey",)
+    sampler: tuple[str, ...] = ("uniform", "neighbor")
+    implementation: tuple[str, ...] = IMPLEMENTATIONS
+    ring: int | None = None
+    """Transitions in every ring; None: the papers' million, or as many as fit."""
+    seconds: float = 5.0
+    """Time of each cell."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of training, where they are not the papers'."""
+    misses: bool = True
+    """Run the samplers through the cache model."""
+    memory: bool = True
+    """Measure what each implementation takes."""
+    threads: int | None = None
+    """Processor threads; None: as `shoal train` chooses them."""
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first thing that cannot be measured."""
+        for what, values, choices in (
+            ("--env", self.env, ENVS),
+            ("--algorithm", self.algorithm, ALGORITHMS),
+            ("--sampler", self.sampler, SAMPLERS),
+            ("--implementation", self.implementation, IMPLEMENTATIONS),
+        ):
+            for value in values:
+                check_choice(what, value, choices)
+        for what, given in vars(self).items():
+            if isinstance(given, tuple) and (not given or len(set(given)) < len(given)):
+                problem = "names something twice" if given else "is empty"
+                raise UserError(f"--{what} {problem}, but must be a list of different values, e.g. --agents 3,12.")
+        for agents in self.agents:
+            check_range("--agents", agents, 1, 1024)
+        if self.ring is not None:
+            check_range("--ring", self.ring, 1024, 2**32)
+        check_range("--seconds", self.seconds, 0.05, 86_400)
+        if self.threads is not None:
+            check_threads(self.threads)
+        if not self.cells():
+            raise UserError(f"The engine has no sampler {', '.join(self.sampler)}; profile neighbor instead.")
+
+    def cells(self) -> list[Cell]:
+        """All combinations that there are: the papers' two texts of neighbour sampling are the reference's only."""
+        everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
+        return [cell for cell in (Cell(*one) for one in everything) if self._is_there(cell)]
+
+    def _is_there(self, cell: Cell) -> bool:
+        if cell.implementation == "engine":
+            return cell.sampler not in ("neighbor-v1", "neighbor-v2")
+        return not (cell.sampler == "neighbor" and "neighbor-v2" in self.sampler)  # which it is: once is enough
+
+    @property
+    def total_seconds(self) -> float:
+        """About how long the clock will run; filling the rings comes on top."""
+        return self.seconds * len(self.cells())

@@ -1,0 +1,64 @@
+"""Other names of settings, and the setting that was probably meant by a name that there is not."""
+
+import difflib
+from collections.abc import Collection
+
+SETTING_ALIASES = {"lr": "learning_rate", "gamma": "discount", "batch_size": "batch"}
+"""Other names of settings, which `shoal train` and sweep files understand."""
+ELSEWHERE = {
+    "actor_lr": "learning_rate", "alpha": "entropy", "buffer_size": "capacity", "cuda": "device",
+    "ent_coef": "entropy", "env_id": "env", "env_name": "env", "eps": "epsilon", "eval_every": "evaluate_every",
+    "eval_freq": "evaluate_every", "exp_name": "out", "exploration_final_eps": "epsilon",
+    "exploration_fraction": "epsilon_decay", "gpu": "device", "gradient_clip": "clip", "horizon": "episode_length",
+    "learning_starts": "warmup", "log_dir": "out", "log_interval": "log_every", "logdir": "out",
+    "max_episode_steps": "episode_length", "max_grad_norm": "clip", "max_steps": "episodes", "memory": "capacity",
+    "minibatch_size": "batch", "n_agents": "agents", "n_envs": "copies", "n_eval_episodes": "evaluate_episodes",
+    "net_arch": "hidden", "nproc": "threads", "num_agents": "agents", "num_envs": "copies", "num_layers": "hidden",
+    "num_prey": "prey_count", "num_workers": "env_workers", "output": "out", "policy": "algorithm",
+    "policy_lr": "learning_rate", "polyak": "tau", "q_lr": "learning_rate", "replay_size": "capacity",
+    "save_freq": "checkpoint_every", "save_path": "out", "scenario": "env", "steps": "episodes",
+    "target_network_frequency": "target_period", "target_update_interval": "target_period", "task": "env",
+    "temperature": "entropy", "timesteps": "episodes", "total_timesteps": "episodes", "train_freq": "update_every",
+    "update_freq": "update_every",
+}  # fmt: skip
+"""The settings nearest to those of Stable-Baselines3, CleanRL, BenchMARL and others. They are suggested and not
+aliases, because they count something else (timesteps, not episodes) or their values differ."""
+OTHER_COMMANDS = {
+    "ckpt": "checkpoint", "jobs": "parallel", "n_eval_episodes": "episodes", "n_jobs": "parallel",
+    "num_episodes": "episodes", "num_epochs": "epochs", "num_workers": "parallel", "wd": "weight_decay",
+    "workers": "parallel",
+}  # fmt: skip
+"""The same for settings that `shoal train` does not have, or has under another name."""
+TABLES = (OTHER_COMMANDS, ELSEWHERE, SETTING_ALIASES)  # the last has precedence
+
+
+NEARLY = 0.88
+"""How alike two names must be that are the same but for a letter: with less, --track would be taken for --task."""
+
+
+def nearest(word: str, settings: Collection[str]) -> str | None:
+    """The one of these settings that was probably meant; the word may be spelt as an option."""
+    word = word.lstrip("-").partition("=")[0].replace("-", "_").lower()
+    own = {name.replace("_", ""): name for name in settings}
+    elsewhere = {
+        name.replace("_", ""): setting for table in TABLES for name, setting in table.items() if setting in settings
+    }
+    short = word.replace("_", "")
+    for names in (own, elsewhere):
+        if short in names:
+            return names[short]
+    if len(short) < 3:
+        return None
+    for names in (own, elsewhere):
+        if close := difflib.get_close_matches(short, names, n=1, cutoff=NEARLY):
+            return names[close[0]]
+    return _similar(word, settings)
+
+
+def _similar(word: str, settings: Collection[str]) -> str | None:
+    """The only setting that begins with the word, or the most similar one, or the longest that the word begins with."""
+    longer = [name for name in settings if name.startswith(word)]
+    close = difflib.get_close_matches(word, settings, n=1, cutoff=0.75)
+    shorter = sorted((name for name in settings if word.startswith(f"{name}_")), key=len, reverse=True)
+    found = [*(longer if len(longer) == 1 else ()), *close, *shorter]
+    return found[0] if found else None
