@@ -19,9 +19,9 @@ from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
 from shoal.inference.precision import ExportPrecision
 from shoal.policies.export import Wanted, predicted_bytes
+from shoal.policies.named_width import What, Width
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
-from shoal.policies.named_width import What, Width
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.quantization.scheme import Scheme

@@ -13,8 +13,8 @@ from typing import Any, NotRequired, TypedDict
 from shoal.advance import Advance
 from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
-from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.named_width import Width
+from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.widths import Row, WidthSweep, sweep
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.scheme import Scheme

@@ -14,9 +14,9 @@ import numpy as np
 
 from shoal.advance import Advance
 from shoal.errors import UserError
+from shoal.policies.named_width import Width
 from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
-from shoal.policies.named_width import Width
 from shoal.policies.widths import WidthSweep, sweep
 from shoal.quantization.scheme import Scheme
 from shoal.results import Panel, Result, Series, Table, Value

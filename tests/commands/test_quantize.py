@@ -13,10 +13,10 @@ from shoal.cli import main
 from shoal.envs.base import EnvSpec
 from shoal.policies import torch_policy, widths
 from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
+from shoal.policies.named_width import Width
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.states import Thinned
-from shoal.policies.named_width import Width
 from shoal.policies.widths import STATES, Row, WidthSweep, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
