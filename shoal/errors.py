@@ -29,12 +29,12 @@ class Diverged(UserError):
     """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
+def closest(word: object, choices: Iterable[str]) -> str | None:
     """The choice that was probably meant by a word that is none of them."""
-    return next(iter(difflib.get_close_matches(word, list(choices), n=1)), None)
+    return next(iter(difflib.get_close_matches(str(word), list(choices), n=1)), None)
 
 
-def perhaps(word: str, choices: Iterable[str]) -> str:
+def perhaps(word: object, choices: Iterable[str]) -> str:
     """The same as words to put behind the wrong one, or nothing."""
     meant = closest(word, choices)
     return f" (perhaps you meant {meant})" if meant else ""

@@ -57,6 +57,7 @@ def test_a_quoted_path_is_one_line_that_a_shell_takes(path):
     ("check", "message"),
     [
         (lambda: check_choice("rules", "chess", ("mpe2",)), "rules 'chess' is not known; choose one of: mpe2."),
+        (lambda: check_choice("rules", None, ("mpe2",)), "rules 'None' is not known; choose one of: mpe2."),
         (lambda: check_range("rules", 3, 1, 2), "rules is 3, but must be from 1 to 2."),
         (lambda: whole_number("rules", 1.5), "rules is 1.5, but must be a whole number."),
     ],

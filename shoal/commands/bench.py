@@ -19,7 +19,7 @@ def bench(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class BenchCommand:
-        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCH")] = ""
+        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCH", help_behavior_hint="")] = ""
         """env: worlds over mpe2, and over JaxMARL where it is installed (pip install jaxmarl); workers: a slow
         environment in worker processes over one process; update: an update, native and in torch, over its bare matrix
         products; replay: samplers over a copy; phases: shares of sampling and acting; checkpoint: its time over

@@ -34,7 +34,7 @@ def study(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class StudyCommand:
-        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")] = ""
+        name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY", help_behavior_hint="")] = ""
         """Name of the study."""
         list: bool = False
         """List all studies."""

@@ -4,6 +4,7 @@ The copies have PettingZoo's parallel interface (dictionaries by agent name, age
 Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
+import re
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -66,9 +67,10 @@ class ParallelCopies:
         self._worlds = worlds
         forms = [_agents_and_spaces(name, world) for world in worlds]
         self._agents, self._observation_spaces, self._action_spaces = forms[0]
-        self.form = repr(forms[0])
-        """Agents and spaces as text: quick to compare, and can be sent to another process."""
-        if any(repr(form) != self.form for form in forms[1:]):
+        self.form = re.sub(" at 0x[0-9a-f]+", "", repr(forms[0]))
+        """Agents and spaces as text, without addresses: it can be compared with that of another process."""
+        first_text = repr(forms[0])  # equal texts are quicker to compare than spaces
+        if any(repr(form) != first_text and form != forms[0] for form in forms[1:]):
             raise differs(name)
         self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
         self.copies = len(worlds)
@@ -165,8 +167,8 @@ class ParallelCopies:
                     break
         if not np.array_equal(self._observation, state["observation"]):
             warnings.warn(
-                f"{self.spec.name} does not repeat an episode under the same seed, so the run goes on from other "
-                "states than the saved ones.",
+                f"{self.spec.name} does not repeat an episode under the same seed: a resumed run goes on from other "
+                "states than the saved ones, and evaluations during training start from other states each time.",
                 stacklevel=2,
             )
 
@@ -196,7 +198,7 @@ class ParallelCopies:
         self._played[e] = []
         listed = self._listed(e)
         if not listed:
-            raise UserError(f"{self.spec.name} has nobody in its list agents after reset(), so there is no episode.")
+            raise UserError(f"{self.spec.name} has an empty list `agents` after reset(), so there is no episode.")
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
             self._present[e, i] = agent in listed
@@ -225,7 +227,7 @@ class ParallelCopies:
                 over = over or not (agent in listed or cut)
                 terminated[i] = over
                 if agent in listed and agent not in rewards:  # whoever is gone may have left without one
-                    raise UserError(f"{self._where(e, i)} got no reward, but is still in the list agents.")
+                    raise UserError(f"{self._where(e, i)} got no reward, but is still in the list `agents`.")
                 reward[i] = self._reward(e, i, rewards.get(agent, 0.0))
             if stays or (took_part[i] and (agent in observations or not over)):
                 self._observe(e, i, observations)
@@ -258,9 +260,11 @@ class ParallelCopies:
 
     def _flag(self, e: int, i: int, value: Any) -> bool:
         """Whether an episode has ended for agent i of copy e."""
-        number = _number(value)
+        number = _number(False if value is None else value)
         if number is None:
-            raise UserError(f"{self._where(e, i)} got {in_short(value)} for its end, which is not true or false.")
+            raise UserError(
+                f"{self._where(e, i)} got {in_short(value)} for terminated or truncated, which is not true or false."
+            )
         return bool(number)
 
     def _reward(self, e: int, i: int, value: Any) -> np.float32:
@@ -284,7 +288,9 @@ class ParallelCopies:
         try:
             listed = set(self._worlds[e].agents)
         except (AttributeError, TypeError) as error:
-            raise UserError(f"{self.spec.name} needs a list agents of those who take part, set by reset().") from error
+            raise UserError(
+                f"{self.spec.name} must have a list `agents` of those who take part, set by reset()."
+            ) from error
         if not listed.issubset(self._agents):
             unknown = next(iter(listed.difference(self._agents)))
             raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
@@ -399,8 +405,9 @@ def _number(value: Any) -> float | None:
 def _picture(name: str, found: Any) -> NDArray[np.uint8]:
     """What render() returned, if it is a picture."""
     if isinstance(found, np.ndarray):
-        if found.dtype == np.uint8 and found.ndim == 3 and found.shape[2] == 3 and found.size:
-            return found
+        bytes_only = found.dtype.kind in "iu" and found.size and found.min() >= 0 and found.max() <= 255
+        if bytes_only and found.ndim == 3 and found.shape[2] == 3:
+            return found.astype(np.uint8, copy=False)
         what = f"an array of shape {found.shape} and type {found.dtype}"
     else:
         what = "None" if found is None else f"a {type(found).__name__}"

@@ -38,7 +38,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     heading = f"Return per agent ({evaluated}), mean over seeds"
     if any(len(own) > 1 for own in by_label.values()):
         heading += " ± half of the 95 % interval"
-    if (team := _group_of_team(configurations, groups)) is not None:
+    if (team := _group_of_team(outcomes)) in groups:
         findings.insert(0, f"The return is that of group {team}.")
     rows = _rows(configurations, [group for group in groups if group != team], with_failed=bool(failed))
     return Result(
@@ -68,13 +68,9 @@ def _groups(outcomes: Sequence[Outcome]) -> list[str]:
     return every[0] if every and len(every[0]) > 1 and all(groups == every[0] for groups in every) else []
 
 
-def _group_of_team(configurations: Sequence[Mapping[str, Any]], groups: Sequence[str]) -> str | None:
-    """The group whose return is the team's, as that of predators is where prey learns as well."""
-    for group in groups:
-        pairs = [(found["return"], found[f"return/group/{group}"]) for found in configurations]
-        if all(one == other or (one and other and math.isclose(one, other)) for one, other in pairs):
-            return group
-    return None
+def _group_of_team(outcomes: Sequence[Outcome]) -> str | None:
+    """The group whose return is the team's by definition: predators, where prey learns as well."""
+    return "predator" if all(outcome.run.config.prey == "learned" for outcome in outcomes) else None
 
 
 def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None, float]:

@@ -160,7 +160,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         for name in HOOKS:
             if not callable(getattr(one, name)):
                 raise UserError(f"{name} of the callback {type(one).__name__} is not a method.")
-        for name, _ in inspect.getmembers_static(one, callable):
+        for name, _ in inspect.getmembers_static(type(one), callable):
             if name.startswith("on_") and name not in HOOKS:
                 raise UserError(
                     f"The callback {type(one).__name__} has a method {name}, which would never be called; there are "

@@ -4,7 +4,6 @@ None of it changes what is learned: evaluations play in a world of their own, wi
 each time, and the phase clock counts none of it.
 """
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,15 +109,7 @@ class Milestones:
     def _evaluate(self, training: "Training", interrupt: Interrupt) -> Evaluation:
         """Play deterministically from the same initial states as every time."""
         assert self._env is not None
-        with warnings.catch_warnings(record=True) as differs:
-            warnings.simplefilter("always")
-            self._env.load_state(self._begin)
-        if differs:
-            warnings.warn(
-                f"{self._env.spec.name} does not repeat an episode under the same seed, so evaluations start from "
-                "other states each time and are hard to compare.",
-                stacklevel=1,
-            )
+        self._env.load_state(self._begin)
         act = interruptible(team_act(training.team, explore=False), interrupt)
         self.latest = play(self._env, act, self.config.evaluate_during)
         return self.latest

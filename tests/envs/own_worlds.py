@@ -68,7 +68,7 @@ gymnasium.register("Versions-v0", Corridor, kwargs={"length": 3}, max_episode_st
 gymnasium.register("Versions-v1", Corridor, kwargs={"length": 9}, max_episode_steps=7)
 
 
-NO_PICTURES = {
+PICTURES = {
     "none": None,
     "text": "a door",
     "list": [np.zeros((4, 6, 3), np.uint8)],
@@ -76,18 +76,19 @@ NO_PICTURES = {
     "grey": np.zeros((4, 6), np.uint8),
     "alpha": np.zeros((4, 6, 4), np.uint8),
     "empty": np.zeros((0, 0, 3), np.uint8),
+    "whole": np.array([[[0, 128, 255]]]),
 }
 
 
 class Picture(Corridor):
-    """Draws something that is no picture."""
+    """Draws what a picture may look like, or what it may not."""
 
     def __init__(self, kind):
         super().__init__(render_mode="rgb_array")
         self.kind = kind
 
     def render(self):
-        return NO_PICTURES[self.kind]
+        return PICTURES[self.kind]
 
 
 class Fatal(Corridor):

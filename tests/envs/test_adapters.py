@@ -474,3 +474,9 @@ def test_what_is_no_picture_gets_a_sentence(kind):
     env.reset()
     sentence = f"its render() {PICTURES[kind]}, but must return (height, width, 3) of bytes."
     fails(lambda name: env.render(), "", f"The world 'gym:own_worlds:Picture' cannot be watched: {sentence}")
+
+
+def test_whole_numbers_may_be_a_picture():
+    env = make_env(own_worlds.Picture, options={"kind": "whole"})
+    env.reset()
+    assert env.render().dtype == np.uint8 and env.render().tolist() == [[[0, 128, 255]]]

@@ -1,5 +1,6 @@
 """Foreign environments that break the rules: forgiven where the meaning is plain, else a sentence."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -106,19 +107,25 @@ def nobody(self, seed=None, options=None):
         (answer(1, lambda rewards: dict.fromkeys(rewards, 1j)), "got the reward 1j, which is not a number"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, np.zeros(2))), "got the reward array"),
         (answer(1, lambda rewards: dict.fromkeys(rewards, 1e300)), "got NaN or infinity in its reward"),
-        (answer(2, lambda ends: dict.fromkeys(ends, np.zeros(2))), "for its end, which is not true or false"),
-        (answer(1, lambda rewards: {}), "'scout' in copy 0 of odd got no reward, but is still in the list agents"),
+        (
+            answer(2, lambda ends: dict.fromkeys(ends, np.zeros(2))),
+            "for terminated or truncated, which is not true or false",
+        ),
+        (answer(1, lambda rewards: {}), "'scout' in copy 0 of odd got no reward, but is still in the list `agents`"),
         (
             answer(1, lambda rewards: {agent: [[1], [2, 3]] for agent in rewards}),
             r"got the reward \[\[1\], \[2, 3\]\], which",
         ),
         (
             answer(2, lambda ends: {agent: {"score": 1} for agent in ends}),
-            "got {'score': 1} for its end, which is not true",
+            "got {'score': 1} for terminated or truncated, which is not true",
         ),
-        (answer(3, lambda ends: dict.fromkeys(ends, "no")), "got 'no' for its end, which is not true or false"),
-        ({"reset": without_a_list}, "odd needs a list agents of those who take part, set by reset"),
-        ({"reset": nobody}, r"odd has nobody in its list agents after reset\(\), so there is no episode"),
+        (
+            answer(3, lambda ends: dict.fromkeys(ends, "no")),
+            "got 'no' for terminated or truncated, which is not true or false",
+        ),
+        ({"reset": without_a_list}, "odd must have a list `agents` of those who take part, set by reset"),
+        ({"reset": nobody}, r"odd has an empty list `agents` after reset\(\), so there is no episode"),
         ({"reset": lambda self, seed=None, options=None: {}}, r"^reset\(\) of odd must return observations, infos"),
         ({"reset": lambda self: None}, r"^reset\(\) of odd must take a seed"),
     ],
@@ -192,6 +199,35 @@ class Elsewhere(Relay):
 def test_copies_that_are_not_alike(other):
     with pytest.raises(UserError, match=r"^relay differs from copy to copy, but all must have the same agents and"):
         ParallelCopies("relay", [Relay(STAY), Relay(STAY), other], 0, None, False)
+
+
+def test_agents_without_a_name_of_their_own():
+    """Their text has an address in it, but they are equal in every copy."""
+
+    @dataclass(frozen=True, repr=False)
+    class Robot:
+        name: str
+
+    class Robots(Relay):
+        def __init__(self):
+            super().__init__(STAY)
+            self.possible_agents = [Robot(name) for name in self.possible_agents]
+
+        def observation_space(self, agent):
+            return super().observation_space(agent.name)
+
+        def action_space(self, agent):
+            return super().action_space(agent.name)
+
+    assert ParallelCopies("robots", [Robots(), Robots()], 0, None, False).spec.agents == 3
+
+
+def test_no_truncation_may_be_none():
+    """As from info.get("TimeLimit.truncated")."""
+    never = answer(3, lambda ends: dict.fromkeys(ends))
+    env = ParallelCopies("odd", [type("Odd", (Relay,), never)(STAY)], 0, None, False)
+    env.reset()
+    assert not env.step(np.zeros((1, 3, 4))).truncated.any()
 
 
 def test_agents_that_are_there_twice():

@@ -65,7 +65,8 @@ def test_mixed_teams_are_summed_up_by_group(tmp_path):
 
 
 def test_the_random_team_is_beside_the_trained_and_no_column_is_there_twice(tmp_path):
-    runs = sweep_runs({"grid": {"tau": [0.1, 0.2]}, "seeds": "0-1"}, tmp_path)
+    base = {"env": "predator-prey", "prey": "learned"}
+    runs = sweep_runs({"base": base, "grid": {"tau": [0.1, 0.2]}, "seeds": "0-1"}, tmp_path)
 
     def ended(run, value, random):
         own = {name: {"training": sign * value} for name, sign in (("predator", 1), ("prey", -1))}
@@ -80,6 +81,14 @@ def test_the_random_team_is_beside_the_trained_and_no_column_is_there_twice(tmp_
     first, second = found.data["configurations"]
     assert (first["return_random"], second["return/group/predator"]) == (1.5, 5.0)
     assert [run["return_random"] for run in found.to_json()["runs"]] == [1, 2, 3]
+
+
+def test_groups_that_share_a_reward_are_not_taken_for_the_team(tmp_path):
+    (run,) = sweep_runs({}, tmp_path)
+    groups = {"speaker": {"training": 2.0}, "listener": {"training": 2.0}}
+    found = summarize([Outcome(run, TrainResult("", True, 1, 1, 1, 2.0, 1.0, 2.0, groups=groups))], "Both")
+    assert {"return", "group speaker", "group listener"} <= found.tables[0].records()[0].keys()
+    assert not [sentence for sentence in found.findings if "that of group" in sentence]
 
 
 def test_every_world_has_a_panel(tmp_path):

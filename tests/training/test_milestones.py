@@ -217,9 +217,8 @@ def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
 
 def test_evaluations_that_cannot_be_compared(tmp_path):
     world = {"env": "gym:tests.envs.own_worlds:Unseeded", "episode_length": 5, "out": str(tmp_path / "run")}
-    with pytest.warns(UserWarning, match="so evaluations start from other states each time") as told:
+    with pytest.warns(UserWarning, match="evaluations during training start from other states each time"):
         train(TrainConfig(**world, **SMALL, **EVALUATED))
-    assert not [warning for warning in told if "goes on" in str(warning.message)]
 
 
 def test_best_weights_from_elsewhere_are_replaced(evaluated, tmp_path):
