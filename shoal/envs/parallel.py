@@ -167,8 +167,8 @@ class ParallelCopies:
                     break
         if not np.array_equal(self._observation, state["observation"]):
             warnings.warn(
-                f"{self.spec.name} does not repeat an episode under the same seed: a resumed run goes on from other "
-                "states than the saved ones, and evaluations during training start from other states each time.",
+                f"{self.spec.name} does not repeat an episode under the same seed: a resumed run continues from "
+                "other states than it had, and evaluations during training start from different states each time.",
                 stacklevel=2,
             )
 

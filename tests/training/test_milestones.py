@@ -12,7 +12,9 @@ from safetensors.numpy import load_file
 from shoal import Callback, TrainConfig, load, train
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
+from shoal.training import disk
 from shoal.training.milestones import BEST, Milestones
+from shoal.training.weights_file import read_weights
 from tests.cli.helpers import call_before, lines, send
 from tests.training.witness import Crash, Witness
 
@@ -217,7 +219,7 @@ def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
 
 def test_evaluations_that_cannot_be_compared(tmp_path):
     world = {"env": "gym:tests.envs.own_worlds:Unseeded", "episode_length": 5, "out": str(tmp_path / "run")}
-    with pytest.warns(UserWarning, match="evaluations during training start from other states each time"):
+    with pytest.warns(UserWarning, match="evaluations during training start from different states each time"):
         train(TrainConfig(**world, **SMALL, **EVALUATED))
 
 
@@ -226,6 +228,10 @@ def test_best_weights_from_elsewhere_are_replaced(evaluated, tmp_path):
     run, said = Path(shutil.copytree(evaluated, tmp_path / "run")), []
     other = Milestones(TrainConfig(**SMALL, **{**EVALUATED, "learning_rate": 0.5}))
     other.begin(run, said.append)
+    newer = read_weights(run / BEST)
+    newer.meta["settings"]["speed"] = 3
+    with pytest.raises(disk.Damaged, match="another run's"):
+        other._return_of(newer.meta)
     shutil.copy(next((run / "snapshots").iterdir()), run / BEST)
     own = Milestones(TrainConfig(**SMALL, **EVALUATED))
     own.begin(run, said.append)
