@@ -1,7 +1,8 @@
 """Checksums of what one process leaves in shared memory for another."""
 
 import numpy as np
-from numba import njit
+
+from shoal.compiled import njit
 
 
 @njit(cache=True, nogil=True)

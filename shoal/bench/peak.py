@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from shoal.compiled import njit
 from shoal.native.tile import host_plan
 
 SUMS = 12

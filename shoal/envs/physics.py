@@ -10,9 +10,9 @@ the function it compiled.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.envs.base import Array, Bools
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,8 @@ They compute in float64 and without calls to the library, except for erf, so tha
 import math
 
 import numpy as np
-from numba import njit
+
+from shoal.compiled import njit
 
 LN2 = math.log(2)
 FARTHEST = 80.0

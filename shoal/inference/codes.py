@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.errors import check_range
 from shoal.inference.grid import TOO_SMALL, Grid, code_range
 from shoal.inference.layers import Conv2d, Layer

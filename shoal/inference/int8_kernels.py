@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from shoal.compiled import njit
 from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
 from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK
 

@@ -7,9 +7,9 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.errors import UserError
 from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
 from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, refuse_grids

@@ -12,8 +12,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload, register_jitable
+
+from shoal.compiled import njit
 
 f4, i4, u4, u8 = np.float32, np.int32, np.uint32, np.uint64
 

@@ -8,8 +8,7 @@ Shape letters: B batch rows (here those of a chunk), A action, H hidden units.
 import math
 from typing import Any
 
-from numba import njit
-
+from shoal.compiled import njit
 from shoal.native.arithmetic import exp, gumbel_exponential, log, normal, number, softplus, tanh
 from shoal.native.machine import view
 from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, Plan, host_plan, make_tile

@@ -15,18 +15,14 @@ rounds count up, so nothing has to be reset, and a thread that is late cannot mi
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.native import kernels
 from shoal.native.arithmetic import key_of
 from shoal.native.arithmetic import number as as_number
 from shoal.native.machine import add, exchange, give_up, load, now, view
-
-HELPERS = "e35efc689d68dea0"
-"""Hash of the modules whose code is compiled into `work`. numba checks only this file to decide whether its cache is up
-to date, so the hash changes with them; a test tells what it must be."""
 
 OFFSET_BITS = 44
 """An operand is a buffer's number and, in its lowest bits, the place in it."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.profiling.machine import Geometry
 
 Ints = NDArray[np.int64]

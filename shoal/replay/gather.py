@@ -9,16 +9,13 @@ N agents, O observation, A action, J joint.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.replay.half import narrow_bfloat16, narrow_float16, widen_bfloat16, widen_float16
 from shoal.replay.intrinsics import copy, prefetch
 from shoal.replay.layout import RowLayout
-
-HELPERS = "28b9f08d85e35f7e"
-"""Of half.py and intrinsics.py, whose code is compiled into the functions below. numba looks only at this file to see
-whether its cache is up to date, so this changes with them; a test tells what it must be."""
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.uint16]

@@ -1,8 +1,9 @@
 """16-bit numbers by bit operations: float16 and bfloat16 codes to float32 and back, for loops compiled by numba."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from shoal.compiled import njit
 
 UNBOUNDED = np.float32(np.inf)
 FLOAT16_BOUND = np.float32(65520.0)

@@ -5,9 +5,9 @@ Shape letters: E copies, C transitions per copy, M mini-batches, B batch.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.replay.samplers import History, Indices
 
 TRIES = 16

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.errors import check_choice, check_range
 
 SAMPLERS = ("uniform", "neighbor")

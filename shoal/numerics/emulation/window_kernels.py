@@ -1,8 +1,9 @@
 """Images with zeros around and between their numbers, so that windows of a convolution can be read in place."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from shoal.compiled import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

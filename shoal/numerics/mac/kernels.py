@@ -9,19 +9,15 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.rounding.kernels32 import M0, M1, S0, S1, S2, random_word
 from shoal.numerics.rounding.kernels64 import MAGNITUDE, finish_rounding, magnitude_of, round_by_chance, up_in_gap
 from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
 from shoal.numerics.rounding.shifts import right
-
-HELPERS = "fadb440fab49423b"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
 """Indices of the counters."""

@@ -9,18 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, group_of
 from shoal.numerics.rounding.kernels32 import random_word
-
-HELPERS = "b8ddbed2fa1ac87a"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 TILE = ROWS * COLUMNS
 LEVELS = 40

@@ -14,16 +14,13 @@
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import cfunc, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
+from shoal.compiled import cfunc
 from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints, splat
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
-
-HELPERS = "ea2e5fcd370660c7"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 ROWS = 8 if WIDE else 4
 SUBTREE = 8
@@ -532,7 +529,7 @@ def make_tile(kind: int) -> Any:
     pointers = (number, *places, number, number, number, number, whole, *words, types.int32)
     signature = types.int64(*map(types.CPointer, pointers), types.int64, types.uint32, types.uint32)
 
-    @cfunc(signature, cache=True, error_model="numpy")
+    @cfunc(signature, error_model="numpy")
     def tile(
         a: Any, rows: Any, steps: Any, b: Any, c: Any, other: Any, floats: Any, ints: Any, words: Any, keys: Any,
         counts: Any, count: Any, word: Any, shift: Any,

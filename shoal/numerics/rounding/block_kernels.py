@@ -5,15 +5,11 @@ shifted by s, and a plan is shifted by adding s to its exponents and s·2^23 to 
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.numerics.rounding.kernels32 import INFINITY, MAGNITUDE, round_nearest_or_directed, round_stochastically
 from shoal.numerics.rounding.plan import RoundingPlan
-
-HELPERS = "a3809756178eb1bd"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

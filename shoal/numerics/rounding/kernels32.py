@@ -6,16 +6,12 @@ is the number of spacings. All integers have 32 bits; numba widens every sum to 
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.numerics.rounding.plan import FLOAT32, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 from shoal.numerics.rounding.shifts import left, right
-
-HELPERS = "0c8bba54e201968d"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 INFINITY = np.int32(FLOAT32.infinity)
 MAGNITUDE = np.int32(0x7FFFFFFF)

@@ -4,16 +4,12 @@
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from shoal.compiled import njit
 from shoal.numerics.rounding.kernels32 import random_word
 from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
-
-HELPERS = "5bf48c3e4f143851"
-"""Hash of the modules imported above, whose code and constants are compiled into the functions below. numba checks only
-this file to decide whether its cache is up to date, so the hash changes with them; a test tells what it must be."""
 
 INFINITY = FLOAT64.infinity
 MAGNITUDE = 2**63 - 1

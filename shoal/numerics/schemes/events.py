@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.compiled import njit
 from shoal.threads import share_out
 
 ALONE = 2**16
