@@ -57,7 +57,7 @@ def cfunc(signature: Any, **options: Any) -> Callable[[Any], Any]:
     """numba's `cfunc`, kept in the cache folder."""
 
     def decorator(function: Any) -> Any:
-        callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+        callback: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
         callback._cache = DiskCache(function)
         callback.compile()
         return callback
@@ -72,9 +72,12 @@ class DiskCache(_Cache):
         self.function = function
 
     @property
-    def cache_path(self) -> str:
-        """The folder."""
-        return str(cache_folder())
+    def cache_path(self) -> str | None:
+        """The folder, if there is one."""
+        try:
+            return str(cache_folder())
+        except OSError:
+            return None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for these types of arguments, or None."""
@@ -229,12 +232,9 @@ def _delete_unused(folder: Path) -> None:
 
 def _tell_once(reason: str) -> None:
     """Tell the user why every run compiles again."""
-    if TOLD not in os.environ:
-        os.environ[TOLD] = "1"
-        try:
-            where = f"{cache_folder()} cannot be written ({reason})"
-        except OSError:
-            where = reason
-        warnings.warn(
-            f"Compiled code cannot be kept for later runs: {where}; SHOAL_CACHE can name a folder.", stacklevel=1
-        )
+    if TOLD in os.environ:
+        return
+    os.environ[TOLD] = "1"
+    with suppress(OSError):  # no folder at all
+        reason = f"{cache_folder()} cannot be written ({reason})"
+    warnings.warn(f"Compiled code is not kept for later runs: {reason}; name a folder in SHOAL_CACHE.", stacklevel=1)

@@ -1,11 +1,8 @@
-"""What a process is told before its first heavy import: how threads wait, where compiled loops are kept."""
+"""What a process is told before its first heavy import: how threads wait, when garbage is collected."""
 
 import atexit
 import gc
 import os
-import stat
-import tempfile
-from pathlib import Path
 
 from shoal.limits import live_within_limits
 from shoal.processors import usable_processors
@@ -25,33 +22,3 @@ def prepare() -> None:
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
     live_within_limits()
-    if "NUMBA_CACHE_DIR" not in os.environ and not any(map(writable, numba_places())):
-        os.environ["NUMBA_CACHE_DIR"] = str(own_place(Path(tempfile.gettempdir()) / f"shoal-numba-{os.getuid()}"))
-
-
-def numba_places() -> tuple[Path, Path]:
-    """Where numba keeps compiled loops if it can: beside the code, or in the person's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
-    return Path(__file__).parent / "envs" / "__pycache__", Path(cache) / "numba"
-
-
-def own_place(folder: Path) -> Path:
-    """This folder if nobody else can put code there for us to run, else a new one."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="shoal-numba-"))
-
-
-def writable(folder: Path) -> bool:
-    """Whether files can be written there, after making it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False

@@ -150,7 +150,7 @@ def _first_call() -> Row:
         "print(time.perf_counter() - start)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+        environment = {**os.environ, "SHOAL_CACHE": folder}
         ran = subprocess.run(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
         )

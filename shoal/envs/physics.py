@@ -2,9 +2,6 @@
 
 Shape letters: E copies, N agents, O observation, K entities, F figures. Entities are ordered: agents, then prey that
 the world itself moves, then landmarks or obstacles. "Bodies" are those that move.
-
-All that a kernel calls is in this one file, because numba's disk cache notices changes only in the file of
-the function it compiled.
 """
 
 from typing import NamedTuple

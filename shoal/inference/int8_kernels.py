@@ -31,8 +31,6 @@ from shoal.compiled import njit
 from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
 from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK
 
-# numba's cache only notices changes to this file, so the functions below use no constants from other files, except
-# those that are asserted here.
 TILE, GROUP = 16, 4
 """Units in a tile, inputs in a group."""
 # Words of the header of packed codes; FIELDS words per layer start at FIRST, and the action sizes follow them.

@@ -3,6 +3,7 @@
 Shape letters: E copies, N agents, M mini-batches, B batch rows, O observation, A action.
 """
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
@@ -72,6 +73,8 @@ class Engine:
         self._prepare = self._rounds(program.pieces(first), self.counters)
         self._act_rounds: dict[tuple[int, bool], Rounds] = {}
         self._batch = Bound((), {})
+        self._failure: Exception | None = None  # of a thread that helps
+        self._told = False
 
     def _rounds(self, pieces: NDArray[np.int64], counters: NDArray[np.int64]) -> Rounds:
         """Rounds of these pieces."""
@@ -156,22 +159,42 @@ class Engine:
             for memory in self._memory[1:]:
                 if not memory.lent:
                     memory.lent = True
-                    lend(self._help, rounds, memory)
+                    self._lend(rounds, memory)
         work.work(rounds.tables, own, rounds.number, CHUNK, False)
         rounds.finished = rounds.number
+        if self._failure is not None and not self._told:
+            self._told = True
+            reason = str(self._failure) or type(self._failure).__name__
+            warnings.warn(
+                f"A thread that helps with updates failed ({reason}): training continues with fewer threads, "
+                "to the same results.",
+                stacklevel=1,
+            )
+
+    def _lend(self, rounds: Rounds, memory: ThreadMemory) -> None:
+        """Ask another thread to help."""
+        try:
+            lend(self._help, rounds, memory)
+        except RuntimeError as error:  # it cannot be started
+            self._failure = error
 
     def _help(self, rounds: Rounds, memory: ThreadMemory) -> None:
         """Work in another thread, and come again if a new round has begun by the time it is through.
 
         A thread that is late still reads what it began with, so it keeps a mini-batch's arrays until then. It takes
-        them after the round's number: if they are a newer round's already, this round is over.
+        them after the round's number: if they are a newer round's already, this round is over. One that fails is not
+        asked again: its memory stays lent.
         """
-        number = rounds.number
-        batch = self._batch
-        memory.bind(batch.places)
-        work.work(rounds.tables, memory.own, number, CHUNK, True)
+        try:
+            number = rounds.number
+            batch = self._batch
+            memory.bind(batch.places)
+            work.work(rounds.tables, memory.own, number, CHUNK, True)
+        except Exception as error:
+            self._failure = error
+            return
         if rounds.number > number:
-            lend(self._help, rounds, memory)
+            self._lend(rounds, memory)
         else:
             memory.lent = False
 
@@ -252,7 +275,7 @@ class Engine:
 
 
 def compile_native() -> None:
-    """Compile what updates and acting run, or load it from numba's cache."""
+    """Compile what updates and acting run, or load it from the cache."""
     program = Program(np.float32, 1, 1)
     tables = Tables(
         np.zeros(1, np.float32), program.ops(), program.pieces(), *(np.zeros(1, np.int64) for _ in range(6))

@@ -38,7 +38,6 @@ from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
 from shoal.training.setup import (
-    functions_to_compile,
     most_samples,
     stored_config,
     told_if_long,
@@ -121,7 +120,7 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     if config.threads is not None:
         check_threads(config.threads)
     check_workers(config)
-    with told_if_long(observer.note, functions_to_compile(config)):
+    with told_if_long(observer.note):
         implementation(config).compile_loops(config)
     return Training(config)
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from shoal.training.evaluation import build_env
 if TYPE_CHECKING:
     import torch
 
-LOOPS, NATIVE = 55, 70
-"""Functions compiled for worlds and replay, and for the native update."""
 SAVED, TORCH, REFERENCE, SCHEME = 9, 10, 17, 18
 """How often all weights of a team are in memory while a checkpoint is saved: beside what learns in native code, and in
 all with torch, in the reference, and in a scheme. Measured by peak memory, with two layers of 600 to 3000 neurons, as
@@ -179,30 +178,35 @@ def most_samples(config: TrainConfig, spec: EnvSpec) -> int | None:
 
 
 class _Compiled(event.Listener):
-    """Counts the functions that numba has compiled."""
+    """Counts the functions that numba has begun to compile, and those that it has compiled."""
 
-    count = 0
+    begun = count = 0
 
     def on_start(self, event: Any) -> None:
-        """Nothing to count yet."""
+        """One more is begun."""
+        self.begun += 1
 
     def on_end(self, event: Any) -> None:
-        """One more."""
+        """One more is done."""
         self.count += 1
 
 
 @contextlib.contextmanager
-def told_if_long(
-    tell: Callable[[str], None], functions: int, seconds: float = 2.0, every: float = 5.0
-) -> Iterator[None]:
-    """Tell the user why they wait if compiling takes long, and then how far it is, of about so many functions."""
-    over, compiled = threading.Event(), _Compiled()
+def told_if_long(tell: Callable[[str], None], seconds: float = 2.0, every: float = 5.0) -> Iterator[None]:
+    """Tell the user why they wait if compiling takes long, then how far it is, and when it is done.
+
+    How many functions are missing from the cache is not known before they are called, so no total is given.
+    """
+    over, compiled, began, told = threading.Event(), _Compiled(), time.monotonic(), False
 
     def report() -> None:
-        if not over.wait(seconds):
-            tell("Compiling native code for this machine; it is cached for later runs.")
-        while not over.wait(every):
-            tell(f"Compiled {compiled.count} of about {functions} functions.")
+        nonlocal told
+        while not over.wait(every if told else seconds):
+            if told:
+                tell(f"Compiled {counted(compiled.count, 'function')} so far.")
+            elif compiled.begun:  # not where loading takes long
+                tell("Compiling native code for this machine; it is cached for later runs.")
+                told = True
 
     thread = threading.Thread(target=report, daemon=True)
     with event.install_listener("numba:compile", compiled):
@@ -212,11 +216,8 @@ def told_if_long(
         finally:
             over.set()
             thread.join()
-
-
-def functions_to_compile(config: TrainConfig) -> int:
-    """About how many functions `compile_loops` compiles where nothing is cached."""
-    return LOOPS if config.update == "torch" or config.why_torch() else LOOPS + NATIVE
+    if told:
+        tell(f"Compiled {counted(compiled.count, 'function')} in {time.monotonic() - began:.0f} s.")
 
 
 def compile_loops(config: TrainConfig) -> None:

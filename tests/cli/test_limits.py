@@ -18,7 +18,7 @@ def test_a_limit_that_is_too_low_for_the_libraries(process, tmp_path):
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.option)
 @pytest.mark.parametrize("implementation", ["engine", "reference"])
 def test_the_limit_that_is_asked_for_is_enough(process, tmp_path, monkeypatch, limit, implementation):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))  # compiling takes the most
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))  # compiling takes the most
     asked = process(f"{limit.option} 100000; shoal train").stderr.rpartition("'")[0].rpartition("'")[2]
     assert asked.startswith(limit.option)
     words = " ".join(map(str, SHORT))

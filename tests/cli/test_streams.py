@@ -6,9 +6,7 @@ import os
 import re
 import shlex
 import sys
-from pathlib import Path
 
-from shoal import processes
 from shoal.cli import main
 from shoal.console import print_table
 from shoal.results import Table
@@ -63,37 +61,6 @@ def test_the_working_directory_is_gone(shoal, process, tmp_path, monkeypatch):
     code, _, err = shoal("train", *QUIET)
     assert code == 2 and "cannot be written" in one_sentence(err)
     assert shoal("train", *QUIET, "--out", tmp_path / "run")[0] == 0
-
-
-def test_compiled_loops_find_a_place(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    nowhere = tmp_path / "file" / "below"  # where not even root can write
-    monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
-
-    def place(*places):
-        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-        monkeypatch.setattr(processes, "numba_places", lambda: places)
-        processes.prepare()
-        return os.environ.get("NUMBA_CACHE_DIR")
-
-    chosen = place(nowhere, nowhere)
-    assert chosen is not None and processes.writable(Path(chosen)) and tmp_path in Path(chosen).parents
-    Path(chosen).chmod(0o777)  # anybody could put code there
-    assert (other := place(nowhere, nowhere)) != chosen and processes.writable(Path(other))
-    assert place(tmp_path / "code", nowhere) is None
-    assert place(nowhere, tmp_path / "home") is None
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "mine")
-    monkeypatch.setattr(processes, "numba_places", lambda: (nowhere, nowhere))
-    processes.prepare()
-    assert os.environ["NUMBA_CACHE_DIR"] == "mine"
-
-
-def test_where_numba_keeps_compiled_loops(monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/nonexistent")
-    assert processes.numba_places()[1] == Path("/nonexistent/.cache/numba")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert processes.numba_places()[1] == Path("/cache/numba")
 
 
 def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):

@@ -126,5 +126,5 @@ def test_a_processor_of_no_particular_kind(tmp_path):
         "import pytest, sys; from shoal.inference.int8_kernels import available; assert available() == (0,);"
         "sys.exit(pytest.main(['-q', '-x', 'tests/inference/test_native_engine.py']))"
     )
-    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "SHOAL_CACHE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

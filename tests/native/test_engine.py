@@ -1,15 +1,12 @@
 """Threads change nothing but the time; acting; state; the time of phases; what is compiled into the cache."""
 
-import hashlib
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import shoal.native
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.native import NativeTeam
 from shoal.envs.base import EnvSpec
@@ -21,7 +18,6 @@ from tests.algorithms.test_oracle import make_batch, make_spec
 from tests.native.test_oracle import Clock
 
 CPU = torch.device("cpu")
-FOLDER = Path(shoal.native.__file__).parent
 
 
 def native_team(spec, config, seed=0, threads=1):
@@ -243,11 +239,31 @@ def test_ends_of_log_deviations_are_the_networks():
     assert masac.ENDS == (LOG_STD_LOW, LOG_STD_HIGH)
 
 
-def test_the_cache_changes_with_the_code_that_is_compiled_into_it():
-    sources = b"".join(
-        (FOLDER / name).read_bytes() for name in ("arithmetic.py", "kernels.py", "machine.py", "tile.py")
-    )
-    assert hashlib.sha256(sources).hexdigest()[:16] == work.HELPERS
+@pytest.mark.parametrize("where", ["in it", "before it starts"])
+def test_a_thread_that_fails_is_told_once_and_not_asked_again(monkeypatch, where):
+    main, compiled, tried = threading.current_thread(), work.work, []
+
+    def fails(*arguments):
+        if threading.current_thread() is main:
+            return compiled(*arguments)
+        raise MemoryError("no memory for it")
+
+    def lent(work, *arguments):
+        tried.append(work)
+        if where == "before it starts":
+            raise RuntimeError("no memory for it")
+        thread = threading.Thread(target=work, args=arguments)
+        thread.start()
+        thread.join()
+
+    config = LearnConfig(hidden=(8,), batch=32)
+    wanted = updated(config, 1)
+    monkeypatch.setattr(work, "work", fails)
+    monkeypatch.setattr(native_engine, "lend", lent)
+    with pytest.warns(UserWarning) as told:
+        assert same(updated(config, 3), wanted)
+    said = "A thread that helps with updates failed (no memory for it): training continues with fewer threads"
+    assert len(told) == 1 and said in str(told[0].message) and len(tried) == 2
 
 
 def test_a_team_of_one_with_one_action():
