@@ -7,14 +7,18 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup train test lint bench docs clean
+# Shoal runs from this folder. A copy of it means that `pip install .` has replaced that, or left a remainder in its way.
+COPY := $(wildcard .venv/lib/python*/site-packages/shoal)
 
-setup: .venv/ready .venv/kernels
+.PHONY: setup train test lint bench docs clean FORCE
 
-.venv/ready: pyproject.toml constraints.txt
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt $(if $(COPY),FORCE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing Shoal into .venv (about a minute the first time)"
 	@$(INSTALL) -e .
+	@rm -rf $(COPY)
 	@$(BIN)/python -m compileall -q -j 0 -x '/(torch|sympy|tests?)/' shoal .venv/lib > /dev/null 2>&1 || true
 	@$(BIN)/python -c "import torch"
 	@touch $@
@@ -31,16 +35,11 @@ setup: .venv/ready .venv/kernels
 	@$(INSTALL) -e ".[docs]"
 	@touch $@
 
-# numba notices a change to the file of a cached function, but not to functions that it calls from other files.
-.venv/kernels: $(shell grep -rl --include='*.py' numba shoal) | .venv/ready
-	@find shoal -name '*.nb[ci]' -delete
-	@touch $@
-
 train: setup
 	@$(BIN)/shoal train --env cooperative-navigation --rules openai --watch
 
 # Neighbouring tests stay in one worker, which has their fixtures and compiled loops; who is done takes from the other.
-test: lint .venv/kernels
+test: lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/ready-dev
@@ -49,7 +48,7 @@ lint: .venv/ready-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 
-bench: .venv/ready-dev .venv/kernels
+bench: .venv/ready-dev
 	@$(BIN)/shoal bench all
 
 # Warnings are errors; nothing is fetched from the network.
