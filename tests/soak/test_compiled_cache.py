@@ -16,7 +16,7 @@ from tests.soak.harness import HOME, check_sentence
 
 pytestmark = pytest.mark.slow
 
-FULL = 100
+FULL = 60
 SECONDS = 300
 PROCESSORS = ("generic", "x86-64", "nehalem") if os.uname().machine == "x86_64" else ("generic",)
 """Older than any on which this runs."""
