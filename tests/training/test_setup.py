@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -201,18 +202,17 @@ def test_only_long_waits_are_explained():
     one = numba.njit(lambda x: x + 1)
     with told_if_long(said.append, seconds=30):
         one(1)
-    with told_if_long(said.append, seconds=0.0):  # slow, but nothing is compiled
+    with told_if_long(said.append, seconds=0.001):  # slow, but nothing is compiled
         one(1)
         time.sleep(0.02)
     assert said == []
-    with told_if_long(said.append, seconds=0.0, every=0.02):
+    with told_if_long(said.append, seconds=0.001, every=0.02):
         one(1.0)
         until(3)
         one(1j)
-    assert said[:2] == [
-        "Compiling native code for this machine; it is cached for later runs.", "Compiled 1 function so far."
-    ]  # fmt: skip
-    assert said[-1].startswith("Compiled 2 functions in ") and sum("in" in line.split() for line in said) == 1
+    assert said[0] == "Compiling native code for this machine; it is cached for later runs."
+    assert said[1:-1] and all(re.fullmatch("Compiled [012] functions? so far.", line) for line in said[1:-1])
+    assert re.fullmatch("Compiled 2 functions in [0-9]+ s.", said[-1])
 
 
 @pytest.mark.parametrize("env", ["cooperative-navigation", "predator-prey", "gym:CartPole-v1"])
