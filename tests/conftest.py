@@ -33,7 +33,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def blank_curves(request, monkeypatch):
-    """Drawing a learning curve takes longer than most runs of the tests: those that look at it have the mark `pictures`."""
+    """Drawing a learning curve takes longer than most runs of the tests; tests that need it are marked `pictures`."""
     from shoal.files import write_whole
     from shoal.report import curve
 
