@@ -31,6 +31,16 @@ def one_thread():
     set_torch_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def blank_curves(request, monkeypatch):
+    """Drawing a learning curve takes longer than most runs of the tests; tests that need it are marked `pictures`."""
+    from shoal.files import write_whole
+    from shoal.report import curve
+
+    if "pictures" not in request.keywords:
+        monkeypatch.setattr(curve, "draw_curve", lambda metrics, path, **options: write_whole(path, b""))
+
+
 @pytest.fixture
 def without_torch(tmp_path):
     """Run a command in a process in which torch cannot be imported."""

@@ -12,6 +12,7 @@ SHORT = TrainConfig(
 )
 
 
+@pytest.mark.pictures
 def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
     def run(name, **how):
         result = train(dataclasses.replace(SHORT, out=str(tmp_path / name)), **how)
@@ -20,6 +21,7 @@ def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
 
     assert run("with") - run("without", pictures=False) == {"curve.png"}
     drawn = (tmp_path / "with" / "curve.png").stat()
+    assert drawn.st_size > 5_000
     train(TrainConfig(out=str(tmp_path / "with")), resume=True)
     assert (tmp_path / "with" / "curve.png").stat() == drawn  # it was finished: nothing is written
 
