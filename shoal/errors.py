@@ -69,7 +69,7 @@ def whole_number(what: str, value: object, low: int | None = None, high: int | N
 
 def install(extra: str) -> str:
     """What to do where the packages of one of Shoal's extras are missing; Shoal itself is not on PyPI."""
-    return f"run pip install -c constraints.txt '.[{extra}]' in your clone of Shoal"
+    return f"run pip install -c constraints.txt -e '.[{extra}]' in your clone of Shoal"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -70,7 +70,7 @@ def test_an_error_about_a_setting_names_it(check, message):
 
 
 def test_every_extra_that_a_message_names_exists():
-    assert install("sb3") == "run pip install -c constraints.txt '.[sb3]' in your clone of Shoal"
+    assert install("sb3") == "run pip install -c constraints.txt -e '.[sb3]' in your clone of Shoal"
     root = Path(__file__).parents[1]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     sources = "".join(path.read_text() for path in (root / "shoal").rglob("*.py"))

@@ -286,7 +286,7 @@ def import_ray() -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
-        raise UserError(f"--cluster needs Ray ({error}): pip install -c constraints.txt '.[cluster]'.") from None
+        raise UserError(f"--cluster needs Ray ({error}): pip install -c constraints.txt -e '.[cluster]'.") from None
     return ray
 
 

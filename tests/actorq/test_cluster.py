@@ -245,7 +245,7 @@ def test_what_cannot_be(settings, said):
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"--cluster needs Ray .*: pip install -c constraints.txt '\.\[cluster\]'"):
+    with pytest.raises(UserError, match=r"--cluster needs Ray .*: pip install -c constraints.txt -e '\.\[cluster\]'"):
         Training(dataclasses.replace(ACTORS, cluster="local"))
 
 
