@@ -17,6 +17,7 @@ import tomllib
 
 import pytest
 
+from tests.doc_blocks import run_blocks
 from tests.doc_commands import ROOT, all_commands
 
 PATIENCE, LONGEST = 60, 600  # seconds: then a bench or study is interrupted; nothing else may take longer
@@ -176,3 +177,11 @@ def test_commands_run(document, python, belongings, tmp_path):
             if code:
                 wrong.append(f"{command.text} [{', '.join(sorted(command.extras))}]: {err[-1000:]}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md"])
+def test_the_first_lines_of_python_run(document, tmp_path, monkeypatch):
+    """Those that train and load; the README's others need a run, a model or data of the reader's."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.S)
+    run_blocks([("", code) for code in blocks if "import TrainConfig" in code or "class Patience" in code])
