@@ -2,7 +2,7 @@
 
 The commands of a page run in their order and in one folder, so that what one makes is there for the next. They are as
 written, with options behind them that cut their sizes; benches and studies, which may take longer all the same, are
-interrupted after a minute.
+interrupted after half a minute.
 """
 
 import itertools
@@ -20,7 +20,7 @@ import pytest
 from tests.doc_blocks import run_blocks
 from tests.doc_commands import ROOT, all_commands
 
-PATIENCE, LONGEST = 60, 600  # seconds: then a bench or study is interrupted; nothing else may take longer
+PATIENCE, LONGEST = 30, 600  # seconds: then a bench or study is interrupted; nothing else may take longer
 NOT_RUN = {
     "10.0.0.1": "an address of the reader's",
     "breakout.zip": "a model that the reader brings",
