@@ -53,6 +53,19 @@ def test_the_navigation_names_every_page():
     assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in PAGES)
 
 
+def test_the_index_of_results_names_every_page():
+    named = re.findall(r"\]\((results/\S+\.md)\)", (DOCS / "results.md").read_text())
+    assert sorted(named) == sorted(f"results/{path.name}" for path in (DOCS / "results").iterdir())
+
+
+def test_included_sections_are_marked():
+    """Pages include sections of the README, so that there is one copy of each."""
+    for page in PAGES:
+        for file, section in re.findall(r'^--8<-- "(\S+?)(?::(\S+))?"$', page.read_text(), re.M):
+            marks = [f"[{mark}:{section}]" for mark in ("start", "end")] if section else []
+            assert all((ROOT / file).read_text().count(f"--8<-- {mark}") == 1 for mark in marks), f"{page}: {section}"
+
+
 def test_the_tests_of_every_module_can_be_found():
     """At its own path under tests/, or where the table in docs/testing.md says."""
     _, _, section = (DOCS / "testing.md").read_text().partition("## Where the tests of a module are\n")
