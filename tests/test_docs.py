@@ -28,7 +28,7 @@ def test_lines_are_short(path):
 
 
 def without_code(text):
-    return re.sub(r"```.*?```|`[^`\n]*`|^    .*$", "", text, flags=re.S | re.M)
+    return re.sub(r"```.*?```|`[^`\n]*`|^    [^\n]*$", "", text, flags=re.S | re.M)
 
 
 def anchors(path):
@@ -51,6 +51,19 @@ def test_links_lead_somewhere(path):
 def test_the_navigation_names_every_page():
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in PAGES)
+
+
+def test_the_index_of_results_names_every_page():
+    named = re.findall(r"\]\((results/\S+\.md)\)", (DOCS / "results.md").read_text())
+    assert sorted(named) == sorted(f"results/{path.name}" for path in (DOCS / "results").iterdir())
+
+
+def test_included_sections_are_marked():
+    """Pages include sections of the README, so that there is one copy of each."""
+    for page in PAGES:
+        for file, section in re.findall(r'^--8<-- "(\S+?)(?::(\S+))?"$', page.read_text(), re.M):
+            marks = [f"[{mark}:{section}]" for mark in ("start", "end")] if section else []
+            assert all((ROOT / file).read_text().count(f"--8<-- {mark}") == 1 for mark in marks), f"{page}: {section}"
 
 
 def test_the_tests_of_every_module_can_be_found():

@@ -6,6 +6,7 @@ navigation). Stable-Baselines3 models: a whole `learn` with the callback, rollou
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Annotated, Any, TypedDict
 
 from shoal.bench.timing import interleaved, torch_threads
@@ -38,6 +39,7 @@ def run(
     parts: tuple[int | str, ...] = (3, 12, "ppo", "ddpg"), seconds: float = 6.0, transitions: int = 2_000
 ) -> list[Row]:
     """Rows for each team, by number of agents, and each Stable-Baselines3 algorithm."""
+    _stable_baselines3()  # missed before minutes of measuring, not after
     with torch_threads(1):
         return [row for part in parts for row in _rows(part, seconds, transitions)]
 
@@ -63,14 +65,18 @@ def team(agents: int, transitions: int, stage: str | None) -> Training:
     return filled_training(agents, transitions=transitions, env="cooperative-navigation", threads=1, **qat)
 
 
-def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:
+def _stable_baselines3() -> ModuleType:
     try:
         import stable_baselines3
     except ImportError:
         raise UserError(f"bench qat needs Stable-Baselines3; {install('sb3')}.") from None
+    return stable_baselines3
+
+
+def _learn(algorithm: str, quantized: bool) -> Callable[[], object]:
     from shoal.quantization.callback import QatCallback
 
     env, steps, settings = TASKS[algorithm]
     layers = {"net_arch": [64, 64]}
-    model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", env, policy_kwargs=layers, seed=0, **settings)
+    model = getattr(_stable_baselines3(), algorithm.upper())("MlpPolicy", env, policy_kwargs=layers, seed=0, **settings)
     return partial(model.learn, steps, callback=QatCallback(BITS, delay=0.0) if quantized else None)

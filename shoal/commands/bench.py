@@ -11,7 +11,7 @@ from shoal.errors import UserError, check_choice
 def bench(argv: list[str]) -> int:
     """Benchmarks as ratios, both sides measured in one run: worlds over mpe2, updates over bare products, and so on.
 
-    shoal bench env
+    shoal bench env                                            # needs the extra pettingzoo
     shoal bench update --agents 3,12,48
     shoal bench all --json
     """

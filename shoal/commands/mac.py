@@ -23,7 +23,7 @@ def mac(argv: list[str]) -> int:
     shoal mac describe E5M2 --cfg 5
     shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13
     shoal mac sweep --picture units.png
-    shoal mac train --model resnet8 --data digits --scheme E5M2:5+E6M5 --epochs 5
+    shoal mac train --model resnet8 --data digits --scheme E5M2:5+E6M5 --epochs 5        # needs the extra data
     """
     if argv and argv[0] in ("-h", "--help", "help"):
         put(overview("Emulated MAC units.", COMMANDS, "mac "))
@@ -107,6 +107,8 @@ def mac_sweep(argv: list[str]) -> int:
     shoal mac sweep E5M2:5+E6M5 E5M2:5+Q8.13 --inner 256,1024,4096 --picture units.png
     shoal mac sweep 'E5M2:5+E6M5, rounding=stochastic' --json
     shoal mac sweep E5M2:5+E6M5 E4M2:5+E5M5 --train --model resnet8 --epochs 5 --out runs/sweep --picture accuracy.png
+
+    The default data of --train, digits, need the extra data.
     """
     import tyro
 

@@ -23,6 +23,8 @@ def mac_train(argv: list[str]) -> int:
     shoal mac train --schemes E5M2:5+E6M5,E5M2:5+Q8.13,hfp8 --loss-scale 1024
     shoal mac train --schemes 'E5M2:5+E6M5' 'E5M2:5+E6M5, order=pairwise' --no-baseline
     shoal mac train --resume runs/mac1
+
+    The default data, digits, need the extra data.
     """
     from shoal.classifiers.config import ClassifierConfig
 

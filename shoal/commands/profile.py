@@ -13,6 +13,8 @@ def profile(argv: list[str]) -> int:
     shoal profile
     shoal profile --agents 3,12,48 --algorithm maddpg,masac --implementation engine
     shoal profile --agents 3,6 --caches L3=8M/16,page=2M --json
+
+    The papers' baseline needs the extra pettingzoo; --implementation engine leaves it out.
     """
 
     @dataclass(frozen=True)

@@ -13,7 +13,7 @@ def quantize(argv: list[str]) -> int:
 
     shoal quantize runs/hunt
     shoal quantize runs/hunt --checkpoint best --bits 8,4
-    shoal quantize ppo_cartpole.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
+    shoal quantize ppo.zip --env CartPole-v1 --bits 32,8,4,2 --episodes 100
     shoal quantize dqn.zip --env CartPole-v1 --bits 8,4 --what weights --rounding output-error
     shoal quantize ddpg.zip --env Pendulum-v1 --normaliser vecnormalize.npz --bits 8,fp16,E4M3 --what both --json
     """

@@ -17,7 +17,7 @@ def simulate(argv: list[str]) -> int:
     shoal simulate actorq
     shoal simulate actorq --actors 1,4,16,64,256,1000 --network-mbit 1000 --latency-ms 40
     shoal simulate actorq --learner-ms 3 --step-ms 2.0,0.7 --pull-bytes 34e6,8.6e6 --picture actors.png
-    shoal simulate actorq --measure --env dm:walker/stand --algorithm d4pg --hidden 256 256
+    shoal simulate actorq --measure --env dm:walker/stand --algorithm d4pg --hidden 256 256    # needs the extra control
     """
     import tyro
 

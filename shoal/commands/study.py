@@ -23,12 +23,12 @@ def study(argv: list[str]) -> int:
     """Reproduce one of the papers' figures, with their numbers beside ours; --list names them.
 
     shoal study --list
-    shoal study breakdown --quick
+    shoal study breakdown --quick                              # needs the extra pettingzoo
     shoal study neighbor-reward --out studies
-    shoal study qat --budget 120
-    shoal study qat --cells docs/cells --budget 0          # from finished cells alone, nothing is run
+    shoal study qat --budget 120                               # needs the extra sb3
+    shoal study ptq-table --cells docs/cells --budget 0        # from finished cells alone, nothing is run
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
-    shoal study actorq-speed --budget 70
+    shoal study actorq-speed --budget 70                       # needs the extra control
     """
     import tyro
 

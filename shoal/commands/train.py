@@ -22,7 +22,7 @@ def train(argv: list[str]) -> int:
     shoal train --env cooperative-navigation --episodes 8000
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
-    shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100
+    shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100        # needs the extra control
     shoal train --evaluate-every 500 --snapshots 8 --out runs/kept
     shoal train --seeds 0-9 --episodes 8000 --out runs/ten
     shoal train --resume runs/hunt

@@ -238,6 +238,8 @@ def construct(
 
 def _reason(name: str, error: BaseException) -> str:
     """What went wrong in third-party code, and the remedy where it is known."""
+    if isinstance(error, gymnasium.error.DependencyNotInstalled) and error.__cause__ is not None:
+        error = error.__cause__  # Gymnasium advises its own extras, in other versions than ours
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return reason(error)
     # Python names the first part of the path that it cannot find, so whatever is before it is installed.
@@ -266,6 +268,8 @@ def _remedy(name: str, package: str) -> str:
         return install("atari")
     if package in ("pettingzoo", "mpe2", "pygame"):
         return install("pettingzoo")
+    if name.startswith("gym:") and package in ("mujoco", "Box2D"):
+        return install("control" if package == "mujoco" else "box2d")
     library, _, module = pettingzoo_function(name)[0].partition(".")
     if name.startswith("pettingzoo:") and library == "pettingzoo":
         return f"pip install 'pettingzoo[{module.partition('.')[0]}]'"  # it has an extra for each of its families

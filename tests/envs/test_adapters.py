@@ -19,6 +19,7 @@ from shoal.envs import make_env
 from shoal.envs.adapters import make_copies
 from shoal.envs.parallel import episode_seed
 from shoal.errors import UserError, install
+from tests.absent import take_away
 
 SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 MPE = [module.__name__ for module in mpe_environments.values()]
@@ -295,21 +296,6 @@ def test_wrong_pettingzoo_input(name, keywords, words):
 )
 def test_wrong_gymnasium_input(name, keywords, words):
     fails(make_gymnasium, f"gym:{name}", words, **keywords)
-
-
-def take_away(monkeypatch, missing, *forgotten):
-    """Let a package not be installed, and others be imported anew."""
-
-    class Absent:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name == missing:
-                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-    for name in list(sys.modules):
-        if name.partition(".")[0] in (missing, *forgotten):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
 
 
 def test_atari_without_its_package(monkeypatch):

@@ -1,4 +1,4 @@
-"""Callbacks: when they are called, what they may do, and that the examples of docs/callbacks.md run."""
+"""Callbacks: when they are called, what they may do, and that the examples of the documentation run."""
 
 import contextlib
 import json
@@ -175,12 +175,13 @@ def test_what_a_callback_raises_ends_the_training_and_it_can_be_resumed(tmp_path
     assert all(whole[name].tobytes() == resumed[name].tobytes() for name in whole)
 
 
-# ---- docs/callbacks.md ---------------------------------------------------------------------------------------------
+# ---- docs/callbacks.md and docs/advice.md ---------------------------------------------------------------------------
 
 
 def examples():
-    page = Path(module.__file__).parents[2] / "docs" / "callbacks.md"
-    for section in re.split(r"^## ", page.read_text(), flags=re.M):
+    docs = Path(module.__file__).parents[2] / "docs"
+    text = (docs / "callbacks.md").read_text() + (docs / "advice.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.M):
         if blocks := re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', section, re.S | re.M):
             yield pytest.param(blocks, id=section.partition("\n")[0])
 
