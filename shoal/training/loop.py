@@ -39,13 +39,13 @@ from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
 from shoal.training.setup import (
     functions_to_compile,
-    most_samples,
     stored_config,
     told_if_long,
     use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, finished_result
+from shoal.training.warmup import WarmUp
 
 IMPLEMENTATIONS = {
     "engine": "shoal.training.engine",
@@ -160,12 +160,8 @@ def carry_out(
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)
-        most = most_samples(config, training.env.spec)
-        if most is not None and most < config.warmup:
-            observer.tell(
-                f"Nothing will be learned: the run ends after about {most:,} samples, "
-                f"before the warm-up of {config.warmup:,}; set --warmup or --episodes."
-            )
+        if not training.updates and (sentence := training.warm_up.before()) is not None:
+            observer.tell(sentence)
         try:
             training.run(folder, log, observer, interrupt)
             if said := training.collector.summary():
@@ -206,6 +202,7 @@ class Training:
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
         self.hooks = Hooks()
+        self.warm_up = WarmUp(self.config, parts.env.spec)
         self.ring_is_gone = False  # the run was finished before, without --keep-replay
         self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
@@ -293,6 +290,8 @@ class Training:
                 self.save(folder, log)
             if ended := self.step():
                 self.hooks("on_episodes", ended)
+                if not self.updates and (sentence := self.warm_up.so_far(self.episodes, self.samples)) is not None:
+                    observer.tell(sentence)
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
