@@ -117,7 +117,8 @@ def print_result(result: "TrainResult") -> None:
 
     if result.return_random is not None:
         teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
-        print_returns(teams, None, fields={name: getattr(result, name) for name in COLUMNS})
+        fields = {name: getattr(result, name) for name in COLUMNS}
+        print_returns(teams, None, fields=fields, trained=result.updates > 0)
     if result.stopped is not None:
         put(f"stopped early: {result.stopped}")
     put(
