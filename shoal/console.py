@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
 from shoal.results import Result, Table
+from shoal.waiting import ProgressLines
 
 WIDTH = 120
 """Columns of a table that is not printed on a terminal."""
@@ -108,7 +109,7 @@ def quoted(path: str) -> str:
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
+    """A bar with the time left on standard error, lines where that is no terminal; yields the function that moves it.
 
     It takes the amount of work done since the last call, and optionally a description of the current work.
     """
@@ -117,10 +118,16 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        with ProgressLines(say, label, total) as lines:
+            yield lines.advance
+        return
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task(label, total=total)
 
         def advance(amount: float, doing: str = "") -> None:
+            if not amount and not doing:  # still there, but no further
+                return
             description = escape(printable(f"{label}: {doing}" if doing else label))
             progress.update(task, advance=amount, description=description)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,7 +99,7 @@ def train_all(
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
             say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
         episodes = sum(run.config.episodes for run in runs)
-        with progress_bar(f"shoal {argv[0]}", episodes) as advance:
+        with nullcontext(nothing) if quiet else progress_bar(f"shoal {argv[0]}", episodes) as advance:
             lines = Lines(len(left), episodes, at_once, advance, quiet)
             outcomes, signal = run_side_by_side(runs, at_once, lines)
         result = summarize(outcomes, title).made_by(*argv)
@@ -117,6 +118,10 @@ def train_all(
         say(f"shoal: {counted(len(failed), 'run')} failed, {len(outcomes) - len(failed)} did not; {failed[0].error}")
         return 2
     return 0
+
+
+def nothing(*what: object) -> None:
+    """No progress is shown."""
 
 
 class Lines:

@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
-from shoal.errors import Diverged, UserError
+from shoal.errors import Diverged, UserError, counted
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
@@ -46,6 +46,7 @@ from shoal.training.setup import (
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stored import check_settings, finished_result
 from shoal.training.warmup import WarmUp
+from shoal.waiting import said_if_long
 
 IMPLEMENTATIONS = {
     "engine": "shoal.training.engine",
@@ -94,7 +95,8 @@ def train(
     with RunFolder(out) as folder:
         named = asked_settings(config, asked)
         config = stored_config(named, folder.path)
-        checkpoint = folder.checkpoints.load(observer.tell)
+        with said_if_long(observer.note, "Checking the checkpoints."):
+            checkpoint = folder.checkpoints.load(observer.tell)
         check_settings(config, folder.path, checkpoint)
         check_world(config, folder.path, named, trust)
         config = changed_config(config, named, checkpoint, folder.path)
@@ -123,7 +125,8 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     check_workers(config)
     with told_if_long(observer.note, functions_to_compile(config)):
         implementation(config).compile_loops(config)
-    return Training(config)
+    with said_if_long(observer.note, f"Building {counted(config.copies, 'copy', 'copies')} of {config.env}."):
+        return Training(config)
 
 
 def implementation(config: TrainConfig) -> Implementation:
@@ -144,7 +147,8 @@ def carry_out(
     training.hooks = Hooks(callbacks, Run(training, folder.path))
     with Interrupt(observer.tell) as interrupt:
         if checkpoint is not None:
-            training.load(checkpoint)
+            with said_if_long(observer.note, "Loading the checkpoint and its replay."):
+                training.load(checkpoint)
             if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {training.threads}: "
@@ -258,7 +262,7 @@ class Training:
         self.clock.start()
         self.hooks("on_begin")
         if needs_refill(self):
-            refill(self, folder, observer.tell, interrupt)
+            refill(self, folder, observer, interrupt)
             if interrupt.signal is not None:
                 return  # the last checkpoint stays
         every, log_every = self.config.checkpoint_every, self.config.log_every
@@ -275,7 +279,7 @@ class Training:
             evaluation = None
             if self.milestones.due(self.episodes):
                 try:
-                    evaluation = self.milestones.reach(self, folder.path, interrupt)
+                    evaluation = self.milestones.reach(self, folder.path, interrupt, observer)
                 except Abandoned:
                     break
                 if evaluation is not None:
@@ -287,7 +291,8 @@ class Training:
             if self.episodes >= self.config.episodes or self.stopped is not None:
                 break
             if every and self.episodes // every > self.saved // every:
-                self.save(folder, log)
+                with said_if_long(observer.note, f"Writing the checkpoint of episode {self.episodes:,}."):
+                    self.save(folder, log)
             if ended := self.step():
                 self.hooks("on_episodes", ended)
                 if not self.updates and (sentence := self.warm_up.so_far(self.episodes, self.samples)) is not None:
@@ -296,7 +301,8 @@ class Training:
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, log, with_ring=not finished or self.config.keep_replay)
+        with said_if_long(observer.note, f"Writing the checkpoint of episode {self.episodes:,}."):
+            self.save(folder, log, with_ring=not finished or self.config.keep_replay)
 
     def stop(self, reason: str) -> None:
         """End the run after what is being done now, as finished, unless it ends anyway."""
