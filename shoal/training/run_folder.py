@@ -181,9 +181,9 @@ class MetricsLog:
         self._sha256.update(text)
         if self._events is not None:
             with writing(self._events.path):
-                tags = {key if "/" in key else f"train/{key}": value for key, value in numbers(clean).items()}
-                tags.pop(f"train/{self._counter}")
-                self._events.add(tags, line[self._counter])
+                found = numbers(clean)
+                step = int(found.pop(self._counter))
+                self._events.add(found, step)
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""
