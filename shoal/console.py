@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
+from shoal.files import absolute, shown
 from shoal.results import Result, Table
 from shoal.waiting import ProgressLines
 
@@ -104,6 +105,9 @@ def quoted(path: str) -> str:
     if path.isprintable():
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    escaped = re.sub(
+        "[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped
+    )  # bytes that are no text
     return f"$'{printable(escaped)}'"
 
 
@@ -144,8 +148,8 @@ def print_json(value: dict[str, Any]) -> None:
 def print_files(run: Path, pictures: list[Path]) -> None:
     """Print where the files are."""
     for path in pictures:
-        put(f"{path.suffix[1:].upper():<4} {printable(str(path))}")
-    put(f"in   {printable(str(run))}")
+        put(f"{path.suffix[1:].upper():<4} {printable(shown(path))}")
+    put(f"in   {printable(shown(run))}")
 
 
 def print_table(table: Table) -> None:
@@ -257,7 +261,7 @@ def print_result(result: Result) -> None:
 
 def output_file(option: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
-    path = Path(name)
+    path = absolute(name)
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{option} is '{name}', but must end in {' or '.join(suffixes)}.")
     try:
@@ -267,7 +271,7 @@ def output_file(option: str, name: str, *suffixes: str) -> Path:
     if folder:
         raise UserError(f"{option} '{name}' cannot be written: it is a folder.")
     if not beside:
-        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{path.parent}'.")
+        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{shown(path.parent)}'.")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
     return path
@@ -275,7 +279,7 @@ def output_file(option: str, name: str, *suffixes: str) -> Path:
 
 def output_folder(name: str, option: str = "--out") -> Path:
     """A folder to write into, created if needed; checked before the work, not after it."""
-    folder = Path(name)
+    folder = absolute(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -297,7 +301,7 @@ def give_result(result: Result, picture: Path | None, named: str, json: bool) ->
         return
     print_result(result)
     if picture:
-        put(f"PNG  {printable(str(picture))}")
+        put(f"PNG  {printable(shown(picture))}")
 
 
 def write_json(value: dict[str, Any], path: Path) -> None:

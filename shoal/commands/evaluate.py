@@ -70,13 +70,13 @@ def evaluate(argv: list[str]) -> int:
         env_options=command.env_options, env_workers=command.env_workers, normaliser=command.normaliser,
         threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
     )  # fmt: skip
+    updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
     played = {}
     with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:
         for sample in policy.samples:
             way = "noisy" if sample and len(policy.samples) > 1 else "deterministic"
             played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
-    updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
     if command.json:
         print_json(figures(command.policy, command.checkpoint, policy, played, updates))
         return 0

@@ -9,6 +9,7 @@ from shoal.arguments import folder_after_resume, is_given, parse, renamed, store
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
+from shoal.files import shown
 from shoal.trust import untrusted
 from shoal.waiting import said_if_long
 
@@ -80,7 +81,7 @@ def train(argv: list[str]) -> int:
     if result.signal is not None:
         held = read_config(Path(result.run))
         trust = " --trust" if untrusted(held.env, held.env_options) else ""
-        again = f"shoal train --resume {quoted(result.run)}{trust}"
+        again = f"shoal train --resume {quoted(shown(result.run))}{trust}"
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal
     if command.watch:

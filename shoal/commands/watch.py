@@ -7,6 +7,7 @@ from typing import Annotated
 from shoal.arguments import parse
 from shoal.console import output_file, put, say
 from shoal.errors import check_range, printable
+from shoal.files import absolute, shown
 from shoal.waiting import said_if_long
 
 
@@ -47,7 +48,9 @@ def watch(argv: list[str]) -> int:
     from shoal.report.watch import draw_run
 
     with said_if_long(say, "Playing and drawing an episode."):
-        files = draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint)
+        files = draw_run(
+            absolute(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint
+        )
     for path in files:
-        put(printable(str(path)))
+        put(printable(shown(path)))
     return 0

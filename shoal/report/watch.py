@@ -232,12 +232,12 @@ def record_run(
 
     prepare_rendering()
     policy = load_run(run, {}, trust, warn, checkpoint)
+    team = policy.config.algorithm.upper() if updates_made(run, checkpoint) else "Untrained team"
     env = _env_with_pictures(policy, seed)
     try:
         film = record(env, lambda observation: policy.respond(observation, sample=noisy))
     finally:
         env.close()
-    team = policy.config.algorithm.upper() if updates_made(run, checkpoint) else "Untrained team"
     return dataclasses.replace(film, title=f"{team} in {film.title}")
 
 

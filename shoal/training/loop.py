@@ -16,6 +16,7 @@ import numpy as np
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError, counted
+from shoal.files import absolute
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
@@ -90,7 +91,7 @@ def train(
         with new_run(config) as folder:
             folder.write(CONFIG, training.config.to_json())  # the first file: a run killed from now on can be resumed
             return carry_out(training, folder, None, observer, callbacks)
-    out = run_to_resume(config.out)
+    out = absolute(run_to_resume(config.out))
     read_config(out)  # check that it is a run at all
     with RunFolder(out) as folder:
         named = asked_settings(config, asked)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from shoal import waiting
 from shoal.errors import counted, printable
+from shoal.files import shown
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent
@@ -174,7 +175,9 @@ class ProgressDisplay(Display):
     def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
         """Print what is trained and show the bar."""
         verb = f"Resuming at episode {episode:,}" if episode else "Training"
-        self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
+        self.tell(
+            f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {shown(folder)}"
+        )
         self._start("episode", config.episodes, episode)
 
     def advance(self, training: "Training") -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
-from shoal.files import replace_file
+from shoal.files import absolute, replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig
@@ -63,7 +63,7 @@ class RunFolder:
     """The files of one run, locked for writing until it is closed."""
 
     def __init__(self, path: Path, make: bool = False) -> None:
-        self.path = path
+        self.path = path = absolute(path)
         self.checkpoints = Checkpoints(path / CHECKPOINTS)
         with writing(path):
             if make:

@@ -45,6 +45,14 @@ class Nested:
         pass
 
 
+class Wanderer(Corridor):
+    """Changes the working directory with every step."""
+
+    def step(self, action):
+        os.chdir("/")
+        return super().step(action)
+
+
 def make_corridor(length=4):
     return Corridor(length)
 
