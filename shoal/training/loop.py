@@ -55,6 +55,8 @@ IMPLEMENTATIONS = {
     "actors": "shoal.actorq.training",
 }
 """Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""
+LARGE_RETURN = 1e6
+"""A larger return explains why training diverges: networks and losses are in float32."""
 LAST_EPISODES = 1_000  # the result's return is the mean over the last this many episodes
 
 
@@ -252,10 +254,15 @@ class Training:
         try:
             self._run(folder, log, observer, interrupt)
         except Diverged as how:  # the previous checkpoint stays
-            raise UserError(
-                f"{how} at episode {self.episodes}: training has diverged; a smaller --learning-rate than "
-                f"{self.config.learning_rate} may help."
-            ) from None
+            raise UserError(f"{how} at episode {self.episodes}: training has diverged; {self._remedy()}.") from None
+
+    def _remedy(self) -> str:
+        """What may help a training that has diverged: large rewards are the more likely cause."""
+        returns = [abs(value) for episode in self.last for value in episode.agents]
+        returns += np.abs(self.collector.state()[0].get("returns.sums", np.zeros(1))).ravel().tolist()
+        if (largest := max(returns)) > LARGE_RETURN:
+            return f"returns are as large as {largest:.1e}: scale down the rewards of {self.config.env}"
+        return f"a smaller --learning-rate than {self.config.learning_rate} may help"
 
     def _run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         self.learner.publish()

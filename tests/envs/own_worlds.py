@@ -53,6 +53,14 @@ class Wanderer(Corridor):
         return super().step(action)
 
 
+class Rich(Corridor):
+    """Pays very much."""
+
+    def step(self, action):
+        seen, reward, *ended = super().step(action)
+        return seen, reward * 1e30, *ended
+
+
 def make_corridor(length=4):
     return Corridor(length)
 

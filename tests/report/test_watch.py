@@ -315,6 +315,6 @@ def test_the_trained_team_of_a_run_is_drawn_into_its_folder(world, tmp_path):
     assert alone.read_bytes() == gif.read_bytes() and not (tmp_path / "episode.png").exists()
     assert draw_strip(again, tmp_path / "again.png").read_bytes() == strip.read_bytes()
     other = record_run(run, seed=4, noisy=False, warn=pytest.fail)
-    train(TrainConfig(env=world, hidden=(8,), out=str(tmp_path / "untrained"), **short), pictures=False)
+    train(TrainConfig(env=world, hidden=(8,), out=str(tmp_path / "untrained"), **short))
     assert record_run(tmp_path / "untrained", 3, False, pytest.fail).title == f"Untrained team in {world}"
     assert draw_strip(other, tmp_path / "other.png").read_bytes() != strip.read_bytes()
