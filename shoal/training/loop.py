@@ -45,6 +45,7 @@ from shoal.training.setup import (
     use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
+from shoal.training.stall import StallWatch
 from shoal.training.stored import check_settings, finished_result
 from shoal.training.warmup import WarmUp
 from shoal.waiting import said_if_long
@@ -170,7 +171,8 @@ def carry_out(
         if not training.updates and (sentence := training.warm_up.before()) is not None:
             observer.tell(sentence)
         try:
-            training.run(folder, log, observer, interrupt)
+            with StallWatch(training, observer.tell, interrupt):
+                training.run(folder, log, observer, interrupt)
             if said := training.collector.summary():
                 observer.note(said)
         except Exception:
