@@ -16,6 +16,7 @@ from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say, warnings_as_sentences
 from shoal.errors import UserError, perhaps
+from shoal.files import start_here
 from shoal.memory import ran_out_of_memory
 from shoal.trust import import_from_working_directory, names_third_party
 
@@ -37,6 +38,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a command; mistakes of the user end in one sentence and exit code 2."""
     try:
+        start_here()
         with answers_only(), warnings_as_sentences():
             return run_command(sys.argv[1:] if argv is None else argv)
     except UserError as error:

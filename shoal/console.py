@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
+from shoal.files import absolute, shown
 from shoal.results import Result, Table
+from shoal.waiting import ProgressLines
 
 WIDTH = 120
 """Columns of a table that is not printed on a terminal."""
@@ -103,12 +105,15 @@ def quoted(path: str) -> str:
     if path.isprintable():
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    escaped = re.sub(
+        "[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped
+    )  # bytes that are no text
     return f"$'{printable(escaped)}'"
 
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
+    """A bar with the time left on standard error, lines where that is no terminal; yields the function that moves it.
 
     It takes the amount of work done since the last call, and optionally a description of the current work.
     """
@@ -117,10 +122,16 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        with ProgressLines(say, label, total) as lines:
+            yield lines.advance
+        return
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task(label, total=total)
 
         def advance(amount: float, doing: str = "") -> None:
+            if not amount and not doing:  # still there, but no further
+                return
             description = escape(printable(f"{label}: {doing}" if doing else label))
             progress.update(task, advance=amount, description=description)
 
@@ -137,8 +148,8 @@ def print_json(value: dict[str, Any]) -> None:
 def print_files(run: Path, pictures: list[Path]) -> None:
     """Print where the files are."""
     for path in pictures:
-        put(f"{path.suffix[1:].upper():<4} {printable(str(path))}")
-    put(f"in   {printable(str(run))}")
+        put(f"{path.suffix[1:].upper():<4} {printable(shown(path))}")
+    put(f"in   {printable(shown(run))}")
 
 
 def print_table(table: Table) -> None:
@@ -250,7 +261,7 @@ def print_result(result: Result) -> None:
 
 def output_file(option: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
-    path = Path(name)
+    path = absolute(name)
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{option} is '{name}', but must end in {' or '.join(suffixes)}.")
     try:
@@ -260,7 +271,7 @@ def output_file(option: str, name: str, *suffixes: str) -> Path:
     if folder:
         raise UserError(f"{option} '{name}' cannot be written: it is a folder.")
     if not beside:
-        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{path.parent}'.")
+        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{shown(path.parent)}'.")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
     return path
@@ -268,7 +279,7 @@ def output_file(option: str, name: str, *suffixes: str) -> Path:
 
 def output_folder(name: str, option: str = "--out") -> Path:
     """A folder to write into, created if needed; checked before the work, not after it."""
-    folder = Path(name)
+    folder = absolute(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -290,7 +301,7 @@ def give_result(result: Result, picture: Path | None, named: str, json: bool) ->
         return
     print_result(result)
     if picture:
-        put(f"PNG  {printable(str(picture))}")
+        put(f"PNG  {printable(shown(picture))}")
 
 
 def write_json(value: dict[str, Any], path: Path) -> None:

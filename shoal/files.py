@@ -1,10 +1,34 @@
-"""Files that are whole or not there: written under a temporary name, then renamed."""
+"""Files that are whole or not there, and paths that stay right if an environment changes the working directory."""
 
 import contextlib
 import os
 from pathlib import Path
 
 from shoal.errors import UserError
+
+_start: Path | None = None  # the working directory of the command
+
+
+def start_here() -> None:
+    """A command begins in the present working directory."""
+    global _start
+    with contextlib.suppress(OSError):  # it was deleted
+        _start = Path.cwd()
+
+
+def absolute(path: str | Path) -> Path:
+    """The path from the root."""
+    try:
+        return Path(path).absolute()
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be used: the working directory is gone ({error.strerror}).") from None
+
+
+def shown(path: str | Path) -> str:
+    """A path as the user of a command would write it: from the command's working directory, if it is below that."""
+    path = Path(path)
+    below = _start is not None and path.is_relative_to(_start) and path != _start
+    return str(path.relative_to(_start) if below and _start else path)
 
 
 def write_whole(path: str | Path, content: bytes, what: str = "the picture") -> Path:

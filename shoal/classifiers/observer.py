@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.classifiers.config import ClassifierConfig
+from shoal.files import shown
 from shoal.training.progress import Display
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ClassifierDisplay(Display, Observer):
     def begin(self, config: ClassifierConfig, folder: Path, step: int, steps: int) -> None:
         """Print what is trained and show the bar."""
         verb = f"Resuming at step {step:,}" if step else "Training"
-        self.tell(f"{verb}: {config.model} on {config.data} in {config.scheme}, into {folder}")
+        self.tell(f"{verb}: {config.model} on {config.data} in {config.scheme}, into {shown(folder)}")
         self._start("step", steps, step)
 
     def advance(self, training: "ClassifierTraining") -> None:

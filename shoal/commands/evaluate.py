@@ -1,6 +1,7 @@
 """`shoal evaluate`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.arguments import parse
@@ -62,12 +63,14 @@ def evaluate(argv: list[str]) -> int:
     check_range("--episodes", command.episodes, 1, 10**7)
     from shoal.policies import load
     from shoal.training.result import by_player
+    from shoal.training.weights_file import updates_made
 
     policy = load(
         command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
         env_options=command.env_options, env_workers=command.env_workers, normaliser=command.normaliser,
         threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
     )  # fmt: skip
+    updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
     played = {}
     with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:
         for sample in policy.samples:
@@ -75,20 +78,24 @@ def evaluate(argv: list[str]) -> int:
             played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
-        print_json(figures(command.policy, command.checkpoint, policy, played))
+        print_json(figures(command.policy, command.checkpoint, policy, played, updates))
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
-    print_returns(returns, command.episodes, policy.env, own, by_player(played))
+    print_returns(returns, command.episodes, policy.env, own, by_player(played), updates != 0)
     return 0
 
 
-def figures(name: str, checkpoint: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]") -> dict[str, Any]:
+def figures(
+    name: str, checkpoint: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]", updates: int | None
+) -> dict[str, Any]:
     """What --json prints."""
     from shoal.training.result import by_player, flat
 
     own = played["deterministic"]
-    found: dict[str, Any] = {"run": name, "checkpoint": checkpoint} if policy.kind == "run" else {}
+    found: dict[str, Any] = {}
+    if policy.kind == "run":
+        found = {"run": name, "checkpoint": checkpoint, "updates": updates}
     found |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": own.episodes}
     found |= {"return_mean": own.mean, "return_ci95": own.ci95, "return_prey": own.prey_mean}
     for way in ("noisy", "random"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from shoal.arguments import parse
 from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
+from shoal.files import shown
 from shoal.results import Column, Table
 from shoal.trust import untrusted
 
@@ -106,7 +107,7 @@ def export(argv: list[str]) -> int:
     print_exports(exported)
     if len(exported) == 1:
         trust = " --trust" if untrusted(policy.env, policy.config.env_options) else ""
-        put(f"play it with: shoal evaluate {quoted(exported[0].path)}{trust}")
+        put(f"play it with: shoal evaluate {quoted(shown(exported[0].path))}{trust}")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.arguments import folder_after_resume, parse, stored_settings
 from shoal.console import print_files, print_json, print_result, quoted, say
 from shoal.errors import UserError
+from shoal.files import shown
 
 if TYPE_CHECKING:
     from shoal.classifiers.comparison import Comparison
@@ -71,7 +72,7 @@ def mac_train(argv: list[str]) -> int:
             print_json({"run": str(folder), "runs": [dataclasses.asdict(result) for result in results]})
         say(
             f"Stopped and saved at step {results[-1].steps:,} of {results[-1].scheme}; resume with: "
-            f"shoal mac train --resume {quoted(str(folder))}"
+            f"shoal mac train --resume {quoted(shown(folder))}"
         )
         return 128 + signal
     _give(comparison, folder, results, command.json, command.quiet, argv)

@@ -1,9 +1,10 @@
 """Tables of returns, after training and evaluation."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shoal.console import print_table
+from shoal.console import print_table, put
 from shoal.errors import counted
 from shoal.results import Column, Table
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 MOST_AGENTS = 12
 """A larger team's returns are not shown by agent; --json has all of them."""
 
+OVERLAP = "The 95 % intervals of the trained and the random team overlap"
+ADVICE = "docs/advice.md says what to try when a team does not learn."
+
 
 def print_returns(
     returns: Mapping[str, tuple[float, float | None]],
@@ -20,15 +24,17 @@ def print_returns(
     env: str = "",
     own: str | None = None,
     fields: "Mapping[str, Figures] | None" = None,
+    trained: bool = True,
 ) -> None:
-    """Trained against random, with intervals; `own` is what the trained team is called.
+    """Trained against random, with intervals, and a sentence if they do not differ; `own` names the trained team.
 
     `fields` are the returns by agent and by group and the world's figures, by player; a table of them follows where
     there are several groups, or agents with different returns.
     """
+    state = "trained" if trained else "untrained"
     labels = {
-        "deterministic": own or "trained, most likely actions",
-        "noisy": "trained, with training noise",
+        "deterministic": own or f"{state}, most likely actions",
+        "noisy": f"{state}, with training noise",
         "random": "random team",
     }
     fields = fields or {"agents": {}, "groups": {}, "figures": {}}
@@ -54,6 +60,34 @@ def print_returns(
         ]
         by = " and ".join(["group"] * mixed + ["agent"] * bool(agents))
         print_table(Table.of(f"Return of an episode by {by}, ± half of the 95 % interval", by_side))
+    if trained and (sentence := no_better(returns, fields["groups"])):
+        put(sentence)
+
+
+def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "Figures") -> str:
+    """A sentence if the trained team is not clearly better than the random one, else nothing.
+
+    Where groups play against each other, a trained one may well do no better against a trained opponent than a random
+    one against a random opponent: there is a sentence only if the intervals of every group overlap.
+    """
+    own, *_, other = returns  # most likely actions first, the random team last
+    if len(groups) > 1:
+        sides = ([(side[name], side[f"{name}_ci95"]) for name in (own, other)] for side in groups.values())
+        overlap = all(_gap(*side) == 0 for side in sides)
+        return (
+            f"The 95 % intervals of the trained and the random team overlap in every group: {ADVICE}" if overlap else ""
+        )
+    gap = _gap(returns[own], returns[other])
+    if gap == 0:
+        return f"{OVERLAP}: {ADVICE}"
+    return f"The trained team does worse than the random one: {ADVICE}" if gap < 0 else ""
+
+
+def _gap(own: tuple[float | None, float | None], other: tuple[float | None, float | None]) -> float:
+    """How far a mean lies above another; 0 if their intervals overlap, NaN if one is not known."""
+    mean, half, other_mean, other_half = (math.nan if value is None else value for value in (*own, *other))
+    apart = abs(mean - other_mean) - (half + other_half)
+    return math.nan if math.isnan(apart) else 0.0 if apart <= 0 else mean - other_mean
 
 
 def interval(mean: float, ci: float | None, digits: int) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from shoal.arguments import parse
 from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say, write_json
 from shoal.errors import UserError, check_range, counted
+from shoal.files import absolute, shown
 from shoal.trust import import_from_working_directory, is_third_party
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def sweep(argv: list[str]) -> int:
     runs = read_sweep(file, out)
     if any(is_third_party(run.config.env) for run in runs):
         import_from_working_directory()
-    again = f"shoal sweep {quoted(command.file)} --out {quoted(str(out))}"
+    again = f"shoal sweep {quoted(command.file)} --out {quoted(shown(out))}"
     name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"
     title = ", ".join(part for part in (name, subject([run.config for run in runs])) if part)
     return train_all(runs, out, title, command.parallel, command.quiet, command.json, ["sweep", *argv], again)
@@ -65,11 +67,11 @@ def chosen_folder(out: str | None, name: str) -> Path:
     """The folder asked for, or the one of this name under runs/."""
     if out is not None and not out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
-    folder = Path(out) if out is not None else Path("runs") / name
+    folder = absolute(out if out is not None else Path("runs") / name)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out '{folder}' is a file, but must be a folder.")
+        raise UserError(f"--out '{shown(folder)}' is a file, but must be a folder.")
     if (folder / "config.json").exists():
-        raise UserError(f"'{folder}' is the folder of a run, but must be one for several; choose another --out.")
+        raise UserError(f"'{shown(folder)}' is the folder of a run, but must be one for several; choose another --out.")
     return folder
 
 
@@ -96,9 +98,9 @@ def train_all(
         if not quiet:
             pace = f", {at_once} side by side" if left else ""
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
-            say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
+            say(f"{counted(len(runs), 'run')}{pace}, into {shown(out)}{before}")
         episodes = sum(run.config.episodes for run in runs)
-        with progress_bar(f"shoal {argv[0]}", episodes) as advance:
+        with nullcontext(nothing) if quiet else progress_bar(f"shoal {argv[0]}", episodes) as advance:
             lines = Lines(len(left), episodes, at_once, advance, quiet)
             outcomes, signal = run_side_by_side(runs, at_once, lines)
         result = summarize(outcomes, title).made_by(*argv)
@@ -117,6 +119,10 @@ def train_all(
         say(f"shoal: {counted(len(failed), 'run')} failed, {len(outcomes) - len(failed)} did not; {failed[0].error}")
         return 2
     return 0
+
+
+def nothing(*what: object) -> None:
+    """No progress is shown."""
 
 
 class Lines:

@@ -9,7 +9,9 @@ from shoal.arguments import folder_after_resume, is_given, parse, renamed, store
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
+from shoal.files import shown
 from shoal.trust import untrusted
+from shoal.waiting import said_if_long
 
 if TYPE_CHECKING:
     from shoal.commands.train_arguments import TrainArguments
@@ -56,13 +58,14 @@ def train(argv: list[str]) -> int:
         config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
 
     from shoal.training import loop
+    from shoal.training.observer import Observer
     from shoal.training.progress import ProgressDisplay, Quiet
 
     if command.watch:
         from shoal.envs.rendering import prepare_rendering
 
         prepare_rendering()
-    observer = Quiet(say) if command.quiet else ProgressDisplay()
+    observer: Observer = Quiet(say) if command.quiet else ProgressDisplay()
     result = loop.train(config, command.resume, observer, command.trust, asked=named)
     try:
         if command.json:
@@ -73,17 +76,19 @@ def train(argv: list[str]) -> int:
         from shoal.report.curve import draw_run_curve, lacks_curve
 
         due = result.finished and lacks_curve(Path(result.run))
-        pictures = [draw_run_curve(result)] if due else []
+        with said_if_long(observer.note, "Drawing the learning curve."):
+            pictures = [draw_run_curve(result)] if due else []
     if result.signal is not None:
         held = read_config(Path(result.run))
         trust = " --trust" if untrusted(held.env, held.env_options) else ""
-        again = f"shoal train --resume {quoted(result.run)}{trust}"
+        again = f"shoal train --resume {quoted(shown(result.run))}{trust}"
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal
     if command.watch:
         from shoal.report.watch import draw_run
 
-        pictures += draw_run(Path(result.run), 0, False, say, trust=True)  # its world has just been played
+        with said_if_long(observer.note, "Drawing an episode."):
+            pictures += draw_run(Path(result.run), 0, False, say, trust=True)  # its world has just been played
     if not command.json and not command.quiet:
         print_files(Path(result.run), pictures)
     return 0
@@ -117,7 +122,8 @@ def print_result(result: "TrainResult") -> None:
 
     if result.return_random is not None:
         teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
-        print_returns(teams, None, fields={name: getattr(result, name) for name in COLUMNS})
+        fields = {name: getattr(result, name) for name in COLUMNS}
+        print_returns(teams, None, fields=fields, trained=result.updates > 0)
     if result.stopped is not None:
         put(f"stopped early: {result.stopped}")
     put(

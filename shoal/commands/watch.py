@@ -7,6 +7,8 @@ from typing import Annotated
 from shoal.arguments import parse
 from shoal.console import output_file, put, say
 from shoal.errors import check_range, printable
+from shoal.files import absolute, shown
+from shoal.waiting import said_if_long
 
 
 def watch(argv: list[str]) -> int:
@@ -45,6 +47,10 @@ def watch(argv: list[str]) -> int:
     check_run(Path(command.run), command.checkpoint)
     from shoal.report.watch import draw_run
 
-    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint):
-        put(printable(str(path)))
+    with said_if_long(say, "Playing and drawing an episode."):
+        files = draw_run(
+            absolute(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint
+        )
+    for path in files:
+        put(printable(shown(path)))
     return 0

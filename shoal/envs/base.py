@@ -63,6 +63,8 @@ class EnvSpec(AgentSizes):
     """Number of leading agents that the reported return is of (predators); 0: all. The rest is the other side."""
     episode_length: int | None = None
     """Steps after which a copy is truncated; None where only the world itself ends episodes."""
+    stated_length: int | None = None
+    """Where only the world itself ends episodes: the most steps that it says one has (PettingZoo's max_cycles)."""
     whole_numbers: bool = False
     """Every observation is one whole number from 0, below the same limit for all agents, encoded one-hot."""
     from_zero: bool = True

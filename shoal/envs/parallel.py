@@ -4,9 +4,12 @@ The copies have PettingZoo's parallel interface (dictionaries by agent name, age
 Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
+import contextlib
+import math
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -72,7 +75,8 @@ class ParallelCopies:
         first_text = repr(forms[0])  # equal texts are quicker to compare than spaces
         if any(repr(form) != first_text and form != forms[0] for form in forms[1:]):
             raise differs(name)
-        self.spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
+        spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
+        self.spec = spec if episode_length is not None else replace(spec, stated_length=_stated_length(worlds[0]))
         self.copies = len(worlds)
         check_arrays(self.spec, self.copies)
         self._seed, self._first = seed, first
@@ -415,6 +419,16 @@ def _picture(name: str, found: Any) -> NDArray[np.uint8]:
         f"The world '{name}' cannot be watched: its render() returned {what}, but must return (height, width, 3) of "
         "bytes."
     )
+
+
+def _stated_length(world: Any) -> int | None:
+    """The most steps of an episode, where a PettingZoo environment or the world inside it says so."""
+    with contextlib.suppress(Exception):  # third-party code, and only a hint
+        inner = world.unwrapped
+        for part in (world, inner, getattr(inner, "env", None)):
+            if isinstance(most := getattr(part, "max_cycles", None), int | float) and 0 < most < math.inf:
+                return int(most)
+    return None
 
 
 def _spec(

@@ -68,6 +68,8 @@ class WorkerCopies:
         )
         memory = SharedMemory(step_bytes(spec, copies), remedy="use fewer --copies")
         self._arrays = step_arrays(memory, spec, copies)
+        self.awaited = ""
+        """The worker that is waited for, in words."""
         self._begun, self._sampler = False, stream(seed, "sampled actions")
         bounds = [copies * k // workers for k in range(workers + 1)]
         self._shares = [slice(first, last) for first, last in itertools.pairwise(bounds)]
@@ -162,7 +164,12 @@ class WorkerCopies:
         with self._in_step():
             for k, worker in enumerate(asked):
                 worker.ask(what, data[k] if data else b"")
-            return [worker.answer() for worker in asked]
+            answers = []
+            for k, worker in enumerate(asked):
+                self.awaited = f"worker {k + 1} of {len(self._workers)} (process {worker.process.pid})"
+                answers.append(worker.answer())
+            self.awaited = ""
+            return answers
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:

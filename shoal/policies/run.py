@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
+from shoal.files import absolute
 from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
 from shoal.networks.actors import log_deviation
@@ -48,7 +49,7 @@ class RunPolicy(TorchPolicy):
     samples = (False, True)
 
     def __init__(self, team: Team, config: TrainConfig, folder: Path) -> None:
-        self.team, self.config, self.folder = team, config, folder
+        self.team, self.config, self.folder = team, config, absolute(folder)
         self.name, self.spec = str(folder), team.spec
         self.agents, self.observation_size = team.spec.agents, team.spec.observation_size
         self.action_size = team.spec.action_size

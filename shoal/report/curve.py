@@ -83,6 +83,7 @@ def draw_curve(
         _plot_evaluations(curve, marks, "", INK, EVALUATION)
     _finish_curve(curve, levels)
     if curve.has_data():
+        _mark_first_update(curve, *_series(lines, "updates"))
         _plot_agents(curve, _own_curves(lines, latest, groups, curve.get_ylim()), colours)
     _head(figure, curve, title, _caption(latest))
     if bar:
@@ -276,6 +277,29 @@ def _plot_agents(axes: "Axes", agents: Mapping[str, tuple[Values, Values]], colo
             _plain(name), (1.01, height), xycoords="axes fraction", va="center", fontsize=8, color=own_colours[name],
             annotation_clip=False,
         )  # fmt: skip
+
+
+def _mark_first_update(axes: "Axes", episodes: Values, updates: Values) -> None:
+    """A line where learning begins, after the last point of the warm-up; a note where nothing was learned."""
+    if len(updates) == 0:  # a log that does not tell
+        return
+    learned = np.flatnonzero(updates > 0)
+    if not len(learned):
+        _note_at_top(axes, 0.0, "axes fraction", "no updates: nothing was learned")
+        return
+    begins = episodes[learned[0] - 1] if learned[0] else 0.0
+    axes.axvline(begins, color=FAINT_INK, linestyle=":", linewidth=1.3)
+    _note_at_top(axes, begins, "data", "learning begins")
+
+
+def _note_at_top(axes: "Axes", x: float, unit: str, text: str) -> None:
+    """Small text at the upper edge of the axes, on the side of x that has more room."""
+    left, right = axes.get_xlim()
+    to_the_left = unit == "data" and x > (left + right) / 2
+    axes.annotate(
+        text, (x, 1), (-4 if to_the_left else 4, -4), (unit, "axes fraction"), "offset points", color=FAINT_INK,
+        ha="right" if to_the_left else "left", va="top", fontsize=8,
+    )  # fmt: skip
 
 
 def _apart(heights: Sequence[float]) -> list[float]:

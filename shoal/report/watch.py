@@ -228,15 +228,17 @@ def record_run(
     """Record an episode of a run's trained team with this random seed. For the other arguments see `shoal.load`."""
     from shoal.envs.rendering import prepare_rendering
     from shoal.policies.run import load_run
+    from shoal.training.weights_file import updates_made
 
     prepare_rendering()
     policy = load_run(run, {}, trust, warn, checkpoint)
+    team = policy.config.algorithm.upper() if updates_made(run, checkpoint) else "Untrained team"
     env = _env_with_pictures(policy, seed)
     try:
         film = record(env, lambda observation: policy.respond(observation, sample=noisy))
     finally:
         env.close()
-    return dataclasses.replace(film, title=f"{policy.config.algorithm.upper()} in {film.title}")
+    return dataclasses.replace(film, title=f"{team} in {film.title}")
 
 
 def _env_with_pictures(policy: "RunPolicy", seed: int) -> VectorEnv:

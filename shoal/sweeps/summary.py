@@ -33,6 +33,8 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
     stopped = sum(outcome.result is None and not outcome.error for outcome in outcomes)
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
+    if untrained := sum(found["untrained"] for found in configurations):
+        findings.append(f"{counted(untrained, 'run')} ended before the warm-up, without a single update: untrained.")
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
@@ -85,6 +87,7 @@ def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str
     found = {
         "configuration": label,
         "seeds": len(results),
+        "untrained": sum(not result.updates for result in results),
         "failed": sum(bool(outcome.error) for outcome in outcomes),
         "seconds": _plain_mean([result.seconds for result in results]),
         "return_random": _plain_mean([result.return_random for result in results]),
@@ -113,7 +116,8 @@ def _rows(
         row["seeds"] = found["seeds"]
         if with_failed:
             row["failed"] = found["failed"]
-        row["return"] = _interval(found["return"], found["return_ci95"])
+        untrained = ", untrained" if found["seeds"] and found["untrained"] == found["seeds"] else ""
+        row["return"] = _interval(found["return"], found["return_ci95"]) + untrained
         if with_random:
             row["random team"] = _interval(found["return_random"], None)
         for group in groups:
@@ -140,6 +144,7 @@ def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
         "kept": outcome.kept,
         "return": None if result is None else final_return(result),
         "return_random": None if result is None else result.return_random,
+        "updates": None if result is None else result.updates,
         "seconds": None if result is None else result.seconds,
         "error": outcome.error or None,
     }

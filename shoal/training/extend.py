@@ -4,7 +4,7 @@ A finished run that kept its ring continues exactly as if it had been longer fro
 refilled with the present policy first, as it was filled before the first update.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig
 from shoal.training.interrupt import Interrupt
+from shoal.training.observer import Observer
 from shoal.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ def needs_refill(training: "Training") -> bool:
     return training.ring_is_gone and training.stopped is None and training.episodes < training.config.episodes
 
 
-def refill(training: "Training", folder: RunFolder, tell: Callable[[str], None], interrupt: Interrupt) -> None:
+def refill(training: "Training", folder: RunFolder, observer: Observer, interrupt: Interrupt) -> None:
     """Play as many samples as the warm-up has into the empty ring; they count neither as samples nor as time."""
     warmup = training.config.warmup
-    tell(
+    observer.tell(
         f"The run did not keep its replay (--keep-replay): {counted(warmup, 'sample is', 'samples are')} played with "
         "the present policy before learning continues."
     )
@@ -79,7 +80,11 @@ def refill(training: "Training", folder: RunFolder, tell: Callable[[str], None],
     training.ring.begin(seen)
     training.clock("other")
     not_counted = PhaseClock()
+    observer.advance(training)
+    advance = observer.aside("refilling the replay: sample", warmup)
     while collector.samples - samples < warmup and interrupt.signal is None:
+        before = collector.samples
         collector.step(not_counted)
+        advance(collector.samples - before)
     training.clock.start()
     collector.episodes, collector.samples = episodes, samples

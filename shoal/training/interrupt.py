@@ -40,6 +40,7 @@ class Interrupt:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.signal: int | None = None
+        self._abandoned = False
         self._before: dict[int, Any] = {}
         self._reminder = threading.Timer(PATIENCE, tell, [BUSY])
         self._reminder.daemon = True
@@ -53,10 +54,15 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
-            raise Stopped(number)
+            raise Stopped(self.signal if self._abandoned else number)
         if self.signal is None:
             self.signal = number
             self._reminder.start()
+
+    def abandon(self) -> None:
+        """From another thread, after a signal: do not wait for the next safe point."""
+        self._abandoned = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

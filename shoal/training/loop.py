@@ -15,7 +15,8 @@ import numpy as np
 
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
-from shoal.errors import Diverged, UserError
+from shoal.errors import Diverged, UserError, counted
+from shoal.files import absolute
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
@@ -38,13 +39,15 @@ from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
 from shoal.training.setup import (
-    most_samples,
     stored_config,
     told_if_long,
     use_threads,
 )
 from shoal.training.snapshot import restore, snapshot
+from shoal.training.stall import StallWatch
 from shoal.training.stored import check_settings, finished_result
+from shoal.training.warmup import WarmUp
+from shoal.waiting import said_if_long
 
 IMPLEMENTATIONS = {
     "engine": "shoal.training.engine",
@@ -52,6 +55,8 @@ IMPLEMENTATIONS = {
     "actors": "shoal.actorq.training",
 }
 """Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""
+LARGE_RETURN = 1e6
+"""A larger return explains why training diverges: networks and losses are in float32."""
 LAST_EPISODES = 1_000  # the result's return is the mean over the last this many episodes
 
 
@@ -88,12 +93,13 @@ def train(
         with new_run(config) as folder:
             folder.write(CONFIG, training.config.to_json())  # the first file: a run killed from now on can be resumed
             return carry_out(training, folder, None, observer, callbacks)
-    out = run_to_resume(config.out)
+    out = absolute(run_to_resume(config.out))
     read_config(out)  # check that it is a run at all
     with RunFolder(out) as folder:
         named = asked_settings(config, asked)
         config = stored_config(named, folder.path)
-        checkpoint = folder.checkpoints.load(observer.tell)
+        with said_if_long(observer.note, "Checking the checkpoints."):
+            checkpoint = folder.checkpoints.load(observer.tell)
         check_settings(config, folder.path, checkpoint)
         check_world(config, folder.path, named, trust)
         config = changed_config(config, named, checkpoint, folder.path)
@@ -122,7 +128,8 @@ def build(config: TrainConfig, observer: Observer) -> "Training":
     check_workers(config)
     with told_if_long(observer.note):
         implementation(config).compile_loops(config)
-    return Training(config)
+    with said_if_long(observer.note, f"Building {counted(config.copies, 'copy', 'copies')} of {config.env}."):
+        return Training(config)
 
 
 def implementation(config: TrainConfig) -> Implementation:
@@ -143,7 +150,8 @@ def carry_out(
     training.hooks = Hooks(callbacks, Run(training, folder.path))
     with Interrupt(observer.tell) as interrupt:
         if checkpoint is not None:
-            training.load(checkpoint)
+            with said_if_long(observer.note, "Loading the checkpoint and its replay."):
+                training.load(checkpoint)
             if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {training.threads}: "
@@ -159,14 +167,11 @@ def carry_out(
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)
-        most = most_samples(config, training.env.spec)
-        if most is not None and most < config.warmup:
-            observer.tell(
-                f"Nothing will be learned: the run ends after about {most:,} samples, "
-                f"before the warm-up of {config.warmup:,}; set --warmup or --episodes."
-            )
+        if not training.updates and (sentence := training.warm_up.before()) is not None:
+            observer.tell(sentence)
         try:
-            training.run(folder, log, observer, interrupt)
+            with StallWatch(training, observer.tell, interrupt):
+                training.run(folder, log, observer, interrupt)
             if said := training.collector.summary():
                 observer.note(said)
         except Exception:
@@ -205,6 +210,7 @@ class Training:
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
         self.hooks = Hooks()
+        self.warm_up = WarmUp(self.config, parts.env.spec)
         self.ring_is_gone = False  # the run was finished before, without --keep-replay
         self.stopped: str | None = None  # why the run ends before its last episode
         self.logged = self.saved = 0  # episodes of the last log line and of the last checkpoint
@@ -249,10 +255,15 @@ class Training:
         try:
             self._run(folder, log, observer, interrupt)
         except Diverged as how:  # the previous checkpoint stays
-            raise UserError(
-                f"{how} at episode {self.episodes}: training has diverged; a smaller --learning-rate than "
-                f"{self.config.learning_rate} may help."
-            ) from None
+            raise UserError(f"{how} at episode {self.episodes}: training has diverged; {self._remedy()}.") from None
+
+    def _remedy(self) -> str:
+        """What may help a training that has diverged: large rewards are the more likely cause."""
+        returns = [abs(value) for episode in self.last for value in episode.agents]
+        returns += np.abs(self.collector.state()[0].get("returns.sums", np.zeros(1))).ravel().tolist()
+        if (largest := max(returns)) > LARGE_RETURN:
+            return f"returns are as large as {largest:.1e}: scale down the rewards of {self.config.env}"
+        return f"a smaller --learning-rate than {self.config.learning_rate} may help"
 
     def _run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         self.learner.publish()
@@ -260,7 +271,7 @@ class Training:
         self.clock.start()
         self.hooks("on_begin")
         if needs_refill(self):
-            refill(self, folder, observer.tell, interrupt)
+            refill(self, folder, observer, interrupt)
             if interrupt.signal is not None:
                 return  # the last checkpoint stays
         every, log_every = self.config.checkpoint_every, self.config.log_every
@@ -277,7 +288,7 @@ class Training:
             evaluation = None
             if self.milestones.due(self.episodes):
                 try:
-                    evaluation = self.milestones.reach(self, folder.path, interrupt)
+                    evaluation = self.milestones.reach(self, folder.path, interrupt, observer)
                 except Abandoned:
                     break
                 if evaluation is not None:
@@ -289,14 +300,18 @@ class Training:
             if self.episodes >= self.config.episodes or self.stopped is not None:
                 break
             if every and self.episodes // every > self.saved // every:
-                self.save(folder, log)
+                with said_if_long(observer.note, f"Writing the checkpoint of episode {self.episodes:,}."):
+                    self.save(folder, log)
             if ended := self.step():
                 self.hooks("on_episodes", ended)
+                if not self.updates and (sentence := self.warm_up.so_far(self.episodes, self.samples)) is not None:
+                    observer.tell(sentence)
             observer.advance(self)
         finished = interrupt.signal is None
         if finished and self.fresh:
             self.write_log(log)
-        self.save(folder, log, with_ring=not finished or self.config.keep_replay)
+        with said_if_long(observer.note, f"Writing the checkpoint of episode {self.episodes:,}."):
+            self.save(folder, log, with_ring=not finished or self.config.keep_replay)
 
     def stop(self, reason: str) -> None:
         """End the run after what is being done now, as finished, unless it ends anyway."""

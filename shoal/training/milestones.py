@@ -13,6 +13,7 @@ from shoal.training import disk
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import team_act
 from shoal.training.interrupt import Interrupt
+from shoal.training.observer import Observer
 from shoal.training.play import Act, Evaluation, build_env, play
 from shoal.training.result import by_player, flat
 from shoal.training.weights_file import BEST, read_weights, snapshot_path, write_weights
@@ -85,17 +86,18 @@ class Milestones:
         count, total = self.config.snapshots, self.config.episodes
         return min(episodes, total) * count // total > self.passed * count // total
 
-    def reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
+    def reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
         """Do what is due, outside of the training time; returns the evaluation, if there was one."""
         training.learner.mean_losses()  # never keep diverged weights
         training.clock("other")
         try:
-            return self._reach(training, folder, interrupt)
+            return self._reach(training, folder, interrupt, observer)
         finally:
             training.clock.start()
 
-    def _reach(self, training: "Training", folder: Path, interrupt: Interrupt) -> Evaluation | None:
-        evaluation = self._evaluate(training, interrupt) if self._evaluation_due(training.episodes) else None
+    def _reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
+        due = self._evaluation_due(training.episodes)
+        evaluation = self._evaluate(training, interrupt, observer) if due else None
         if evaluation is not None and (self.best is None or evaluation.mean > self.best):
             self._keep(training, folder / BEST, {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95})
             self.best = evaluation.mean
@@ -107,12 +109,13 @@ class Milestones:
             training.stop(f"the evaluation return {evaluation.mean:g} reached --stop-at-return {wanted:g}")
         return evaluation
 
-    def _evaluate(self, training: "Training", interrupt: Interrupt) -> Evaluation:
+    def _evaluate(self, training: "Training", interrupt: Interrupt, observer: Observer) -> Evaluation:
         """Play deterministically from the same initial states as every time."""
         assert self._env is not None
         self._env.load_state(self._begin)
         act = interruptible(team_act(training.team, explore=False), interrupt)
-        self.latest = play(self._env, act, self.config.evaluate_during)
+        episodes = self.config.evaluate_during
+        self.latest = play(self._env, act, episodes, observer.aside("evaluating: episode", episodes))
         return self.latest
 
     def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:

@@ -25,6 +25,9 @@ class Observer(Protocol):
     def advance(self, training: "Training") -> None:
         """Called after every step of all copies and after every update; cheap unless there is something to show."""
 
+    def aside(self, doing: str, total: int) -> Callable[[int], None]:
+        """Something else is done before training goes on; the returned function is called with how much was done."""
+
     def evaluate(self, episodes: int) -> Callable[[int], None]:
         """Evaluation of this many episodes starts; the returned function is called with the number of finished ones."""
 
@@ -46,6 +49,10 @@ class Silent:
 
     def advance(self, training: "Training") -> None:
         """Nothing to show."""
+
+    def aside(self, doing: str, total: int) -> Callable[[int], None]:
+        """Nothing to show."""
+        return lambda count: None
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
         """Nothing to show."""

@@ -88,7 +88,10 @@ def options_named() -> Iterator[None]:
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
-    """Play whole episodes, the same number in every copy so that short ones are not overrepresented."""
+    """Play whole episodes, the same number in every copy so that short ones are not overrepresented.
+
+    `advance` is called after every step, with the number of episodes that it finished.
+    """
     observation = env.reset()
     tracker = ReturnTracker(env.spec, env.episode_step == 0)
     wanted = np.full(env.copies, episodes // env.copies)
@@ -98,12 +101,13 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
         open_copies = wanted > 0
         step = env.step(act(observation))
         finished = np.flatnonzero(step.ended & tracker.counts)
+        before = len(played)
         for copy, episode in zip(finished, tracker.add(step), strict=True):
             if open_copies[copy]:
                 wanted[copy] -= 1
-                if advance is not None:
-                    advance(1)
                 played.append(episode)
+        if advance is not None:
+            advance(len(played) - before)
         observation = step.observation
     return evaluation(env.spec, played)
 

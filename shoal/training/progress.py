@@ -13,13 +13,15 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from shoal import waiting
 from shoal.errors import counted, printable
+from shoal.files import shown
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent
 from shoal.training.returns import Columns, means
+from shoal.waiting import ProgressLines
 
-LINE_EVERY = 10.0  # seconds between lines without a terminal
 REFRESH = 0.2  # seconds between refreshes
 MOST_GROUPS = 3  # whose returns fit beside the bar
 
@@ -100,7 +102,7 @@ class Display:
     def _start(self, counted: str, total: int, done: int) -> None:
         """Show the bar, which counts things of this name."""
         self._started = (time.perf_counter(), done)
-        self._next_line = time.perf_counter() + LINE_EVERY
+        self._next_line = time.perf_counter() + waiting.FIRST
         if self._bar and not self._gone:
             self._progress = TwoLines(
                 TextColumn(f"{counted} {{task.completed:,.0f}}/{{task.total:,.0f}}"),
@@ -123,8 +125,12 @@ class Display:
         if self._progress is None:
             if now < self._next_line:
                 return False
-            self._next_line = now + LINE_EVERY
+            self._next_line = now + waiting.EVERY
         return True
+
+    def _line_soon(self) -> None:
+        """Something begins that may take long: without a terminal, have a line if it does."""
+        self._next_line = min(self._next_line, time.perf_counter() + waiting.FIRST)
 
     def _show(self, counted: str, total: int, done: int, figures: str, below: str) -> None:
         """Draw the bar, or print a line with the same contents."""
@@ -137,7 +143,7 @@ class Display:
         rate = (done - first) / (time.perf_counter() - since)
         left = f"{(total - done) / rate:,.0f} s left" if rate > 0 else ""
         known = ", ".join(part for part in (figures, left) if part)
-        self.tell(f"{counted} {done:,} of {total:,}: {known}  ({below})")
+        self.tell(f"{counted} {done:,} of {total:,}: {known}" + (f"  ({below})" if below else ""))
 
     def _stop(self) -> None:
         """Remove the bar."""
@@ -162,31 +168,54 @@ class ProgressDisplay(Display):
     def __init__(self) -> None:
         super().__init__()
         self._playing: Progress | None = None
+        self._lines: ProgressLines | None = None
         self._training: Training | None = None
+        self._learns = False
 
     def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
         """Print what is trained and show the bar."""
         verb = f"Resuming at episode {episode:,}" if episode else "Training"
-        self.tell(f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {folder}")
+        self.tell(
+            f"{verb}: {config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}, into {shown(folder)}"
+        )
         self._start("episode", config.episodes, episode)
 
     def advance(self, training: "Training") -> None:
         """Refresh the display, if it is time."""
         self._training = training
+        if not self._learns and training.updates:
+            self._learns = True
+            self._line_soon()  # all updates that the warm-up owes come now
         if self._due():
             self._draw(training)
 
-    def _draw(self, training: "Training") -> None:
+    def _draw(self, training: "Training", doing: str = "") -> None:
         below = timing(training, self.console.width if self._bar else math.inf)
-        self._show("episode", training.config.episodes, training.episodes, summary(training), below)
+        figures = doing or catching_up(training) or summary(training)
+        self._show("episode", training.config.episodes, training.episodes, figures, below)
+
+    def aside(self, doing: str, total: int) -> Callable[[int], None]:
+        """Show it beside the bar, instead of the returns."""
+        self._line_soon()
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if self._training is not None and self._due():
+                self._draw(self._training, f"{doing} {min(done, total):,} of {total:,}")
+
+        return advance
 
     def evaluate(self, episodes: int) -> Callable[[int], None]:
         """Keep the training bar as it is, and show another for the evaluation."""
         self.end()
+        label = "evaluating trained and random teams"
         if not self._bar or self._gone:
-            return lambda count: None
+            self._lines = ProgressLines(self.tell, label, episodes).__enter__()
+            return self._lines.advance
         playing = self._playing = Progress(console=self.console, transient=True, auto_refresh=False)
-        task = playing.add_task("evaluating trained and random teams", total=episodes)
+        task = playing.add_task(label, total=episodes)
         self._write(playing.start)
 
         def advance(count: int) -> None:
@@ -203,7 +232,18 @@ class ProgressDisplay(Display):
         self._stop()
         if self._playing is not None:
             self._write(self._playing.stop)
-        self._playing = None
+        if self._lines is not None:
+            self._lines.__exit__()
+        self._playing = self._lines = None
+
+
+def catching_up(training: "Training") -> str:
+    """The updates made of those that are due when the warm-up ends: episodes stand still meanwhile. Else nothing."""
+    config = training.config
+    if not 0 < training.updates < config.warmup // config.samples_per_update or (config.actors and not config.lockstep):
+        return ""
+    due = training.samples // config.samples_per_update
+    return f"catching up after the warm-up: update {training.updates:,} of {due:,}"
 
 
 def summary(training: "Training") -> str:

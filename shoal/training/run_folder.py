@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
-from shoal.files import replace_file
+from shoal.files import absolute, replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig
@@ -23,6 +23,9 @@ from shoal.training.early import CHECKPOINTS, METRICS
 from shoal.training.early import RESULT as RESULT  # others look for it here
 from shoal.training.early import check_free as check_free
 from shoal.training.early import file_name as file_name
+
+BLOCK = 2**20
+"""Bytes that are read at once."""
 
 
 def writing(path: Path) -> contextlib.AbstractContextManager[None]:
@@ -63,7 +66,7 @@ class RunFolder:
     """The files of one run, locked for writing until it is closed."""
 
     def __init__(self, path: Path, make: bool = False) -> None:
-        self.path = path
+        self.path = path = absolute(path)
         self.checkpoints = Checkpoints(path / CHECKPOINTS)
         with writing(path):
             if make:
@@ -111,18 +114,20 @@ class LogMark(NamedTuple):
 
     def damage(self, folder: Path) -> str | None:
         """A message if the lines up to this mark are missing or changed."""
-        path, kept = folder / METRICS, b""
+        path, size, digest = folder / METRICS, 0, hashlib.sha256()
         if path.is_dir():
             return f"'{path}' is a folder, but must be a file."
         try:
             if path.is_file():  # and not, say, a pipe
                 with path.open("rb") as file:
-                    kept = file.read(self.size)
+                    while block := file.read(min(BLOCK, self.size - size)):
+                        digest.update(block)
+                        size += len(block)
         except OSError as error:
             return f"'{path}' cannot be read: {error.strerror or error}."
-        if len(kept) < self.size:
+        if size < self.size:
             return f"'{path}' has lost lines that were written before the checkpoint; the remaining ones are kept."
-        if disk.sha256(kept) != self.sha256:
+        if digest.hexdigest() != self.sha256:
             return f"'{path}' is damaged: lines before the checkpoint are not as they were written."
         return None
 
@@ -146,18 +151,20 @@ class MetricsLog:
         with writing(self.path):
             self._file = self.path.open("a+b")
             self._file.seek(0)
-            kept = self._file.read(keep_bytes)
-            if len(kept) < keep_bytes:  # lines were lost; the last one may be partial
-                kept = kept[: kept.rfind(b"\n") + 1]
-            self._file.truncate(len(kept))
-            self._file.seek(len(kept))
-        self._sha256 = hashlib.sha256(kept)
+            self._sha256, last = hashlib.sha256(), b""
+            while (left := keep_bytes - self._file.tell()) and (line := self._file.readline(left)):
+                if not line.endswith(b"\n") and len(line) < left:  # lines were lost, and this is a part of one
+                    self._file.seek(-len(line), os.SEEK_CUR)
+                    break
+                self._sha256.update(line)
+                last = line
+            self._file.truncate()
         self._events = None
         if tensorboard:
             from shoal.training.events import EventsFile
 
             with writing(folder):
-                self._events = EventsFile(folder, after(kept, counter))
+                self._events = EventsFile(folder, after(last, counter))
                 if settings is not None:
                     self._events.add_settings(settings)
 
@@ -181,9 +188,9 @@ class MetricsLog:
         self._sha256.update(text)
         if self._events is not None:
             with writing(self._events.path):
-                tags = {key if "/" in key else f"train/{key}": value for key, value in numbers(clean).items()}
-                tags.pop(f"train/{self._counter}")
-                self._events.add(tags, line[self._counter])
+                found = numbers(clean)
+                step = int(found.pop(self._counter))
+                self._events.add(found, step)
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""
@@ -198,10 +205,10 @@ class MetricsLog:
                     file.close()
 
 
-def after(lines: bytes, counter: str) -> int:
-    """The first step behind these lines; 0 if the last one is damaged."""
+def after(line: bytes, counter: str) -> int:
+    """The first step behind the last line; 0 if it is damaged."""
     try:
-        return int(json.loads(lines.splitlines()[-1])[counter]) + 1 if lines else 1
+        return int(json.loads(line)[counter]) + 1 if line else 1
     except (ValueError, KeyError, TypeError):
         return 0
 

@@ -18,7 +18,7 @@ import safetensors.numpy
 from shoal.errors import UserError
 from shoal.files import replace_file
 from shoal.training import disk
-from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.training.checkpoint import Arrays, Checkpoint, newest
 from shoal.training.config import read_config
 from shoal.training.run_folder import CHECKPOINTS
 
@@ -69,6 +69,12 @@ def chosen_weights(folder: Path, name: str) -> Checkpoint:
     path = _chosen_path(folder, name)
     with disk.sentence(f"'{path}' is damaged, leave out --checkpoint to use the newest weights"):
         return read_weights(path)
+
+
+def updates_made(folder: Path, name: str) -> int:
+    """Updates of the weights of a run that --checkpoint names; none: they are untrained."""
+    found = newest(folder / CHECKPOINTS) if name == "last" else chosen_weights(folder, name)
+    return int(found.meta["updates"]) if found is not None else 0
 
 
 def _chosen_path(folder: Path, name: str) -> Path:

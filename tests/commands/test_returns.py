@@ -9,10 +9,10 @@ from shoal.commands.returns import print_returns
 
 @pytest.fixture
 def printed(monkeypatch, capsys):
-    def call(returns, **fields):
+    def call(returns, trained=True, **fields):
         monkeypatch.setattr("shoal.console._out", sys.stdout)
         fields = {"agents": {}, "groups": {}, "figures": {}} | fields
-        print_returns(returns, None, fields=fields)
+        print_returns(returns, None, fields=fields, trained=trained)
         return capsys.readouterr().out
 
     return call
@@ -44,3 +44,22 @@ def test_agents_of_one_group_are_listed_where_their_returns_differ(printed):
     assert "by agent," in apart and "8.00 ± 0.50" in apart and "group" not in apart
     for agents in ({"red_0": side(7.0), "red_1": side(7.0)}, {f"red_{k}": side(1.0 * k) for k in range(13)}):
         assert "red_0" not in printed(returns, groups=team, agents=agents)
+
+
+def test_intervals_that_overlap_are_pointed_out_with_where_to_read_on(printed):
+    alike = {"deterministic": (2.0, 0.5), "noisy": (9.0, 0.1), "random": (1.2, 0.4)}
+    assert "overlap" in printed(alike) and "docs/advice.md" in printed(alike)
+    for mean, ci in ((3.0, 0.5), (1.7, None), (1.2, float("nan")), (0.2, None)):
+        assert "docs/advice.md" not in printed(alike | {"deterministic": (mean, ci)})
+    assert "The trained team does worse than the random one: docs" in printed(alike | {"deterministic": (0.0, 0.5)})
+
+
+def test_a_mixed_team_has_learned_if_one_of_its_groups_has(printed):
+    returns, learned, not_learned = {"deterministic": (0.0, 0.1), "random": (0.0, 0.1)}, side(7.0), side(0.1)
+    assert "overlap" not in printed(returns, groups={"red": learned, "blue": not_learned})
+    assert "overlap" in printed(returns, groups={"red": not_learned, "blue": not_learned})
+
+
+def test_a_team_without_updates_is_untrained(printed):
+    out = printed({"deterministic": (1.0, 0.5), "noisy": (1.0, 0.5), "random": (1.0, 0.5)}, trained=False)
+    assert "untrained, most likely actions" in out and "untrained, with training noise" in out and "overlap" not in out

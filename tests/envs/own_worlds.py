@@ -45,6 +45,22 @@ class Nested:
         pass
 
 
+class Wanderer(Corridor):
+    """Changes the working directory with every step."""
+
+    def step(self, action):
+        os.chdir("/")
+        return super().step(action)
+
+
+class Rich(Corridor):
+    """Pays very much."""
+
+    def step(self, action):
+        seen, reward, *ended = super().step(action)
+        return seen, reward * 1e30, *ended
+
+
 def make_corridor(length=4):
     return Corridor(length)
 

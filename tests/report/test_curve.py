@@ -329,3 +329,26 @@ draw_curve([{{"episode": 1, "return_mean": 2.0}}], {str(tmp_path / "a.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def with_updates(*counts):
+    return [line | {"updates": count} for line, count in zip(run(len(counts)), counts, strict=True)]
+
+
+def notes(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+@pytest.mark.parametrize(("counts", "at"), [((0, 0, 5, 9), 200), ((3, 4, 5, 6), 0), ((0, 0, 0, 1), 300)])
+def test_a_line_marks_where_learning_begins(drawn, counts, at):
+    figure = drawn(with_updates(*counts))
+    assert "learning begins" in notes(figure)
+    dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert [set(line.get_xdata()) for line in dotted] == [{at}]
+
+
+def test_a_curve_without_updates_says_that_nothing_was_learned(drawn):
+    figure = drawn(with_updates(0, 0, 0))
+    assert "no updates: nothing was learned" in notes(figure)
+    assert not any(line.get_linestyle() == ":" for line in figure.axes[0].lines)
+    assert not any("learn" in text for text in notes(drawn(run(3))))  # a log that does not tell

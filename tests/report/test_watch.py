@@ -302,7 +302,8 @@ def test_a_real_episode_becomes_a_small_gif(tmp_path):
 @pytest.mark.parametrize("world", ["predator-prey", "gym:CartPole-v1"])
 def test_the_trained_team_of_a_run_is_drawn_into_its_folder(world, tmp_path):
     run = tmp_path / "run"
-    train(TrainConfig(env=world, episodes=4, copies=2, out=str(run), evaluate_episodes=0, tensorboard=False))
+    short = {"episodes": 4, "copies": 2, "evaluate_episodes": 0, "tensorboard": False}
+    train(TrainConfig(env=world, warmup=20, update_every=10, batch=8, hidden=(8,), out=str(run), **short))
     strip, gif = draw_run(run, seed=3, noisy=False, warn=pytest.fail)
     assert (strip.parent, gif.parent) == (run, run)
     assert len(gif_frames(gif)[0]) > 5
@@ -314,4 +315,6 @@ def test_the_trained_team_of_a_run_is_drawn_into_its_folder(world, tmp_path):
     assert alone.read_bytes() == gif.read_bytes() and not (tmp_path / "episode.png").exists()
     assert draw_strip(again, tmp_path / "again.png").read_bytes() == strip.read_bytes()
     other = record_run(run, seed=4, noisy=False, warn=pytest.fail)
+    train(TrainConfig(env=world, hidden=(8,), out=str(tmp_path / "untrained"), **short))
+    assert record_run(tmp_path / "untrained", 3, False, pytest.fail).title == f"Untrained team in {world}"
     assert draw_strip(other, tmp_path / "other.png").read_bytes() != strip.read_bytes()

@@ -117,3 +117,14 @@ def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
 def test_nothing_finished_has_no_picture(tmp_path):
     found = summarize([Outcome(run, None) for run in sweep_runs({"seeds": "0-1"}, tmp_path)], "None")
     assert found.figures == [] and found.findings == ["2 runs not finished."]
+
+
+def test_runs_without_an_update_are_untrained(tmp_path):
+    def ended(run, updates):
+        return Outcome(run, TrainResult("", True, 1, 1, updates, 2.0, 1.0, 3.0))
+
+    runs = sweep_runs({"grid": {"warmup": [5, 6]}, "seeds": "0-1"}, tmp_path)
+    found = summarize([ended(run, updates) for run, updates in zip(runs, (0, 0, 7, 0), strict=True)], "Warm-ups")
+    assert [row["return"] for row in found.tables[0].records()] == ["3.00 ± 0.00, untrained", "3.00 ± 0.00"]
+    assert [run["updates"] for run in found.data["runs"]] == [0, 0, 7, 0]
+    assert "3 runs ended before the warm-up, without a single update: untrained." in found.findings

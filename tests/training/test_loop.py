@@ -9,7 +9,7 @@ import torch
 
 from shoal import TrainConfig, train
 from shoal.algorithms import MADDPG
-from shoal.errors import UserError
+from shoal.errors import Diverged, UserError
 from shoal.training.clock import PHASES
 from shoal.training.loop import Training
 
@@ -124,3 +124,26 @@ def test_same_seed_same_run_other_seed_other_run(tmp_path):
     ]
     a, b, c = ([line["return_mean"] for line in lines(run.run)] for run in runs)
     assert a == b != c
+
+
+def diverged(tmp_path, **settings):
+    """The sentence of a run that diverges."""
+    small = SMALL | {"warmup": 100, "update_every": 10, "batch": 32, "hidden": (8,), "out": str(tmp_path / "run")}
+    with pytest.raises(UserError) as error:
+        train(TrainConfig(**small, episodes=200, **settings))
+    return str(error.value)
+
+
+def test_a_run_that_diverges_names_rewards_that_are_too_large(tmp_path):
+    said = diverged(tmp_path, env="gym:tests.envs.own_worlds:Rich")
+    assert "diverged; returns are as large as 7.6e+31: scale down the rewards of gym:tests.envs" in said
+    assert "learning-rate" not in said
+
+
+def test_a_run_that_diverges_names_the_learning_rate(tmp_path, monkeypatch):
+    def update(training):
+        raise Diverged("The q loss is nan")
+
+    monkeypatch.setattr(Training, "update", update)
+    said = diverged(tmp_path)
+    assert said.endswith("training has diverged; a smaller --learning-rate than 0.01 may help.")

@@ -14,6 +14,7 @@ from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.training import disk
 from shoal.training.milestones import BEST, Milestones
+from shoal.training.observer import Silent
 from shoal.training.weights_file import read_weights
 from tests.cli.helpers import call_before, lines, send
 from tests.training.witness import Crash, Witness
@@ -98,7 +99,7 @@ def test_the_best_weights_are_those_of_the_best_evaluation(evaluated):
     # the same evaluation of the weights that were kept: another engine, hence not the last bit
     config = TrainConfig(**SMALL, **EVALUATED)
     milestones = Milestones(config)
-    played = milestones._evaluate(_Holder(policy.team), _Calm())
+    played = milestones._evaluate(_Holder(policy.team), _Calm(), Silent())
     assert played.mean == pytest.approx(best, rel=1e-3)
 
 

@@ -2,13 +2,15 @@
 
 import io
 import re
+import time
 from types import SimpleNamespace
 
 from rich.console import Console
 
+from shoal import TrainConfig, waiting
 from shoal.envs.base import EnvSpec
 from shoal.training.play import evaluation
-from shoal.training.progress import Display, summary, timing
+from shoal.training.progress import Display, ProgressDisplay, catching_up, summary, timing
 from shoal.training.returns import Episode
 
 PHASES = {
@@ -86,3 +88,41 @@ def test_a_line_without_a_terminal_says_all(capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"episode 30 of 60: return 0\.5, \d+ s left  \(9 steps/s\)", first)
     assert re.fullmatch(r"episode 30 of 60: \d+ s left  \(9 steps/s\)", second)
+
+
+def learning(updates, **settings):
+    """A run that has just reached its warm-up of 1,000 samples, with 10 samples per update."""
+    config = TrainConfig(warmup=1_000, update_every=10, episodes=60, **settings).checked()
+    run = training("agent_0")
+    run.config, run.updates, run.samples, run.episodes = config, updates, 1_025, 41
+    return run
+
+
+def test_the_updates_due_after_the_warm_up_are_counted():
+    assert catching_up(learning(0)) == ""
+    assert catching_up(learning(40)) == "catching up after the warm-up: update 40 of 102"
+    assert catching_up(learning(100)) == ""
+    assert catching_up(learning(40, actors=2)) == ""  # the rate limiter owes none of the warm-up's
+    assert catching_up(learning(40, actors=2, lockstep=True))
+
+
+def test_lines_without_a_terminal_tell_what_else_takes_time(capsys, monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST", 0.0)
+    monkeypatch.setattr(waiting, "EVERY", 0.0)
+    monkeypatch.setattr("shoal.training.progress.REFRESH", 0.0)
+    display = ProgressDisplay()
+    display._bar = False
+    display._start("episode", 60, 0)
+    display.advance(learning(40))
+    advance = display.aside("evaluating: episode", 20)
+    advance(3)
+    advance(0)
+    playing = display.evaluate(600)
+    playing(150)
+    monkeypatch.setattr(waiting, "EVERY", 60.0)
+    time.sleep(0.01)
+    display.end()
+    first, second, third, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("episode 41 of 60: catching up after the warm-up: update 40 of 102, ")
+    assert second.startswith("episode 41 of 60: evaluating: episode 3 of 20, ") and "3 of 20" in third
+    assert rest and all(line.startswith("evaluating trained and random teams: ") for line in rest)

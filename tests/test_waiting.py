@@ -1,0 +1,57 @@
+"""Lines for a user who waits."""
+
+import re
+import threading
+import time
+
+import pytest
+
+from shoal import waiting
+from shoal.waiting import ProgressLines, said_if_long
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST", 0.02)
+    monkeypatch.setattr(waiting, "EVERY", 0.02)
+
+
+def heard(enough):
+    """A list that can be said to, and an event when it has so many sentences."""
+    said, full = [], threading.Event()
+
+    def say(sentence):
+        said.append(sentence)
+        if len(said) >= enough:
+            full.set()
+
+    return said, say, full
+
+
+def test_only_what_takes_long_is_said(hurried):
+    said, say, full = heard(1)
+    with said_if_long(say, "Writing."):
+        assert full.wait(10)
+    with said_if_long(say, "Short."):
+        pass
+    time.sleep(0.05)
+    assert said == ["Writing."]
+
+
+def test_lines_go_on_where_nothing_advances(hurried):
+    said, say, full = heard(3)
+    with ProgressLines(say, "playing", 10):
+        assert full.wait(10)
+    assert len(said) >= 3 and all(re.fullmatch(r"playing: 0%, 0 s so far", line) for line in said)
+    count = len(said)
+    time.sleep(0.05)
+    assert len(said) == count  # the thread has ended
+
+
+def test_a_line_has_the_share_and_the_time_left():
+    lines = ProgressLines(print, "playing", 8)
+    lines.advance(2, "chess")
+    assert lines.line(10) == "playing: 25%, chess, about 30 s left"
+    lines.advance(7)
+    assert lines.line(20) == "playing: 100%, about 0 s left"
+    assert ProgressLines(print, "nothing", 0).line(1) == "nothing: 0%, 1 s so far"
