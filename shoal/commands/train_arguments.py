@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig, option
+from shoal.arguments import Numbers
 from shoal.setting_names import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
@@ -34,7 +35,7 @@ class RunArguments(RunConfig):
     trust: bool = False
     """With --resume: allow third-party code that the run names as its environment (gym:MODULE:NAME,
     pettingzoo:MODULE); one named with --env is trusted."""
-    seeds: str | None = None
+    seeds: Numbers | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""
     parallel: int | None = None

@@ -128,6 +128,10 @@ def planned(
 
 def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
     """Seeds as a range '0-9', a list '0,3,7', both, or a JSON list of whole numbers."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value.strip(), re.ASCII):
+        count = int(value)
+        several = f"0-{count - 1} for {count} seeds, " if count > 1 else ""
+        raise UserError(f"{what} is {count}, a single number: write {several}{count}-{count} for seed {count} alone.")
     if isinstance(value, str):
         seeds: list[int] = []
         for word in value.split(","):

@@ -117,3 +117,12 @@ def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
 def test_nothing_finished_has_no_picture(tmp_path):
     found = summarize([Outcome(run, None) for run in sweep_runs({"seeds": "0-1"}, tmp_path)], "None")
     assert found.figures == [] and found.findings == ["2 runs not finished."]
+
+
+def test_one_run_is_called_by_its_seed(tmp_path):
+    (one,) = sweep_runs({"seeds": [3]}, tmp_path)
+    (row,) = summarize([outcome(one, 1.0, [(10, 1.0)])], "One").tables[0].records()
+    assert row["configuration"] == "seed 3"
+    runs = sweep_runs({"seeds": "4-5"}, tmp_path)
+    (row,) = summarize([outcome(run, 1.0, [(10, 1.0)]) for run in runs], "Two").tables[0].records()
+    assert row["configuration"] == "all settings the same"
