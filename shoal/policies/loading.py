@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.errors import UserError
 from shoal.policies.trained import PolicyKind, TrainedPolicy
+from shoal.setting_names import names_checked
 
 
 def kind_of(path: str) -> PolicyKind:
@@ -42,6 +43,7 @@ def warn_caller(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=level)
 
 
+@names_checked
 def load(
     path: str | os.PathLike[str],
     env: str = "",

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
+from shoal.setting_names import check_names
 from shoal.training import disk
 from shoal.trust import check_importable, env_name
 
@@ -28,6 +29,11 @@ class StoredConfig:
 
     before = MappingProxyType[str, Any]({})
     """What runs did that were stored before a setting existed, where that is not the default."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Suggest a setting in place of one that there is not."""
+        check_names(cls.__name__, settings, [field.name for field in dataclasses.fields(cls)])
+        return super().__new__(cls)
 
     @classmethod
     def stored(cls, fields: Mapping[str, Any]) -> Self:
