@@ -53,7 +53,7 @@ def evaluate(argv: list[str]) -> int:
         """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
         trust: bool = False
         """Allow third-party code that the run, the zip or the file names (gym:MODULE:NAME, pettingzoo:MODULE); an
-        environment in --env is trusted."""
+        environment in --env is trusted, and that of a run that you trained on this machine."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 

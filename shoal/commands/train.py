@@ -9,7 +9,6 @@ from shoal.arguments import folder_after_resume, is_given, parse, renamed, store
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
-from shoal.trust import untrusted
 
 if TYPE_CHECKING:
     from shoal.commands.train_arguments import TrainArguments
@@ -31,6 +30,7 @@ def train(argv: list[str]) -> int:
     from shoal.commands.train_arguments import ALIASES, TrainArguments, own_values
     from shoal.training.config import TrainConfig, read_config
     from shoal.training.early import check_kept, check_new, check_world, run_to_resume
+    from shoal.training.world_file import needs_trust
 
     argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
@@ -76,7 +76,7 @@ def train(argv: list[str]) -> int:
         pictures = [draw_run_curve(result)] if due else []
     if result.signal is not None:
         held = read_config(Path(result.run))
-        trust = " --trust" if untrusted(held.env, held.env_options) else ""
+        trust = " --trust" if needs_trust(held, Path(result.run)) else ""
         again = f"shoal train --resume {quoted(result.run)}{trust}"
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal

@@ -34,7 +34,7 @@ class RunArguments(RunConfig):
     """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
     trust: bool = False
     """With --resume: allow third-party code that the run names as its environment (gym:MODULE:NAME,
-    pettingzoo:MODULE); one named with --env is trusted."""
+    pettingzoo:MODULE); one named with --env is trusted, and that of a run that you trained on this machine."""
     seeds: Numbers | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""

@@ -182,7 +182,7 @@ def _adapter(
         raise SettingError("options", f"is {options!r}, but must be a dictionary of keyword arguments.")
     check_range("workers", workers, 1, copies)
     if workers > 1:
-        check_importable("env", name)
+        check_importable("env", name, "workers")
     env = make_copies(name, copies if workers == 1 else 1, seed, episode_length, stagger, options)
     spec = env.spec
     if agents not in (None, spec.agents):

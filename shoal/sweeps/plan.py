@@ -15,6 +15,7 @@ from shoal.errors import UserError, check_range, whole_number
 from shoal.setting_names import SETTING_ALIASES, nearest
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.early import check_new
+from shoal.trust import check_importable
 
 if TYPE_CHECKING:
     from shoal.training.result import TrainResult
@@ -118,6 +119,7 @@ def planned(
         for seed in seeds:
             name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
             config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
+            check_importable("env", config.env, "the processes of a sweep")
             runs.append(PlannedRun(point, config))
     if len({run.name for run in runs}) < len(runs):
         raise UserError("two values of the grid would have the same folder name; name them more differently.")

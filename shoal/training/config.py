@@ -240,7 +240,6 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
         super().check()
-        check_importable("--env", self.env)
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
@@ -252,6 +251,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             check_range("--threads", self.threads, 1)
         if self.env_workers is not None:
             check_range("--env-workers", self.env_workers, 1, 1024)
+        if self.actors or (self.env_workers or 1) > 1:
+            check_importable("--env", self.env, "actors" if self.actors else "workers")
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
