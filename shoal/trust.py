@@ -52,7 +52,7 @@ def env_name(env: str | Callable[..., Any]) -> str:
     if isinstance(env, str | PathLike):
         return fspath(env)
     if not callable(env):
-        raise SettingError("env", f"is {env!r}, but must be a name, a class, or a function that makes an environment.")
+        raise SettingError("env", f"is {env!r}, but must be a name, or a class or function that makes an environment.")
     inner = env.func if isinstance(env, functools.partial) else env
     module, attribute = getattr(inner, "__module__", None), getattr(inner, "__qualname__", type(inner).__name__)
     try:
