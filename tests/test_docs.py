@@ -28,7 +28,7 @@ def test_lines_are_short(path):
 
 
 def without_code(text):
-    return re.sub(r"```.*?```|`[^`\n]*`|^    .*$", "", text, flags=re.S | re.M)
+    return re.sub(r"```.*?```|`[^`\n]*`|^    [^\n]*$", "", text, flags=re.S | re.M)
 
 
 def anchors(path):

@@ -69,10 +69,10 @@ def evaluate(argv: list[str]) -> int:
         threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
     )  # fmt: skip
     played = {}
-    with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:
-        for sample in policy.samples:
-            way = "noisy" if sample and len(policy.samples) > 1 else "deterministic"
-            played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
+    with progress_bar("shoal evaluate", (len(policy.modes) + 1) * command.episodes) as advance:
+        for deterministic in policy.modes:
+            way = "deterministic" if deterministic or len(policy.modes) == 1 else "noisy"
+            played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
         print_json(figures(command.policy, command.checkpoint, policy, played))

@@ -233,7 +233,7 @@ def record_run(
     policy = load_run(run, {}, trust, warn, checkpoint)
     env = _env_with_pictures(policy, seed)
     try:
-        film = record(env, lambda observation: policy.respond(observation, sample=noisy))
+        film = record(env, lambda observation: policy.respond(observation, deterministic=not noisy))
     finally:
         env.close()
     return dataclasses.replace(film, title=f"{policy.config.algorithm.upper()} in {film.title}")
