@@ -109,8 +109,9 @@ def with_lists(argv: list[str], kind: type) -> list[str]:
     lists: list[tuple[list[str], re.Pattern[str]]] = []
     for group in groups:
         own, held = types.get(group[0].replace("--no-", "--")), 2  # the option and its value
-        if is_numbers(own):
-            group[1:] = [part for word in group[1:] for part in word.split(",") if part.strip()]
+        if is_tuple(own):
+            if is_numbers(own):
+                group[1:] = [part for word in group[1:] for part in word.split(",") if part.strip()]
             held = len(group)
         elif (pattern := item_pattern(own)) is not None:
             held += len([*itertools.takewhile(pattern.fullmatch, group[2:])])

@@ -39,6 +39,7 @@ class Everything:
 class Units:
     units: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     inner: Numbers = "256"
+    schemes: tuple[str, ...] = ()
 
 
 def given(line, kind: Any = Everything):
@@ -74,6 +75,7 @@ def test_further_arguments_end_a_list_of_numbers():
     found = given("--inner 256 1024 E4M3 E5M2", Units)
     assert (found.inner, found.units) == ("256,1024", ("E4M3", "E5M2"))
     assert given("--inner 256 1024", Units) == Units((), "256,1024")
+    assert given("--schemes bf16 E4M3,order=pairwise", Units).schemes == ("bf16", "E4M3,order=pairwise")
 
 
 @pytest.mark.parametrize(
