@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from shoal.report.curve import draw_run_curve, lacks_curve
+from shoal.setting_names import names_checked
 from shoal.training.callbacks import Callback
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train as run
@@ -11,6 +12,7 @@ from shoal.training.observer import Observer
 from shoal.training.result import TrainResult
 
 
+@names_checked
 def train(
     config: TrainConfig,
     resume: bool = False,

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from shoal.algorithms.config import option
 from shoal.console import put
@@ -16,6 +16,10 @@ from shoal.setting_names import nearest
 
 Arguments = TypeVar("Arguments")
 Settings = TypeVar("Settings")
+Words = Annotated[str, re.compile(".*")]
+"""The type of an option that is a list as text, such as `weights,both`; on the command line also `weights both`."""
+Numbers = Annotated[str, re.compile("[0-9.,e+-]*")]
+"""The same for numbers; the pattern tells which of the words behind the option belong to the list."""
 
 
 def parse(
@@ -40,7 +44,8 @@ def parse(
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), descriptions(meaning_of_none):
             settings: dict[str, Any] = {} if default is None else {"default": default}
             config = (tyro.conf.OmitArgPrefixes,)
-            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=argv, config=config, **settings)
+            words = with_lists(argv, kind)
+            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=words, config=config, **settings)
     except SystemExit as stop:
         if stop.code in (0, None):
             put(answer.getvalue())
@@ -75,13 +80,86 @@ def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
 
 def settings_in(kind: type) -> Iterator[str]:
     """The settings of a dataclass, and of those within it, that have an option."""
-    import tyro
+    return (field.name for field in fields_in(kind) if not is_positional(field))
 
+
+def fields_in(kind: type) -> Iterator[dataclasses.Field[Any]]:
+    """The fields of a dataclass, and of those within it."""
     for field in dataclasses.fields(kind):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            yield from settings_in(field.type)
-        elif tyro.conf.Positional not in get_args(field.type):
-            yield field.name
+            yield from fields_in(field.type)
+        else:
+            yield field
+
+
+def is_positional(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is given without the name of an option."""
+    import tyro
+
+    return tyro.conf.Positional in get_args(field.type)
+
+
+def with_lists(argv: list[str], kind: type) -> list[str]:
+    """The words with lists as the parser takes them, whether they were given as `8,4` or as `8 4`.
+
+    If the command's own argument is nowhere else, it ends a list of words: `shoal quantize --bits 8 fp16 RUN`.
+    """
+    types = {option(field.name): field.type for field in fields_in(kind) if not is_positional(field)}
+    alone, *groups = option_groups(argv, types)
+    lists: list[tuple[list[str], re.Pattern[str]]] = []
+    for group in groups:
+        own, held = types.get(group[0].replace("--no-", "--")), 2  # the option and its value
+        if is_tuple(own):
+            if is_numbers(own):
+                group[1:] = [part for word in group[1:] for part in word.split(",") if part.strip()]
+            held = len(group)
+        elif (pattern := item_pattern(own)) is not None:
+            held += len([*itertools.takewhile(pattern.fullmatch, group[2:])])
+            lists.append((group, pattern))
+        elif own is bool or "=" in group[0]:
+            held = 1
+        elif own is None:  # unknown
+            held = len(group)
+        alone += group[held:]
+        del group[held:]
+    if not alone and any(is_positional(field) and not is_tuple(field.type) for field in fields_in(kind)):
+        ends = [group for group, pattern in lists if len(group) > 2 and pattern.fullmatch("RUN")]
+        alone = [ends[-1].pop()] if ends else []
+    for group, _ in lists:
+        if len(group) > 2:
+            group[1:] = [",".join(word.strip(",") for word in group[1:])]
+    return [*alone, *itertools.chain(*groups)]
+
+
+def option_groups(argv: list[str], types: Mapping[str, Any]) -> list[list[str]]:
+    """The words in front of the first option, then each option with the words behind it."""
+    groups: list[list[str]] = [[]]
+    for word in argv:
+        name, equals, value = word.partition("=")
+        own = types.get(name := name.replace("_", "-"))
+        if equals and (is_numbers(own) or item_pattern(own)):
+            groups.append([name, value])
+        elif re.match("--?[A-Za-z]", word):
+            groups.append([name if name in types and not equals else word])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def item_pattern(kind: Any) -> re.Pattern[str] | None:
+    """What an item of a list looks like, if options of this type are lists as text."""
+    marks = (mark for one in (kind, *get_args(kind)) for mark in get_args(one))
+    return next((mark for mark in marks if isinstance(mark, re.Pattern)), None)
+
+
+def is_numbers(kind: Any) -> bool:
+    """Whether options of this type are tuples of whole numbers."""
+    return is_tuple(kind) and int in {part for one in (kind, *get_args(kind)) for part in get_args(one)}
+
+
+def is_tuple(kind: Any) -> bool:
+    """Whether options of this type are tuples, perhaps optional or annotated ones."""
+    return any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
 
 
 def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
@@ -190,7 +268,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.split(",") if text)
     except ValueError:
-        raise UserError(f"{option} is '{text}', but must be comma-separated whole numbers, e.g. 3,12.") from None
+        raise UserError(f"{option} is '{text}', but must be whole numbers such as 3,12 or 3 12.") from None
 
 
 def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], before: str = "") -> str:

@@ -1,7 +1,15 @@
 """Other names of settings, and the setting that was probably meant by a name that there is not."""
 
 import difflib
-from collections.abc import Collection
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import ParamSpec, TypeVar
+
+from shoal.errors import UserError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SETTING_ALIASES = {"lr": "learning_rate", "gamma": "discount", "batch_size": "batch"}
 """Other names of settings, which `shoal train` and sweep files understand."""
@@ -30,8 +38,8 @@ ELSEWHERE = {
 aliases, because they count something else (timesteps, not episodes) or their values differ."""
 OTHER_COMMANDS = {
     "ckpt": "checkpoint", "jobs": "parallel", "n_eval_episodes": "episodes", "n_jobs": "parallel",
-    "num_episodes": "episodes", "num_epochs": "epochs", "num_workers": "parallel", "wd": "weight_decay",
-    "workers": "parallel",
+    "num_episodes": "episodes", "num_epochs": "epochs", "num_workers": "parallel", "sample": "deterministic",
+    "wd": "weight_decay", "workers": "parallel",
 }  # fmt: skip
 """The same for settings that `shoal train` does not have, or has under another name."""
 TABLES = (OTHER_COMMANDS, ELSEWHERE, SETTING_ALIASES)  # the last has precedence
@@ -67,3 +75,27 @@ def _similar(word: str, settings: Collection[str]) -> str | None:
     shorter = sorted((name for name in settings if word.startswith(f"{name}_")), key=len, reverse=True)
     found = [*(longer if len(longer) == 1 else ()), *close, *shorter]
     return found[0] if found else None
+
+
+class UnknownName(UserError, TypeError):
+    """A keyword argument that a function or a class does not have; a `TypeError` as well, as Python's own would be."""
+
+
+def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Refuse the first of the given keyword arguments that is not known, with the one that was probably meant."""
+    for name in given:
+        if name not in known:
+            meant = nearest(name, known)
+            raise UnknownName(f"{what} has no '{name}'{f'; perhaps you meant {meant}' if meant else ''}.")
+
+
+def names_checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, which suggests a keyword argument in place of one that it does not have."""
+    known = [*inspect.signature(function).parameters]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **named: P.kwargs) -> T:
+        check_names(f"{function.__name__}()", named, known)
+        return function(*args, **named)
+
+    return checked

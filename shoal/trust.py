@@ -3,10 +3,12 @@
 A run folder and an exported policy name the world that they were trained in. Shoal's own worlds, the environments of
 PettingZoo, mpe2 and dm_control, and those that Gymnasium has registered are installed already; any other name makes
 Python import a module and run it. A name that the user typed is trusted, also in a sweep file, which is written by
-hand; one that was read from a run or a policy only with --trust.
+hand; one that was read from a run or a policy only with --trust, unless the user trained the run here (`signature.py`).
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import operator
 import os
@@ -32,22 +34,50 @@ def pettingzoo_function(name: str) -> tuple[str, str]:
     return f"{FAMILIES.get(family, family)}{dot}{rest}", function or "parallel_env"
 
 
+def module_of(env: str) -> str:
+    """The module in the name of a third-party environment."""
+    kind, _, rest = env.partition(":")
+    return rest.rpartition(":")[0] if kind == "gym" else pettingzoo_function(env)[0]
+
+
+LOCAL: dict[str, Callable[..., Any]] = {}
+"""Environments of this process that no module has under their name: lambdas, local classes, partial functions."""
+
+
 def env_name(env: str | Callable[..., Any]) -> str:
-    """The name of an environment; of a class, or of a function that makes one, where a module defines it."""
+    """The name of an environment: of a class, or of a function that makes one, where its module has it.
+
+    One that its module does not have gets a number, under which this process alone knows it.
+    """
     if isinstance(env, str | PathLike):
         return fspath(env)
-    module, attribute = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    if not callable(env):
+        raise SettingError("env", f"is {env!r}, but must be a name, or a class or function that makes an environment.")
+    inner = env.func if isinstance(env, functools.partial) else env
+    module, attribute = getattr(inner, "__module__", None), getattr(inner, "__qualname__", type(inner).__name__)
     try:
         found = operator.attrgetter(attribute)(sys.modules[str(module)])
     except (AttributeError, KeyError):
         found = None
-    if not callable(env) or found is not env:
-        raise SettingError(
-            "env",
-            f"is {env!r}, but must be a name, or a class or function that can be imported from its module; its "
-            "arguments go into the options.",
-        )
-    return f"{_kind(env)}:{module}:{attribute}"
+    if found is env:
+        return f"{_kind(env)}:{module}:{attribute}"
+    for number in itertools.count(1):
+        name = f"{_kind(env)}:__main__:{attribute}#{number}"
+        if LOCAL.setdefault(name, env) is env:
+            return name
+    raise AssertionError("there is always a next number")
+
+
+def is_local(env: str) -> bool:
+    """Whether only the process that defines this environment can make it: it is in its script or notebook."""
+    return is_third_party(env) and module_of(env) == "__main__"
+
+
+LOCAL_ONLY = (
+    "is defined in the script or notebook that trained it: pass the class or function itself there, as in "
+    "shoal.load(run, env=MyEnv), or move it into a module and name it with --env"
+)
+"""Why another process cannot make such an environment, and what to do."""
 
 
 def _kind(env: Callable[..., Any]) -> str:
@@ -57,13 +87,13 @@ def _kind(env: Callable[..., Any]) -> str:
     return "pettingzoo" if isinstance(env, type) and not issubclass(env, Env) else "gym"
 
 
-def check_importable(what: str, env: str) -> None:
-    """Refuse code of the script that is running: no other process could import it."""
-    if ":__main__:" in env:
+def check_importable(what: str, env: str, who: str) -> None:
+    """Refuse code of the script or notebook that is running: no other process could import it."""
+    if is_local(env):
         raise SettingError(
             what,
-            f"is {env}, which is defined in the running script, where no other process can import it; move it into a "
-            "module of its own.",
+            f"is {env}, which is defined in the running script or notebook, where {who} cannot import it; move it into "
+            "a module of its own.",
         )
 
 
@@ -79,7 +109,8 @@ def is_third_party(env: str) -> bool:
 def import_from_working_directory() -> None:
     """Let modules in the working directory be imported, after all others."""
     with contextlib.suppress(OSError):  # it may be gone
-        sys.path.append(os.getcwd())
+        if (folder := os.getcwd()) not in sys.path:
+            sys.path.append(folder)
 
 
 def names_third_party(argv: list[str]) -> bool:
@@ -96,6 +127,8 @@ def _with_kind(env: str) -> str:
 
 def check_trusted(what: str, env: str, options: str, trust: bool) -> None:
     """Refuse to take an environment and its options from an untrusted file."""
+    if not trust and is_local(env):
+        raise UserError(f"The environment '{env}' of {what[:1].lower()}{what[1:]} {LOCAL_ONLY}.")
     if not trust and (why := untrusted(env, options)):
         raise UserError(f"{what} {why}: add --trust if you trust it.")
 

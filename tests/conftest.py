@@ -28,6 +28,14 @@ def pytest_addoption(parser):
     group.addoption("--soak-case", type=int, default=None, help="run only the case of this number")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory):
+    """The key that signs runs is the tests' own, not that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Whatever the test before, or the start of numba's threads, has set: two workers with two threads would wait."""

@@ -1,11 +1,15 @@
 """`shoal.train` from Python: the run folder has what the command's has, pictures included."""
 
 import dataclasses
+import functools
+import sys
 
 import pytest
 
-from shoal import TrainConfig, train
+from shoal import TrainConfig, load, train
+from shoal.errors import UserError
 from shoal.training.checkpoint import Checkpoints
+from tests.envs.own_worlds import Corridor
 
 SHORT = TrainConfig(
     episodes=20, copies=5, warmup=100, batch=16, hidden=(8,), evaluate_episodes=4, threads=1, tensorboard=False
@@ -39,3 +43,40 @@ def test_a_run_that_was_killed_at_its_end_is_completed_when_it_is_resumed(tmp_pa
     assert (checkpoints / "replay").exists() == keep_replay
     if keep_replay:
         assert Checkpoints(checkpoints).load(pytest.fail).segments
+
+
+def in_script(monkeypatch):
+    """The same class as if the script or notebook that is running had defined it."""
+    found = type("MyEnv", (Corridor,), {"__module__": "__main__", "__qualname__": "MyEnv"})
+    monkeypatch.setattr(sys.modules["__main__"], "MyEnv", found, raising=False)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["script", "local", "lambda", "partial"])
+def test_code_of_the_script_or_notebook_itself(tmp_path, monkeypatch, shoal, kind):
+    class Here(Corridor):
+        pass
+
+    envs = {"local": Here, "lambda": lambda length=4: Corridor(length), "partial": functools.partial(Corridor, 5)}
+    env = envs[kind] if kind != "script" else in_script(monkeypatch)
+    small = {"copies": 2, "warmup": 20, "batch": 8, "hidden": (8,), "threads": 1, "tensorboard": False}
+    config = TrainConfig(env=env, episodes=4, evaluate_episodes=2, out=str(tmp_path / "run"), **small)
+    first = train(config, pictures=False)
+    assert first.finished and first.return_deterministic is not None
+    longer = TrainConfig(env=env, episodes=6, out=config.out)
+    assert train(longer, resume=True, pictures=False).episodes == 6
+    policy = load(config.out, env=env)
+    assert policy.env == config.env and policy.evaluate(2).episodes == 2
+    with pytest.raises(
+        UserError, match=r"^The environment 'gym:__main__:.*' of the run in .* is defined in the script"
+    ):
+        load(config.out)
+    if kind == "script":  # as another process would meet it
+        monkeypatch.delattr(sys.modules["__main__"], "MyEnv")
+    else:
+        monkeypatch.setattr("shoal.trust.LOCAL", {})
+        monkeypatch.setattr("shoal.envs.adapters.LOCAL", {})
+    for words in ([], ["--trust"]):
+        code, _, err = shoal("evaluate", config.out, *words)
+        assert code == 2 and "pass the class or function itself there, as in shoal.load(run, env=MyEnv)" in err
+        assert len(err.splitlines()) == 1

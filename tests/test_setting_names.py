@@ -1,9 +1,14 @@
 """What is suggested for settings that there are not."""
 
+import pickle
+
 import pytest
 
+from shoal import TrainConfig, load, make_env, train
 from shoal.arguments import settings_in
+from shoal.classifiers import ClassifierConfig
 from shoal.commands.train_arguments import TrainArguments
+from shoal.errors import UserError
 from shoal.setting_names import ELSEWHERE, OTHER_COMMANDS, SETTING_ALIASES, nearest
 
 TRAIN = list(settings_in(TrainArguments))
@@ -47,3 +52,33 @@ def test_names_are_suggested_only_where_there_is_such_a_setting():
     assert nearest("--ckpt", ["checkpoint", "episodes"]) == "checkpoint"
     assert nearest("--n-eval-episodes", ["checkpoint", "episodes"]) == "episodes"
     assert nearest("--batch-size", ["agents", "ring"]) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: TrainConfig(episods=10), "TrainConfig has no 'episods'; perhaps you meant episodes."),
+        (lambda: TrainConfig(learning_starts=10), "TrainConfig has no 'learning_starts'; perhaps you meant warmup."),
+        (lambda: TrainConfig(lr=0.1), "TrainConfig has no 'lr'; perhaps you meant learning_rate."),
+        (lambda: TrainConfig(colour=1), "TrainConfig has no 'colour'."),
+        (lambda: ClassifierConfig(epoch=3), "ClassifierConfig has no 'epoch'; perhaps you meant epochs."),
+        (lambda: make_env("predator-prey", agent=6), "make_env() has no 'agent'; perhaps you meant agents."),
+        (lambda: make_env("predator-prey", n_envs=6), "make_env() has no 'n_envs'; perhaps you meant copies."),
+        (lambda: load("run", env_option="{}"), "load() has no 'env_option'; perhaps you meant env_options."),
+        (lambda: train(TrainConfig(), callback=[]), "train() has no 'callback'; perhaps you meant callbacks."),
+    ],
+)
+def test_keyword_arguments_of_python(call, said):
+    for kind in (UserError, TypeError):
+        with pytest.raises(kind) as error:
+            call()
+        assert str(error.value) == said
+
+
+def test_names_are_checked_and_nothing_else():
+    assert TrainConfig("predator-prey", episodes=3) == pickle.loads(
+        pickle.dumps(TrainConfig("predator-prey", episodes=3))
+    )
+    assert make_env.__doc__.startswith("Copies of the world")
+    with pytest.raises(TypeError, match="multiple values"):
+        make_env("predator-prey", name="predator-prey")

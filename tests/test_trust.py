@@ -1,15 +1,19 @@
 """Which names make Python run third-party code, and which command lines ask for it."""
 
+import dataclasses
 import functools
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
 
 from shoal import TrainConfig
 from shoal.errors import UserError
-from shoal.trust import check_trusted, env_name, is_third_party, names_third_party, untrusted
+from shoal.sweeps.plan import sweep_runs
+from shoal.trust import check_trusted, env_name, is_local, is_third_party, names_third_party, untrusted
 
 KNOWN = [
     "cooperative-navigation", "predator-prey", "gym:Pendulum-v1", "gym:ALE/Pong-v5", "gym:", "unknown", "",
@@ -56,20 +60,32 @@ def test_a_class_or_a_function_has_a_name():
     assert all(map(is_third_party, (env_name(gymnasium.Env), env_name(Outer.Inner), env_name(function))))
 
 
-@pytest.mark.parametrize(
-    "env",
-    [function(), lambda: None, functools.partial(function), Outer(), None],
-    ids=["local", "lambda", "partial", "instance", "None"],
-)
+def test_what_no_module_has_is_known_to_this_process_by_number():
+    one, other = function(), function()
+    assert env_name(one) == env_name(one) == "gym:__main__:function.<locals>.inside#1"
+    assert env_name(other) == "gym:__main__:function.<locals>.inside#2"
+    assert re.fullmatch(r"gym:__main__:.*<lambda>#1", env_name(lambda: None))
+    assert env_name(functools.partial(function)) == "gym:__main__:function#1"
+    assert all(map(is_local, (env_name(one), "gym:__main__:Mine", "pettingzoo:__main__:Mine")))
+    assert not any(map(is_local, (env_name(function), "gym:Pendulum-v1", "cooperative-navigation")))
+
+
+@pytest.mark.parametrize("env", [Outer(), None, 3], ids=["instance", "None", "number"])
 @pytest.mark.parametrize("take", [env_name, lambda env: TrainConfig(env=env)], ids=["env_name", "TrainConfig"])
-def test_what_no_module_defines_has_no_name(env, take):
-    with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that can be imported"):
+def test_what_makes_no_environment_has_no_name(env, take):
+    with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that makes"):
         take(env)
 
 
-def test_a_script_cannot_be_imported():
-    with pytest.raises(UserError, match=r"^--env is gym:__main__:Mine, which is defined in the running script"):
-        TrainConfig(env="gym:__main__:Mine").checked()
+@pytest.mark.parametrize("settings", [{"actors": 1}, {"env_workers": 2}])
+def test_other_processes_cannot_import_a_script(settings):
+    config = TrainConfig(env="gym:__main__:Mine")
+    config.checked()
+    who = r"^--env is gym:__main__:Mine, which is defined in the running script or notebook, where (actors|workers)"
+    with pytest.raises(UserError, match=who):
+        dataclasses.replace(config, **settings).checked()
+    with pytest.raises(UserError, match="the processes of a sweep cannot import it"):
+        sweep_runs({"base": {"env": "gym:__main__:Mine"}}, Path("sweep"))
 
 
 @pytest.mark.parametrize("options", ['{"map": "a"}', '{"a": [{"b": "c"}]}', '"a"', "{", 10**5 * "["])

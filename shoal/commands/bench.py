@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from shoal.arguments import numbers, parse
+from shoal.arguments import Numbers, numbers, parse
 from shoal.console import print_json, print_result, progress_bar
 from shoal.errors import UserError, check_choice
 
@@ -29,7 +29,7 @@ def bench(argv: list[str]) -> int:
         float32; quantize: rounding beside a copy; qat: quantization-aware training beside plain; inference: engines of
         exported policies beside PyTorch; actorq: quantized actors beside float32 ones, in a running system; cluster:
         actors on a local Ray beside actors over shared memory; all: each of them."""
-        agents: str = ""
+        agents: Numbers = ""
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""

@@ -54,7 +54,7 @@ def evaluate(argv: list[str]) -> int:
         """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
         trust: bool = False
         """Allow third-party code that the run, the zip or the file names (gym:MODULE:NAME, pettingzoo:MODULE); an
-        environment in --env is trusted."""
+        environment in --env is trusted, and that of a run that you trained on this machine."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -72,10 +72,10 @@ def evaluate(argv: list[str]) -> int:
     )  # fmt: skip
     updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
     played = {}
-    with progress_bar("shoal evaluate", (len(policy.samples) + 1) * command.episodes) as advance:
-        for sample in policy.samples:
-            way = "noisy" if sample and len(policy.samples) > 1 else "deterministic"
-            played[way] = policy.evaluate(command.episodes, command.seed, sample, advance)
+    with progress_bar("shoal evaluate", (len(policy.modes) + 1) * command.episodes) as advance:
+        for deterministic in policy.modes:
+            way = "deterministic" if deterministic or len(policy.modes) == 1 else "noisy"
+            played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
         print_json(figures(command.policy, command.checkpoint, policy, played, updates))

@@ -47,7 +47,8 @@ def export(argv: list[str]) -> int:
         single: bool = False
         """Optimise for one state at a time: int8 products are fused."""
         sample: bool = False
-        """Sample discrete actions, with uniform numbers as a second input, instead of taking the most likely."""
+        """Sample discrete actions, with uniform numbers as a second input, instead of taking the most likely
+        (deterministic=False in Python)."""
         tolerance: float | None = None
         """Maximum mean error of an action, as a fraction of its range; None: by precision."""
         correct_bias: bool = True

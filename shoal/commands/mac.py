@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.algorithms.config import option
-from shoal.arguments import numbers, options_of, overview, parse
+from shoal.arguments import Numbers, numbers, options_of, overview, parse
 from shoal.commands.mac_train import mac_train
 from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, say
 from shoal.errors import UserError, perhaps
@@ -116,7 +116,7 @@ def mac_sweep(argv: list[str]) -> int:
     class SweepCommand:
         units: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="UNIT…")] = ()
         """Units such as E5M2:5+Q8.13, quoted if options follow; by default those of the slides' tables."""
-        inner: str = "256,4096"
+        inner: Numbers = "256,4096"
         """Comma-separated lengths of the sums (inner dimension)."""
         scale: float = 1.0
         """Standard deviation of the operands."""

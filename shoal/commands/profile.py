@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shoal.arguments import numbers, parse, words
+from shoal.arguments import Numbers, Words, numbers, parse, words
 from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, write_json
 from shoal.errors import UserError
 
@@ -19,21 +19,21 @@ def profile(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class ProfileCommand:
-        agents: str = "3,6,12"
+        agents: Numbers = "3,6,12"
         """Comma-separated numbers of agents."""
-        algorithm: str = "maddpg"
+        algorithm: Words = "maddpg"
         """maddpg, masac or both."""
-        env: str = "predator-prey"
+        env: Words = "predator-prey"
         """predator-prey, cooperative-navigation or both."""
-        sampler: str = "uniform,neighbor"
+        sampler: Words = "uniform,neighbor"
         """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
-        implementation: str = "engine,reference"
+        implementation: Words = "engine,reference"
         """engine, reference or both: they take turns, so that noise of the machine affects both alike."""
         ring: int | None = None
         """Replay capacity in transitions; None: 1,000,000, or fewer if they do not fit into memory."""
         seconds: float = 5.0
         """Seconds per combination; combinations with too few rounds are marked as cut short."""
-        caches: str = ""
+        caches: Words = ""
         """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
         threads: int | None = None
         """CPU threads; None: as `shoal train` chooses them."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from shoal.arguments import parse, words
+from shoal.arguments import Words, parse, words
 from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, say, write_json
 from shoal.errors import UserError, check_choice, check_range
 
@@ -27,9 +27,9 @@ def quantize(argv: list[str]) -> int:
         """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         env: str = ""
         """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
-        bits: str = "32,16,8,6,5,4,3,2"
+        bits: Words = "32,16,8,6,5,4,3,2"
         """Comma-separated bit widths: 2 to 16, or 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
-        what: str = "weights,both"
+        what: Words = "weights,both"
         """What is quantized, comma-separated: weights, activations, both."""
         style: Literal["standard", "paper"] = "standard"
         """standard: clamped integer codes, one scale per output channel; paper: round(W / d) with d over 2^n, not

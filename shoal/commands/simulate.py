@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.arguments import numbers, options_of, parse, words
+from shoal.arguments import Numbers, numbers, options_of, parse, words
 from shoal.console import give_result, output_file, progress_bar
 from shoal.errors import UserError, check_range
 
@@ -25,26 +25,26 @@ def simulate(argv: list[str]) -> int:
     class SimulateCommand:
         system: Annotated[Literal["actorq"], tyro.conf.Positional, tyro.conf.arg(metavar="SYSTEM")]
         """actorq: learner, quantizer and actors of shoal train --actors."""
-        actors: str = "1,2,4,8,16,64"
+        actors: Numbers = "1,2,4,8,16,64"
         """Comma-separated numbers of actors."""
-        learner_ms: str = ""
+        learner_ms: Numbers = ""
         """Milliseconds of an update. This and the other times: one number, or two for float32,int8; empty: measured
         with --measure, else of the humanoid beside the paper's GPU (3 ms)."""
-        step_ms: str = ""
+        step_ms: Numbers = ""
         """Milliseconds of an actor's step: inference and environment."""
-        insert_ms: str = ""
+        insert_ms: Numbers = ""
         """Milliseconds in which the learner takes in one transition."""
-        pull_ms: str = ""
+        pull_ms: Numbers = ""
         """Milliseconds to copy a version out of shared memory, or off the network card."""
-        load_ms: str = ""
+        load_ms: Numbers = ""
         """Milliseconds to load a version into an actor's engine."""
-        quantize_ms: str = ""
+        quantize_ms: Numbers = ""
         """Milliseconds to quantize a version."""
-        pull_bytes: str = ""
+        pull_bytes: Numbers = ""
         """Bytes of a version on its way to an actor."""
-        transition_bytes: str = ""
+        transition_bytes: Numbers = ""
         """Bytes of a transition on its way to the learner."""
-        contention: str = ""
+        contention: Numbers = ""
         """How much longer everything takes beside other processes on shared --cores, e.g. 0.3."""
         samples_per_insert: float = 16.0
         """Times that a transition is sampled on average."""
@@ -88,7 +88,7 @@ def simulate(argv: list[str]) -> int:
     command = parse(SimulateCommand, simulate, argv)
     actors = numbers("--actors", command.actors)
     if not actors:
-        raise UserError("--actors is empty, but must be comma-separated whole numbers, e.g. 1,4,16.")
+        raise UserError("--actors is empty, but must be whole numbers such as 1,4,16 or 1 4 16.")
     picture = output_file("--picture", command.picture, ".png") if command.picture else None
     given = {name: pair(name, getattr(command, name)) for name in TIMES if getattr(command, name)}
     from shoal.actorq.simulation import Settings

@@ -10,7 +10,6 @@ from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
 from shoal.files import shown
-from shoal.trust import untrusted
 from shoal.waiting import said_if_long
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def train(argv: list[str]) -> int:
     from shoal.commands.train_arguments import ALIASES, TrainArguments, own_values
     from shoal.training.config import TrainConfig, read_config
     from shoal.training.early import check_kept, check_new, check_world, run_to_resume
+    from shoal.training.world_file import needs_trust
 
     argv = folder_after_resume(renamed(argv, ALIASES))
     stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
@@ -80,7 +80,7 @@ def train(argv: list[str]) -> int:
             pictures = [draw_run_curve(result)] if due else []
     if result.signal is not None:
         held = read_config(Path(result.run))
-        trust = " --trust" if untrusted(held.env, held.env_options) else ""
+        trust = " --trust" if needs_trust(held, Path(result.run)) else ""
         again = f"shoal train --resume {quoted(shown(result.run))}{trust}"
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig, option
+from shoal.arguments import Numbers
 from shoal.setting_names import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
@@ -33,8 +34,8 @@ class RunArguments(RunConfig):
     """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
     trust: bool = False
     """With --resume: allow third-party code that the run names as its environment (gym:MODULE:NAME,
-    pettingzoo:MODULE); one named with --env is trusted."""
-    seeds: str | None = None
+    pettingzoo:MODULE); one named with --env is trusted, and that of a run that you trained on this machine."""
+    seeds: Numbers | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""
     parallel: int | None = None

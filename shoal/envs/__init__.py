@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import SettingError, UserError, check_choice, check_range, counted, whole_number
+from shoal.setting_names import names_checked
 from shoal.trust import check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
@@ -22,6 +23,7 @@ MOST_STEPS = 2**40  # of an episode: times the copies it is still a 64-bit numbe
 __all__ = ["make_env"]
 
 
+@names_checked
 def make_env(
     name: str | Callable[..., Any],
     agents: int | None = None,
@@ -180,7 +182,7 @@ def _adapter(
         raise SettingError("options", f"is {options!r}, but must be a dictionary of keyword arguments.")
     check_range("workers", workers, 1, copies)
     if workers > 1:
-        check_importable("env", name)
+        check_importable("env", name, "workers")
     env = make_copies(name, copies if workers == 1 else 1, seed, episode_length, stagger, options)
     spec = env.spec
     if agents not in (None, spec.agents):

@@ -24,7 +24,7 @@ from shoal.envs.copies import build_copies
 from shoal.envs.faults import reason
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range, install
-from shoal.trust import pettingzoo_function
+from shoal.trust import LOCAL, LOCAL_ONLY, is_local, module_of, pettingzoo_function
 
 World = TypeVar("World", bound=ParallelWorld)
 
@@ -132,6 +132,8 @@ def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
 def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
     """The environment of a class or function of a module, or that which Gymnasium has registered under an ID."""
     identifier = name.removeprefix("gym:")
+    if is_local(name):
+        return _named(name, *identifier.split(":", 1))(**options)
     register_atari(identifier)
     module, _, attribute = identifier.rpartition(":")
     if module:
@@ -180,9 +182,11 @@ MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _contr
 
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
-    """The class or function of a module that makes environments."""
-    found = _attribute(path, attribute)
+    """The class or function of a module, or of the running script or notebook, that makes environments."""
+    found = LOCAL.get(name) or _attribute(path, attribute)
     if not callable(found):
+        if is_local(name):
+            raise UserError(f"The environment '{name}' {LOCAL_ONLY}.")
         if attribute == "parallel_env" and callable(_attribute(path, "env")):
             raise _turn_based(name)
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
@@ -246,18 +250,12 @@ def _reason(name: str, error: BaseException) -> str:
     parent, _, missing = error.name.rpartition(".")
     if not parent:
         remedy = _remedy(name, missing)
-        if not remedy and missing == _module(name).partition(".")[0]:
+        if not remedy and missing == module_of(name).partition(".")[0]:
             return f"there is no module {missing}, neither installed nor in the working directory"
         return f"the package {missing} is not installed" + (f"; {remedy}" if remedy else "")
     known = [module.name for module in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
     close = difflib.get_close_matches(missing, known, 1)
     return f"{parent} has no module {missing}" + (f"; perhaps you meant {close[0]}" if close else "")
-
-
-def _module(name: str) -> str:
-    """The module in the name of an environment."""
-    kind, _, rest = name.partition(":")
-    return rest.rpartition(":")[0] if kind == "gym" else pettingzoo_function(name)[0]
 
 
 def _remedy(name: str, package: str) -> str:

@@ -29,7 +29,7 @@ class ExportedPolicy(TrainedPolicy):
         self.name, self.precision = str(path), self.file.precision
         self.agents, self.action_size = self.file.agents, self.file.action_size
         self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
-        self.samples = (self.file.draws,)
+        self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
         self.image: list[int] | None = self.file.facts.get("image")
         self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
         self._said, self._trust = dict(said), trust
@@ -56,9 +56,18 @@ class ExportedPolicy(TrainedPolicy):
             raise
         return env
 
-    def respond(self, observation: Array, sample: bool) -> Array:
+    @property
+    def algorithm(self) -> str:
+        """The one that the file names."""
+        return str(self.file.facts.get("algorithm") or "")
+
+    @property
+    def _env_named(self) -> str:
+        return str(self._said.get("env") or self.file.facts.get("env") or "an unknown world")
+
+    def respond(self, observation: Array, deterministic: bool) -> Array:
         """The file's actions."""
-        return self.file.play(observation, sample)
+        return self.file.play(observation, sample=not deterministic)
 
     def reseed(self, seed: int) -> None:
         """Reseed the noise of sampled choices."""

@@ -6,9 +6,12 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import UserError
 from shoal.policies.trained import PolicyKind, TrainedPolicy
+from shoal.setting_names import names_checked
+from shoal.trust import env_name
 
 
 def kind_of(path: str) -> PolicyKind:
@@ -42,9 +45,10 @@ def warn_caller(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=level)
 
 
+@names_checked
 def load(
     path: str | os.PathLike[str],
-    env: str = "",
+    env: str | Callable[..., Any] = "",
     *,
     agents: int | None = None,
     episode_length: int | None = None,
@@ -60,7 +64,7 @@ def load(
 
     Args:
         path: run folder, zip or ONNX file.
-        env: world to play in; empty: its own. A zip needs one, e.g. CartPole-v1.
+        env: world to play in, by its name or as a class or function; empty: its own. A zip needs one, e.g. CartPole-v1.
         agents: number of agents, where the world supports several; None: as in training.
         episode_length: steps per episode; None: as in training, or the environment's own limit.
         env_options: the environment's constructor arguments as a JSON object.
@@ -69,14 +73,15 @@ def load(
         normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
         threads: ONNX Runtime threads; for exported files only.
         checkpoint: a run's newest weights (`last`), those with its best evaluation (`best`), or a snapshot's episode.
-        trust: allow running third-party code that the path names or contains.
+        trust: allow running third-party code that the path names or contains; not needed for a run's own environment
+            where the run was trained by the same user on this machine.
         warn: called with warnings about damaged or doubtful files.
 
     """
     path = os.fspath(path)
     kind = check_loadable(path, str(checkpoint))
     named = {
-        "env": env, "agents": agents, "episode_length": episode_length, "env_options": env_options,
+        "env": env_name(env), "agents": agents, "episode_length": episode_length, "env_options": env_options,
         "env_workers": env_workers,
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value not in (None, "")}

@@ -46,7 +46,7 @@ class RunPolicy(TorchPolicy):
     """The trained team of a run."""
 
     kind = "run"
-    samples = (False, True)
+    modes = (True, False)
 
     def __init__(self, team: Team, config: TrainConfig, folder: Path) -> None:
         self.team, self.config, self.folder = team, config, absolute(folder)
@@ -89,9 +89,9 @@ class RunPolicy(TorchPolicy):
             )
         return env
 
-    def respond(self, observation: Array, sample: bool) -> Array:
+    def respond(self, observation: Array, deterministic: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""
-        return self._player.to_world(self._player.act(observation, explore=sample))
+        return self._player.to_world(self._player.act(observation, explore=not deterministic))
 
     def reseed(self, seed: int) -> None:
         """Reset the exploration noise to its state when the run was loaded, which the run's own seed determines."""
@@ -133,7 +133,7 @@ class RunPolicy(TorchPolicy):
             return held, "replay"
         self.reseed(seed)
         env = self.make_env(COPIES, seed, stagger=True)
-        return meet(env, lambda observation: self.respond(observation, sample=True), rng, STEPS), "played"
+        return meet(env, lambda observation: self.respond(observation, deterministic=False), rng, STEPS), "played"
 
 
 def _sizes(spec: EnvSpec) -> str:

@@ -61,7 +61,7 @@ class BaselinesPolicy(TorchPolicy):
         self.image: tuple[int, int, int] | None = None
         self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
         self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
-        self.samples = (False, True) if self._draws_actions else (False,)
+        self.modes = (True, False) if self._draws_actions else (True,)
         world = self.make_env()  # checked before anything is played
         self.spec = world.spec
         world.close()
@@ -111,10 +111,10 @@ class BaselinesPolicy(TorchPolicy):
             raise
         return env
 
-    def respond(self, observation: Array, sample: bool) -> Array:
+    def respond(self, observation: Array, deterministic: bool) -> Array:
         """The model's actions: the most likely ones, or sampled as in its training."""
         head = self.outputs(observation)
-        if not sample:
+        if deterministic:
             return self.actions(head)
         if self.model.discrete:
             return self.actions(head - torch.from_numpy(self._noise.uniform(tuple(head.shape))).log().neg().log())
@@ -182,7 +182,7 @@ class BaselinesPolicy(TorchPolicy):
 
         def act(observation: Array) -> Array:
             random = rng.random((copies, 1, 1)) < AT_RANDOM
-            return np.where(random, at_random(observation), self.respond(observation, sample=False))
+            return np.where(random, at_random(observation), self.respond(observation, deterministic=True))
 
         met = meet(env, act, rng, -(-STATES // copies))
         self.notice(met)

@@ -21,6 +21,7 @@ from shoal.inference.precision import ExportPrecision
 from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.scheme import Style
+from shoal.setting_names import names_checked
 from shoal.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ class TorchPolicy(TrainedPolicy):
         return self.config.env
 
     @property
-    @abstractmethod
-    def algorithm(self) -> str:
-        """The algorithm that it was trained with, such as ppo."""
+    def discrete(self) -> bool:  # type: ignore[override]
+        """Whether actions are choices."""
+        return self.spec.discrete
 
     @property
     def played_network(self) -> nn.Module:
@@ -133,6 +134,7 @@ class TorchPolicy(TrainedPolicy):
 
         return equal_actions(actions, others, self.spec)
 
+    @names_checked
     def export(
         self,
         path: str,
@@ -140,7 +142,7 @@ class TorchPolicy(TrainedPolicy):
         *,
         bits: int | None = None,
         single: bool = False,
-        sample: bool = False,
+        deterministic: bool = True,
         tolerance: float | None = None,
         seed: int = 0,
         correct_bias: bool = True,
@@ -153,7 +155,7 @@ class TorchPolicy(TrainedPolicy):
             precision: float32, float16, int8, static-int8 or packed.
             bits: bits of the weights, where the precision allows several.
             single: optimise for one state at a time: int8 products are fused.
-            sample: sample choices, with uniform noise as a second input.
+            deterministic: take the most likely choice; False: sample it, with uniform noise as a second input.
             tolerance: largest mean error of an action, as a share of its range; None: by precision.
             seed: random seed of the states that it is checked on.
             correct_bias: int8, static-int8, packed: move biases so that mean pre-activations stay the same.
@@ -165,15 +167,20 @@ class TorchPolicy(TrainedPolicy):
         """
         from shoal.policies.export import Wanted, export
 
-        wanted = Wanted(precision, bits, single, sample, tolerance, seed, correct_bias=correct_bias, rounding=rounding)
+        wanted = Wanted(
+            precision, bits, single, not deterministic, tolerance, seed, correct_bias=correct_bias, rounding=rounding
+        )
         return export(self, path, wanted)[0]
 
-    def export_each(self, path: str, precision: ExportPrecision = "float32", **options: Any) -> "list[Exported]":
+    def export_each(
+        self, path: str, precision: ExportPrecision = "float32", *, deterministic: bool = True, **options: Any
+    ) -> "list[Exported]":
         """Write one file per agent, with its name before the suffix of `path`; options are those of `export`."""
         from shoal.policies.export import Wanted, export
 
-        return export(self, path, Wanted(precision, **options, each=True))
+        return export(self, path, Wanted(precision, **options, sample=not deterministic, each=True))
 
+    @names_checked
     def quantize(
         self,
         bits: int | str | Sequence[int | str] = (8, 4),

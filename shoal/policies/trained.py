@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, whole_number
+from shoal.errors import UserError, counted, printable, whole_number
+from shoal.setting_names import names_checked
 from shoal.training.play import Evaluation, play, random_act
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ Array = NDArray[np.float32]
 PolicyKind = Literal["run", "zip", "onnx"]
 MOST_COPIES, MOST_IMAGES = 100, 8
 """Copies of a world that an evaluation plays in parallel; fewer with image observations."""
+PUBLIC = (
+    "act", "action_size", "agents", "algorithm", "config", "discrete", "env", "evaluate", "evaluate_random", "export",
+    "export_each", "kind", "make_env", "modes", "name", "observation_size", "precision", "quantize", "spec",
+)  # fmt: skip
 
 
 class TrainedPolicy(ABC):
@@ -34,7 +39,8 @@ class TrainedPolicy(ABC):
         agents: number of agents, N.
         observation_size: length of the longest observation, O.
         action_size: length of the longest action vector, A.
-        samples: supported values of `sample`, the default first: False takes the most likely action, True samples.
+        discrete: whether actions are choices; else they are numbers in a box.
+        modes: supported values of `deterministic`, the default of `evaluate` first.
 
     """
 
@@ -44,7 +50,8 @@ class TrainedPolicy(ABC):
     agents: int
     observation_size: int
     action_size: int
-    samples: tuple[bool, ...]
+    discrete: bool
+    modes: tuple[bool, ...]
     most_copies: int = MOST_COPIES
 
     @property
@@ -56,23 +63,49 @@ class TrainedPolicy(ABC):
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Make copies of its world; a `UserError` if the policy does not fit it."""
 
+    @property
     @abstractmethod
-    def respond(self, observation: Array, sample: bool) -> Array:
+    def algorithm(self) -> str:
+        """The algorithm that it was trained with, such as ppo; empty if that is unknown."""
+
+    @abstractmethod
+    def respond(self, observation: Array, deterministic: bool) -> Array:
         """Actions (E, N, A) in the world's units for its observations (E, N, O)."""
 
     @abstractmethod
     def reseed(self, seed: int) -> None:
         """Reseed the noise of sampled actions."""
 
-    def act(self, observation: ArrayLike, sample: bool = False) -> Array:
-        """The actions for an observation, as `env.step` expects them: choices one-hot, boxes in the world's units.
+    def __repr__(self) -> str:
+        seen = counted(self.observation_size, "number")
+        acted = f"{self.action_size} choices" if self.discrete else f"{counted(self.action_size, 'number')} in a box"
+        how = f"{self.algorithm.upper()} in {self._env_named}" if self.algorithm else self._env_named
+        return printable(
+            f"<trained policy in '{self.name}' ({self.kind}): {how}, {counted(self.agents, 'agent')}, observations of "
+            f"{seen}, actions of {acted}, {self.precision}>"
+        )
+
+    def __dir__(self) -> list[str]:
+        """What users of a policy need; the rest serves exports and quantization."""
+        return [name for name in PUBLIC if hasattr(type(self), name) or name in vars(self)]
+
+    @property
+    def _env_named(self) -> str:
+        """The name of its world for people; not a reason to refuse anything."""
+        return self.env
+
+    @names_checked
+    def act(self, observation: ArrayLike, deterministic: bool = True, as_choices: bool = False) -> NDArray[Any]:
+        """The actions for an observation, as `env.step` takes them: see docs/worlds.md, "Actions of a trained policy".
 
         Args:
             observation: (O,) for a single agent, (N, O) for a team, or (E, N, O) for many copies.
-            sample: sample from the policy's distribution instead of taking the most likely action.
+            deterministic: take the most likely action; False: sample from the policy's distribution.
+            as_choices: choices as whole numbers, counted from 0, instead of one-hot vectors.
 
         Returns:
-            (A,), (N, A) or (E, N, A).
+            (A,), (N, A) or (E, N, A) float32: choices one-hot, boxes in the world's units; with `as_choices` (), (N,)
+            or (E, N) int64.
 
         """
         observation = np.asarray(observation, np.float32)
@@ -85,15 +118,19 @@ class TrainedPolicy(ABC):
                 f"The observation has the shape {observation.shape}, but the policy in '{self.name}' takes "
                 f"{alone}{expected} or (copies, {expected[0]}, {expected[1]})."
             )
-        self._check_sample(sample)
+        self._check_mode(deterministic)
+        if as_choices and not self.discrete:
+            raise UserError(f"The actions of the policy in '{self.name}' are numbers in a box, not choices.")
         shape = (*observation.shape[:-1], self.action_size)
-        return self.respond(rows, sample).reshape(shape) if len(rows) else np.zeros(shape, np.float32)
+        actions = self.respond(rows, deterministic).reshape(shape) if len(rows) else np.zeros(shape, np.float32)
+        return np.asarray(actions.argmax(-1), np.int64) if as_choices else actions
 
+    @names_checked
     def evaluate(
         self,
         episodes: int = 100,
         seed: int = 1,
-        sample: bool | None = None,
+        deterministic: bool | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> Evaluation:
         """Play whole episodes in its world.
@@ -101,17 +138,17 @@ class TrainedPolicy(ABC):
         Args:
             episodes: number of episodes.
             seed: random seed of the episodes and of all noise.
-            sample: sample actions instead of taking the most likely ones; None: the policy's default.
+            deterministic: take the most likely actions, or sample them; None: the first of `modes`.
             advance: called with the number of finished episodes.
 
         Returns:
             The mean return per agent, and the half-width of its 95 % confidence interval.
 
         """
-        sample = self.samples[0] if sample is None else sample
-        self._check_sample(sample)
+        chosen = self.modes[0] if deterministic is None else deterministic
+        self._check_mode(chosen)
         self.reseed(seed)
-        return self._played(lambda observation: self.respond(observation, sample), episodes, seed, advance)
+        return self._played(lambda observation: self.respond(observation, chosen), episodes, seed, advance)
 
     def evaluate_random(
         self, episodes: int = 100, seed: int = 1, advance: Callable[[int], None] | None = None
@@ -127,8 +164,8 @@ class TrainedPolicy(ABC):
         """Returns, share of unchanged actions and bytes at low precision: see `TorchPolicy.quantize`."""
         raise UserError(f"'{self.name}' is an exported file; quantize the run or the zip that it was made from.")
 
-    def _check_sample(self, sample: bool) -> None:
-        if sample and True not in self.samples:
+    def _check_mode(self, deterministic: bool) -> None:
+        if not deterministic and False not in self.modes:
             raise UserError(f"The policy in '{self.name}' has no distribution to sample actions from.")
 
     def _played(

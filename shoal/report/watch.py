@@ -235,7 +235,7 @@ def record_run(
     team = policy.config.algorithm.upper() if updates_made(run, checkpoint) else "Untrained team"
     env = _env_with_pictures(policy, seed)
     try:
-        film = record(env, lambda observation: policy.respond(observation, sample=noisy))
+        film = record(env, lambda observation: policy.respond(observation, deterministic=not noisy))
     finally:
         env.close()
     return dataclasses.replace(film, title=f"{team} in {film.title}")

@@ -15,6 +15,7 @@ from shoal.errors import UserError, check_range, whole_number
 from shoal.setting_names import SETTING_ALIASES, nearest
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.early import check_new
+from shoal.trust import check_importable
 
 if TYPE_CHECKING:
     from shoal.training.result import TrainResult
@@ -118,6 +119,7 @@ def planned(
         for seed in seeds:
             name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
             config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
+            check_importable("env", config.env, "the processes of a sweep")
             runs.append(PlannedRun(point, config))
     if len({run.name for run in runs}) < len(runs):
         raise UserError("two values of the grid would have the same folder name; name them more differently.")
@@ -128,6 +130,10 @@ def planned(
 
 def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
     """Seeds as a range '0-9', a list '0,3,7', both, or a JSON list of whole numbers."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value.strip(), re.ASCII):
+        count = int(value)
+        several = f"0-{count - 1} for {count} seeds, " if count > 1 else ""
+        raise UserError(f"{what} is {count}, a single number: write {several}{count}-{count} for seed {count} alone.")
     if isinstance(value, str):
         seeds: list[int] = []
         for word in value.split(","):

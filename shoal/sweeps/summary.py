@@ -42,7 +42,8 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
         heading += " ± half of the 95 % interval"
     if (team := _group_of_team(outcomes)) in groups:
         findings.insert(0, f"The return is that of group {team}.")
-    rows = _rows(configurations, [group for group in groups if group != team], with_failed=bool(failed))
+    only = f"seed {outcomes[0].run.config.seed}" if len(outcomes) == 1 else "all settings the same"
+    rows = _rows(configurations, [group for group in groups if group != team], bool(failed), only)
     return Result(
         "sweep",
         title,
@@ -106,13 +107,16 @@ def _plain_mean(values: Sequence[float | None]) -> float | None:
 
 
 def _rows(
-    configurations: Sequence[Mapping[str, Any]], groups: Sequence[str], with_failed: bool
+    configurations: Sequence[Mapping[str, Any]], groups: Sequence[str], with_failed: bool, only: str
 ) -> list[Mapping[Any, Any]]:
-    """The configurations in the table; the random team's return shows whether anything was learned."""
+    """The configurations in the table; the random team's return shows whether anything was learned.
+
+    `only` is what the configuration is called where there is no grid.
+    """
     with_random = any(found["return_random"] is not None for found in configurations)
     rows: list[Mapping[Any, Any]] = []
     for found in configurations:
-        row: dict[Any, Any] = {"configuration": found["configuration"] or "all settings the same"}
+        row: dict[Any, Any] = {"configuration": found["configuration"] or only}
         row["seeds"] = found["seeds"]
         if with_failed:
             row["failed"] = found["failed"]

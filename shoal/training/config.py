@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
+from shoal.setting_names import check_names
 from shoal.training import disk
 from shoal.trust import check_importable, env_name
 
@@ -28,6 +29,11 @@ class StoredConfig:
 
     before = MappingProxyType[str, Any]({})
     """What runs did that were stored before a setting existed, where that is not the default."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Suggest a setting in place of one that there is not."""
+        check_names(cls.__name__, settings, [field.name for field in dataclasses.fields(cls)])
+        return super().__new__(cls)
 
     @classmethod
     def stored(cls, fields: Mapping[str, Any]) -> Self:
@@ -234,7 +240,6 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
         super().check()
-        check_importable("--env", self.env)
         check_range("--episodes", self.episodes, 1, 2**40)
         check_range("--seed", self.seed, 0, 2**62)
         check_range("--copies", self.copies, 1, 2**20)
@@ -246,6 +251,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             check_range("--threads", self.threads, 1)
         if self.env_workers is not None:
             check_range("--env-workers", self.env_workers, 1, 1024)
+        if self.actors or (self.env_workers or 1) > 1:
+            check_importable("--env", self.env, "actors" if self.actors else "workers")
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":

@@ -12,7 +12,8 @@ from shoal.processors import check_threads
 from shoal.training import disk
 from shoal.training.config import CONFIG, StoredConfig, TrainConfig
 from shoal.training.play import check_env
-from shoal.trust import check_trusted
+from shoal.training.world_file import needs_trust
+from shoal.trust import check_trusted, untrusted
 
 METRICS, RESULT, CHECKPOINTS, CURVE = "metrics.jsonl", "result.json", "checkpoints", "curve.png"
 OURS = (CONFIG, RESULT, METRICS, CHECKPOINTS)
@@ -51,10 +52,11 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
 
 
 def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
-    """Refuse a run whose world is third-party code, unless that is trusted or the user named the same world."""
+    """Refuse a run whose world is third-party code, unless the user trusts it, names the same, or trained it here."""
     held = {"env": config.env, "env_options": config.env_options}
     env, options = ("" if named.get(name) == value else value for name, value in held.items())
-    check_trusted(f"The run in '{folder}'", env, options, trust)
+    if not trust and untrusted(env, options) and needs_trust(config, folder):
+        check_trusted(f"The run in '{folder}'", env, options, trust)
 
 
 def check_workers(config: TrainConfig) -> None:

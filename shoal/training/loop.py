@@ -47,6 +47,7 @@ from shoal.training.snapshot import restore, snapshot
 from shoal.training.stall import StallWatch
 from shoal.training.stored import check_settings, finished_result
 from shoal.training.warmup import WarmUp
+from shoal.training.world_file import WORLD, world_json
 from shoal.waiting import said_if_long
 
 IMPLEMENTATIONS = {
@@ -164,6 +165,7 @@ def carry_out(
         for name in (RESULT, CURVE):  # of a run that is extended; before its new length is known
             disk.delete(folder.path / name)
         folder.write(CONFIG, config.to_json())
+        folder.write(WORLD, world_json(config, training.env.spec, folder.path))
         observer.begin(config, folder.path, training.episodes)
         if training.note:
             observer.note(training.note)

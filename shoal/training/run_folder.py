@@ -23,6 +23,7 @@ from shoal.training.early import CHECKPOINTS, METRICS
 from shoal.training.early import RESULT as RESULT  # others look for it here
 from shoal.training.early import check_free as check_free
 from shoal.training.early import file_name as file_name
+from shoal.training.world_file import WORLD
 
 BLOCK = 2**20
 """Bytes that are read at once."""
@@ -100,7 +101,7 @@ class RunFolder:
         """Undo a new run that failed before its first step: delete its files, and the folder if it is empty then."""
         if not self._new:
             return
-        for path in (self.path / CONFIG, *log.paths):
+        for path in (self.path / CONFIG, self.path / WORLD, *log.paths):
             disk.delete(path)
         with contextlib.suppress(OSError):
             self.path.rmdir()

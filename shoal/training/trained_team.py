@@ -1,6 +1,7 @@
 """The trained team of a run folder, in torch."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from shoal.training.precision import make_precision
 from shoal.training.run_folder import CHECKPOINTS
 from shoal.training.stored import check_settings, damage, no_checkpoint
 from shoal.training.weights_file import chosen_weights
+from shoal.training.world_file import stored_spec
 
 
 def load_team(
@@ -26,6 +28,7 @@ def load_team(
     """Load the trained team of a run folder from its newest intact checkpoint; `warn` is called for damaged files.
 
     `trust` allows running third-party code that the folder names as its environment; `named` is what the user named.
+    The world itself is made only for runs of earlier versions, which did not store its description.
     `checkpoint` may also be `best` or the episode of a snapshot.
     """
     config = read_config(folder)
@@ -36,12 +39,16 @@ def load_team(
     if found is None:
         raise no_checkpoint(folder)
     check_settings(config, folder, found)
-    check_world(config, folder, {"env": named}, trust)
+    spec = stored_spec(folder, warn)
+    elsewhere = named not in ("", config.env, config.env.removeprefix("gym:"))  # its own world is not made
+    if spec is None or not elsewhere:
+        check_world(config, folder, {"env": named}, trust)
     for sentence in damage(config, folder, found) if checkpoint == "last" else ():
         warn(sentence)
-    env = build_env(config, 1, config.seed, stagger=False)
-    team = make_team(env.spec, config, config.seed, torch.device("cpu"))
-    env.close()
+    if spec is None:
+        with closing(build_env(config, 1, config.seed, stagger=False)) as env:
+            spec = env.spec
+    team = make_team(spec, config, config.seed, torch.device("cpu"))
     team.progress(found.meta["samples"])
     make_precision(team, config)  # its state is stored with the weights
     team.load_weights(found.parts["weights"])

@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import shlex
+import shutil
 import signal
 import sys
 from importlib.machinery import PathFinder
@@ -147,8 +148,10 @@ def test_a_stopped_run_says_what_resumes_it(workplace, shoal, monkeypatch):
         call_before(patch, loop.Training, "step", lambda: send(signal.SIGINT), at=3)
         code, _, err = shoal("train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run")
     command = err.strip().rpartition("resume with: shoal ")[2]
-    assert code == 128 + signal.SIGINT and command == "train --resume run --trust"
+    assert code == 128 + signal.SIGINT and command == "train --resume run"
     assert shoal(*command.split(), "--quiet")[0] == 0
+    (workplace / "run").rename(workplace / "moved")
+    assert shoal("train", "--resume", "moved", "--quiet")[0] == 2
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +182,42 @@ def test_a_run_does_not_say_which_code_is_imported(shoal, workplace, run_of_othe
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "watch"])
+def test_ones_own_run_needs_no_trust(shoal, run_of_others, monkeypatch, command):
+    """On the machine and account that trained it, with the same module; not if the folder was copied."""
+    monkeypatch.chdir(run_of_others.parent)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    copy = run_of_others.with_name("copy")
+    shutil.copytree(run_of_others, copy)
+    try:
+        code, _, err = shoal(*command.split(), "copy")
+        assert code == 2 and "add --trust" in one_sentence(err) and "worlds_of_mine" not in sys.modules
+        code, _, err = shoal(*command.split(), "run")
+        assert code == 0, err
+    finally:
+        shutil.rmtree(copy)
+        sys.modules.pop("worlds_of_mine", None)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "watch"])
 def test_a_run_whose_code_is_trusted(shoal, workplace, run_of_others, command):
     code, _, err = shoal(*command.split(), run_of_others, "--trust")
     assert code == 0 and ("worlds_of_mine" in sys.modules) is (command != "train --resume"), err
+
+
+def test_a_run_in_another_world_whose_own_is_not_made(shoal, run_of_others, tmp_path, monkeypatch):
+    """The sizes are in the run; its own module is neither trusted nor there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "worlds_of_theirs.py").write_text(WORLDS.replace('["a"]', '["b"]').replace('"a"', '"b"'))
+    for command in ("evaluate --episodes 2", "quantize --bits 8 --episodes 2", "export"):
+        code, _, err = shoal(*command.split(), run_of_others, "--env", "pettingzoo:worlds_of_theirs:World")
+        assert code == 0, err
+    code, _, err = shoal("evaluate", run_of_others, "--env", "gym:Pendulum-v1")
+    assert code == 2 and "does not fit the run" in one_sentence(err)
+    sys.modules.pop("worlds_of_theirs")
+    shutil.copytree(run_of_others, "old")
+    os.remove("old/world.json")  # as earlier versions left it
+    code, _, err = shoal("evaluate", "old", "--env", "gym:Pendulum-v1")
+    assert code == 2 and "add --trust" in one_sentence(err)
 
 
 def test_naming_the_world_is_to_trust_it(shoal, workplace, run_of_others):
@@ -207,14 +243,15 @@ def test_a_class_from_python_is_named_in_the_run(workplace, shoal, monkeypatch):
     config = TrainConfig(env=world, evaluate_episodes=0, out="run", **small)
     assert train(config).finished and read_config(Path("run")).env == "pettingzoo:worlds_of_mine:World"
     sys.modules.pop("worlds_of_mine")
-    code, _, err = shoal("evaluate", "run", "--episodes", "2")
+    shutil.copytree("run", "copy")
+    code, _, err = shoal("evaluate", "copy", "--episodes", "2")
     assert code == 2 and "'pettingzoo:worlds_of_mine:World', which is third-party code: add --trust" in err
     assert "worlds_of_mine" not in sys.modules
-    assert shoal("evaluate", "run", "--episodes", "2", "--trust")[0] == 0
+    assert shoal("evaluate", "copy", "--episodes", "2", "--trust")[0] == 0
     world = sys.modules["worlds_of_mine"].World
-    assert train(TrainConfig(env=world, out="run"), resume=True).finished  # named, so trusted
+    assert train(TrainConfig(env=world, out="copy"), resume=True).finished  # named, so trusted
     with pytest.raises(UserError, match="third-party code"):
-        train(TrainConfig(out="run"), resume=True)
+        train(TrainConfig(out="copy"), resume=True)
 
 
 @pytest.mark.parametrize("name", ["mpe2", "pettingzoo"])

@@ -140,7 +140,8 @@ def test_options_of_an_untrusted_file(tmp_path, shoal):
     run, options = tmp_path / "run", '{"map_name": "4x4", "is_slippery": false}'
     words = ["--episodes", 20, "--warmup", 50, "--batch", 16, "--hidden", 8, "--evaluate-episodes", 0, "--copies", 2]
     words += ["--env", "gym:FrozenLake-v1", "--env-options", options]
-    assert shoal("train", *words, "--out", run, "--quiet")[0] == 0
+    assert shoal("train", *words, "--out", tmp_path / "here", "--quiet")[0] == 0
+    (tmp_path / "here").rename(run)  # else it would be known as one's own
     code, _, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx")
     assert code == 2 and f"passes {options} to the environment's code: add --trust" in err
     code, out, err = shoal("export", run, "--each", "--out", tmp_path / "policy.onnx", "--trust")

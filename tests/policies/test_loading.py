@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -30,7 +31,7 @@ def folder(tmp_path_factory):
     train(TrainConfig(**{**vars(SMALL), "out": str(folder / "runs" / "hunt")}))
     policy = package.load(folder / "runs" / "hunt")
     policy.export(str(folder / "hunt.onnx"))
-    policy.export(str(folder / "drawn.onnx"), sample=True)
+    policy.export(str(folder / "drawn.onnx"), deterministic=False)
     saved(make("ppo", "CartPole-v1"), folder / "ppo.zip")
     saved(make("a2c", "Pendulum-v1"), folder / "a2c.zip")
     saved(make("dqn", "CartPole-v1"), folder / "dqn.zip")
@@ -67,11 +68,58 @@ def test_actions_are_what_the_world_takes(folder, name):
     env.close()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_choices_as_whole_numbers(folder, name):
+    """As Gymnasium and the exported graph have them, and as `env.step` takes them, too."""
+    policy = loaded(folder, name)
+    env = policy.make_env(copies=5, seed=3)
+    observation = env.reset()
+    if not policy.discrete:
+        with pytest.raises(UserError, match="are numbers in a box, not choices"):
+            policy.act(observation, as_choices=True)
+        return
+    choices = policy.act(observation, as_choices=True)
+    assert choices.shape == (5, policy.agents) and choices.dtype == np.int64
+    assert np.array_equal(choices, policy.act(observation).argmax(-1))
+    env.step(choices)
+    for one, shape in ((observation[:0], (0, policy.agents)), (observation[2], (policy.agents,))):
+        assert policy.act(one, as_choices=True).shape == shape
+    if policy.agents == 1:
+        assert gymnasium.spaces.Discrete(2).contains(policy.act(observation[0, 0], as_choices=True))
+    if policy.kind == "onnx":
+        session = policy.file.session
+        noise = {"noise": np.full((5, 6, 5), 0.5, np.float32)} if policy.file.draws else {}
+        assert np.array_equal(session.run(["action"], {"observation": observation, **noise})[0], choices)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("runs/hunt", "run): MADDPG in predator-prey, 6 agents, observations of 26 numbers, actions of 5 choices"),
+        ("hunt.onnx", "onnx): MADDPG in predator-prey, 6 agents, observations of 26 numbers, actions of 5 choices"),
+        ("ppo.zip", "zip): PPO in gym:CartPole-v1, 1 agent, observations of 4 numbers, actions of 2 choices"),
+        ("a2c.zip", "zip): A2C in gym:Pendulum-v1, 1 agent, observations of 3 numbers, actions of 1 number in a box"),
+    ],
+)
+def test_a_policy_says_what_it_is_and_has(folder, name, said):
+    policy = loaded(folder, name)
+    assert repr(policy) == f"<trained policy in '{folder / name}' ({said}, float32>"
+    names = dir(policy)
+    assert {"act", "evaluate", "env", "kind", "agents", "modes", "export", "quantize", "config"} <= {*names}
+    assert not {"respond", "reseed", "head", "most_copies", "portable", "network"} & {*names}
+    for public in names:
+        getattr(policy, public)
+    for wrong in (lambda: policy.act(np.zeros(3), sample=True), lambda: policy.evaluate(1, sample=True)):
+        with pytest.raises(UserError, match=r"\(\) has no 'sample'; perhaps you meant deterministic"):
+            wrong()
+
+
 def test_a_run_plays_as_its_team_does(folder):
     policy, (team, config) = loaded(folder, "runs/hunt"), load_team(folder / "runs" / "hunt", print)
     played = evaluate_team(acting_team(team, config), config, 7, 1)
     assert policy.evaluate(7) == policy.evaluate(7) == played["deterministic"]
-    assert policy.evaluate(7, sample=True) == policy.evaluate(7, sample=True) == played["noisy"]
+    assert policy.evaluate(7, deterministic=False) == policy.evaluate(7, deterministic=False) == played["noisy"]
     assert policy.evaluate_random(7) == played["random"]
 
 
@@ -93,14 +141,14 @@ def test_drawn_actions_are_those_of_the_distribution(folder):
     state = np.random.default_rng(0).standard_normal((1, 6, 26)).astype(np.float32)
     file, run = loaded(folder, "drawn.onnx"), loaded(folder, "runs/hunt")
     probability = run.outputs(state).softmax(-1).numpy()[0]
-    check_shares(np.stack([file.act(state, sample=True)[0] for _ in range(2000)]), probability)
+    check_shares(np.stack([file.act(state, deterministic=False)[0] for _ in range(2000)]), probability)
     assert np.array_equal(file.act(state), run.act(state))
     ppo, x = loaded(folder, "ppo.zip"), np.float32([[[0.1, -0.2, 0.03, 0.4]]])
     probability = ppo.outputs(x).softmax(-1).numpy()[0]
-    check_shares(ppo.act(np.repeat(x, 2000, 0), sample=True), probability)
+    check_shares(ppo.act(np.repeat(x, 2000, 0), deterministic=False), probability)
     a2c, x = loaded(folder, "a2c.zip"), np.float32([[[0.1, -0.2, 0.03]]])
     a2c.model.log_std.fill_(-3)
-    drawn = a2c.act(np.repeat(x, 2000, 0), sample=True)
+    drawn = a2c.act(np.repeat(x, 2000, 0), deterministic=False)
     deviation = float(torch.tensor(-3.0).exp())
     assert abs(drawn.mean() - a2c.act(x)) < 5 * deviation / 2000**0.5
     assert drawn.std() == pytest.approx(deviation, rel=0.1)
@@ -114,8 +162,8 @@ def check_shares(drawn, probability):
 def test_what_cannot_be_drawn_exported_or_quantized(folder):
     for name in ("hunt.onnx", "dqn.zip"):
         policy = loaded(folder, name)
-        for draw in (lambda policy: policy.act(policy.make_env().reset(), sample=True),
-                     lambda policy: policy.evaluate(1, sample=True)):  # fmt: skip
+        for draw in (lambda policy: policy.act(policy.make_env().reset(), deterministic=False),
+                     lambda policy: policy.evaluate(1, deterministic=False)):  # fmt: skip
             with pytest.raises(UserError, match="has no distribution to sample actions from"):
                 draw(policy)
     with pytest.raises(UserError, match="is already an exported file"):

@@ -146,8 +146,8 @@ def test_actors_of_sac_td3_and_ddpg_in_a_box_that_is_not_centred(tmp_path, case)
         ours = read_zip(path, trust)
         assert ours.algorithm == algorithm and ours.squash == "tanh"
         subject = playing(ours, "Lopsided-v0")
-        assert subject.samples == (False,)
-        np.testing.assert_allclose(subject.respond(states, sample=False)[:, 0], expected, atol=1e-5)
+        assert subject.modes == (True,)
+        np.testing.assert_allclose(subject.respond(states, deterministic=True)[:, 0], expected, atol=1e-5)
         np.testing.assert_allclose(subject.portable().reference(states)[:, 0], expected, atol=1e-5)
 
 

@@ -25,7 +25,7 @@ def test_every_combination_and_seed_has_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [("3", (3,)), ("0-3", (0, 1, 2, 3)), ("0,3, 7", (0, 3, 7)), ([4, 2], (4, 2))]
+    ("text", "seeds"), [("3-3", (3,)), ("0-3", (0, 1, 2, 3)), ("0,3, 7", (0, 3, 7)), ([4, 2], (4, 2))]
 )
 def test_seeds(text, seeds):
     assert parse_seeds("--seeds", text) == seeds
@@ -47,6 +47,8 @@ def test_seeds(text, seeds):
         ([True], "must be a whole number"),
         ([-1], "must be from 0"),
         (3, "must be whole numbers"),
+        ("3", "--seeds is 3, a single number: write 0-2 for 3 seeds, 3-3 for seed 3 alone"),
+        ("0", "--seeds is 0, a single number: write 0-0 for seed 0 alone"),
     ],
 )
 def test_wrong_seeds(text, sentence):

@@ -128,3 +128,12 @@ def test_runs_without_an_update_are_untrained(tmp_path):
     assert [row["return"] for row in found.tables[0].records()] == ["3.00 ± 0.00, untrained", "3.00 ± 0.00"]
     assert [run["updates"] for run in found.data["runs"]] == [0, 0, 7, 0]
     assert "3 runs ended before the warm-up, without a single update: untrained." in found.findings
+
+
+def test_one_run_is_called_by_its_seed(tmp_path):
+    (one,) = sweep_runs({"seeds": [3]}, tmp_path)
+    (row,) = summarize([outcome(one, 1.0, [(10, 1.0)])], "One").tables[0].records()
+    assert row["configuration"] == "seed 3"
+    runs = sweep_runs({"seeds": "4-5"}, tmp_path)
+    (row,) = summarize([outcome(run, 1.0, [(10, 1.0)]) for run in runs], "Two").tables[0].records()
+    assert row["configuration"] == "all settings the same"

@@ -1,0 +1,94 @@
+"""Which runs this user trained on this machine: their worlds need no --trust.
+
+Whoever trains a run has named its world, so the run gets a signature: of the folder's absolute path, the world's name
+and options, and the file of the world's module, by a random key outside of all run folders that only this user can
+read. A folder that was received, copied or moved has no valid signature, whatever it contains, and neither has one
+whose world would now come from another file. Where no key can be kept, nothing is signed, and --trust is needed.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import sys
+import tempfile
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from shoal.trust import import_from_working_directory, is_local, is_third_party, module_of
+
+KEY_BYTES = 32
+
+
+def sign(folder: Path, env: str, options: str) -> str:
+    """The signature of a run in this folder that was trained in this world; empty where there is no key."""
+    key = None if is_local(env) else _key() or _new_key()
+    return _signature(key, folder, env, options) if key else ""
+
+
+def is_signed(signature: object, folder: Path, env: str, options: str) -> bool:
+    """Whether this user signed it on this machine; its module may then be imported from the working directory."""
+    key = None if is_local(env) else _key()
+    if not signature or key is None:
+        return False
+    expected = _signature(key, folder, env, options)
+    if not hmac.compare_digest(str(signature).encode(errors="replace"), expected.encode()):
+        return False
+    if is_third_party(env):
+        import_from_working_directory()
+    return True
+
+
+def _signature(key: bytes, folder: Path, env: str, options: str) -> str:
+    signed = [os.path.realpath(folder), env, options, _module_file(env)]
+    return hmac.new(key, json.dumps(signed).encode(), hashlib.sha256).hexdigest()
+
+
+def _module_file(env: str) -> str:
+    """Where the world's package or module is, or would be imported from; nothing is imported."""
+    name = module_of(env).partition(".")[0] if is_third_party(env) else ""
+    if not name:
+        return ""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    with contextlib.suppress(OSError, ValueError):  # the working directory may be gone
+        spec = spec or PathFinder.find_spec(name, [*sys.path, os.getcwd()])
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    return next((os.path.realpath(place) for place in places if place), "")
+
+
+def _key_file() -> Path | None:
+    """Where the key is: in the user's state folder; None where there is none."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(state if os.path.isabs(state) else os.path.expanduser("~/.local/state"))
+    return folder / "shoal" / "key" if folder.is_absolute() else None
+
+
+def _key() -> bytes | None:
+    """The user's key; None if there is none, or one that others could have read or written."""
+    path = _key_file()
+    with contextlib.suppress(OSError):
+        if path is not None:
+            with path.open("rb") as file:
+                facts, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
+            if facts.st_uid == os.geteuid() and not facts.st_mode & 0o077 and len(key) == KEY_BYTES:
+                return key
+    return None
+
+
+def _new_key() -> bytes | None:
+    """A new key, unless another process made one at the same moment; None where it cannot be kept."""
+    path = _key_file()
+    with contextlib.suppress(OSError):
+        if path is not None:
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)  # whole, or not there
+            finally:
+                os.unlink(temporary)
+    return _key()

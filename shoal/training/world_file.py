@@ -1,0 +1,77 @@
+"""world.json in a run folder: the agents, sizes and bounds of the world, and who trained in it.
+
+With it a run's networks can be built without making its world, whose code may be missing or not trusted.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from shoal.envs.base import EnvSpec
+from shoal.signature import is_signed, sign
+from shoal.training import disk
+from shoal.training.config import TrainConfig
+from shoal.trust import untrusted
+
+WORLD = "world.json"
+BOUNDS = ("action_low", "action_high")
+
+
+def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
+    """The text of world.json for a run that is trained here; worlds that need no trust are not signed."""
+    held = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EnvSpec)}
+    held |= {name: None if held[name] is None else held[name].tolist() for name in BOUNDS}
+    signed = untrusted(config.env, config.env_options)
+    signature = sign(folder, config.env, config.env_options) if signed else ""
+    return json.dumps(disk.sealed({"spec": held, "signature": signature}), indent=2) + "\n"
+
+
+def stored_spec(folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> EnvSpec | None:
+    """The description of a run's world; None if it was not stored, or is damaged, of which `warn` is told."""
+    if not (folder / WORLD).exists():  # trained by an earlier version
+        return None
+    try:
+        return _spec(_read(folder)["spec"])
+    except (ValueError, KeyError, TypeError, OSError, disk.Damaged, RecursionError) as error:
+        warn(f"'{folder / WORLD}' is damaged: {error}; the world itself is asked instead.")
+        return None
+
+
+def needs_trust(config: TrainConfig, folder: Path) -> bool:
+    """Whether the world of this run may be made only if the user trusts it: not if they have trained the run here."""
+    if not untrusted(config.env, config.env_options):
+        return False
+    try:
+        signature = _read(folder)["signature"]
+    except (ValueError, KeyError, OSError, disk.Damaged, RecursionError):
+        return True
+    return not is_signed(signature, folder, config.env, config.env_options)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    return disk.unsealed(json.loads(disk.read(folder / WORLD)))
+
+
+def _spec(held: Any) -> EnvSpec:
+    """The description with these values; an error of some kind if they cannot be one."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in {**held}.items()
+    }
+    values |= {name: None if held[name] is None else np.array(held[name], np.float32) for name in BOUNDS}
+    spec = EnvSpec(**values)
+    sizes = (*spec.observation_sizes, *spec.action_sizes)
+    simple = {name: kind for name, kind in get_type_hints(EnvSpec).items() if kind in (str, bool, int)}
+    typed = [*((getattr(spec, name), kind) for name, kind in simple.items()), *((size, int) for size in sizes)]
+    typed += [(name, str) for name in (*spec.agent_names, *spec.agent_groups, *spec.figures)]
+    if any(type(value) is not kind for value, kind in typed):
+        raise ValueError("a value has the wrong type")
+    if not 0 < spec.agents == len(spec.observation_sizes) == len(spec.action_sizes) or min(sizes) < 1:
+        raise ValueError("its sizes are wrong")
+    for bound in (spec.action_low, spec.action_high):
+        if spec.discrete is not (bound is None) or (bound is not None and bound.shape != spec.action_mask.shape):
+            raise ValueError("its bounds have the wrong shape")
+    return spec
