@@ -129,8 +129,11 @@ def print_json(value: dict[str, Any]) -> None:
     put(json.dumps(finite(value)))
 
 
-def print_files(run: Path, pictures: list[Path]) -> None:
-    """Print where the files are."""
+def print_files(run: Path, pictures: list[Path], json: bool = False) -> None:
+    """Print where the files are; with `--json`, whose output is one object, as a message."""
+    if json:
+        say(f"The files are in {run}.")
+        return
     for path in pictures:
         put(f"{path.suffix[1:].upper():<4} {printable(str(path))}")
     put(f"in   {printable(str(run))}")
@@ -196,6 +199,29 @@ def output_folder(name: str, option: str = "--out") -> Path:
     if not os.access(folder, os.W_OK):
         raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
     return folder
+
+
+@contextlib.contextmanager
+def result_folder(out: str | None, name: str) -> Iterator[Path]:
+    """The folder `out` or, if that is None, a new one under runs/, deleted again if nothing was written into it."""
+    if out is not None:
+        yield output_folder(out)
+        return
+    from shoal.training.run_folder import new_folder
+
+    with new_folder(None, name) as run:
+        folder = run.path
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def warn_of_replacing(path: Path) -> None:
+    """Say before the work that an earlier result in its place will be replaced."""
+    if path.exists():
+        say(f"'{path}' exists and will be replaced; --out names another folder.")
 
 
 def give_result(result: Result, picture: Path | None, named: str, json: bool) -> None:
