@@ -9,7 +9,7 @@ import os
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 
-onnxruntime.disable_telemetry_events()  # where somebody else imported it before
+onnxruntime.disable_telemetry_events()  # if it was imported before
 
 
 def session_options(threads: int = 1) -> onnxruntime.SessionOptions:
