@@ -5,28 +5,24 @@ While a command runs, standard output is for results only: third-party output go
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
 import shlex
 import sys
-import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
 from shoal.files import absolute, shown
 from shoal.results import Result, Table
+from shoal.results.layout import layout
 from shoal.waiting import ProgressLines
 
-WIDTH = 120
-"""Columns of a table that is not printed on a terminal."""
-NARROWEST_HEADING = 7
-"""Headings are folded to no less than this; a table that is still too wide is printed in parts."""
+WIDTH = 80
+"""Characters of a table that is not printed on a terminal, unless `COLUMNS` is set."""
 _out: TextIO | None = sys.stdout  # where results go
 
 
@@ -145,15 +141,18 @@ def print_json(value: dict[str, Any]) -> None:
     put(json.dumps(finite(value)))
 
 
-def print_files(run: Path, pictures: list[Path]) -> None:
-    """Print where the files are."""
+def print_files(run: Path, pictures: list[Path], json: bool = False) -> None:
+    """Print where the files are; with `--json`, whose output is one object, as a message."""
+    if json:
+        say(f"The files are in {run}.")
+        return
     for path in pictures:
         put(f"{path.suffix[1:].upper():<4} {printable(shown(path))}")
     put(f"in   {printable(shown(run))}")
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output; one that is too wide for it in parts, each with the names of the rows."""
+    """Print a table on standard output, as wide as the terminal or, elsewhere, as `COLUMNS` or 80 characters."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
@@ -161,94 +160,19 @@ def print_table(table: Table) -> None:
 
     text = io.StringIO()
     on_terminal = _out is not None and _out.isatty()
-    console = Console(file=text, width=None if on_terminal else WIDTH, force_terminal=on_terminal)
+    width = None if on_terminal else int(os.environ.get("COLUMNS") or WIDTH)
+    console = Console(file=text, width=width, force_terminal=on_terminal)
     narrow = not (getattr(_out, "encoding", None) or "utf-8").lower().startswith("utf")  # has no box-drawing characters
-    columns = [_Texts.of(table, number) for number in range(len(table.columns))]
-    for part, chosen in enumerate(_parts(columns, console.width)):
+    for part, columns in enumerate(layout(table, console.width)):
         if table.title:  # not the grid's own, which would be broken to its width
             console.print(Text(printable(table.title) + (", continued" if part else ""), style="table.title"))
         grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
-        for column in _folded(chosen, console.width):
+        for column in columns:
             grid.add_column(Text(column.heading), justify="left" if column.words else "right", overflow="fold")
-        for texts in zip(*(column.texts for column in chosen), strict=True):
-            grid.add_row(*(Text(text) for text in texts))  # no markup: names may have brackets
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            grid.add_row(*(Text(cell) for cell in cells))  # no markup: names may have brackets
         console.print(grid)
     put(text.getvalue().rstrip("\n"))
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """A column as it is printed."""
-
-    heading: str
-    texts: list[str]
-    words: bool
-    """It has nothing but words."""
-    names: bool
-    """It can tell rows apart: words or whole numbers."""
-
-    @classmethod
-    def of(cls, table: Table, number: int) -> "_Texts":
-        column, values = table.columns[number], [row[number] for row in table.rows]
-        words = all(isinstance(value, str) for value in values)
-        names = all(isinstance(value, str | int) for value in values)
-        return cls(column.heading, [printable(text) for text in column.texts(values)], words, names)
-
-    def folded(self, width: int) -> "_Texts":
-        """The heading on as many lines as this width asks for, if cells and words are not wider anyway."""
-        words = re.split(" |(?<=-)", self.heading)
-        width = max(width, *map(len, words), *map(len, self.texts))
-        return replace(self, heading=textwrap.fill(self.heading, width, break_long_words=False))
-
-    @property
-    def width(self) -> int:
-        return max(map(len, [*self.heading.split("\n"), *self.texts]))
-
-
-def _width(columns: Sequence[_Texts]) -> int:
-    return sum(column.width + 3 for column in columns) + 1
-
-
-def _folded(columns: Sequence[_Texts], room: int) -> list[_Texts]:
-    """The columns with their headings folded no more than they must be to fit."""
-    longest = max((len(column.heading) for column in columns), default=0)
-    for width in range(longest, NARROWEST_HEADING, -1):
-        folded = [column.folded(width) for column in columns]
-        if _width(folded) <= room:
-            return folded
-    return [column.folded(NARROWEST_HEADING) for column in columns]
-
-
-def _fits(columns: Sequence[_Texts], room: int) -> bool:
-    return _width([column.folded(NARROWEST_HEADING) for column in columns]) <= room
-
-
-def _parts(columns: list[_Texts], room: int) -> list[list[_Texts]]:
-    """The columns in parts that fit; each starts with the columns that name the rows."""
-    if _fits(columns, room):
-        return [columns]
-    names = _names(columns)
-    while len(names) > 1 and (not _fits(names, room // 2) or len(names) == len(columns)):
-        names.pop()
-    if not all(_fits([*names, column], room) for column in columns[len(names) :]):
-        names = []  # even one is too wide to be repeated
-    parts = [names]
-    for column in columns[len(names) :]:
-        if parts[-1] is not names and not _fits([*parts[-1], column], room):
-            parts.append(names)
-        parts[-1] = [*parts[-1], column]
-    return parts
-
-
-def _names(columns: Sequence[_Texts]) -> list[_Texts]:
-    """The first columns of words or whole numbers, as many as it takes to tell all rows apart."""
-    names: list[_Texts] = []
-    for column in itertools.takewhile(lambda column: column.names, columns):
-        names.append(column)
-        rows = list(zip(*(name.texts for name in names), strict=True))
-        if len(set(rows)) == len(rows):
-            break
-    return names
 
 
 def print_result(result: Result) -> None:
@@ -287,6 +211,29 @@ def output_folder(name: str, option: str = "--out") -> Path:
     if not os.access(folder, os.W_OK):
         raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
     return folder
+
+
+@contextlib.contextmanager
+def result_folder(out: str | None, name: str) -> Iterator[Path]:
+    """The folder `out` or, if that is None, a new one under runs/, deleted again if nothing was written into it."""
+    if out is not None:
+        yield output_folder(out)
+        return
+    from shoal.training.run_folder import new_folder
+
+    with new_folder(None, name) as run:
+        folder = run.path
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def warn_of_replacing(path: Path) -> None:
+    """Say before the work that an earlier result in its place will be replaced."""
+    if path.exists():
+        say(f"'{path}' exists and will be replaced; --out names another folder.")
 
 
 def give_result(result: Result, picture: Path | None, named: str, json: bool) -> None:

@@ -30,8 +30,33 @@ class Diverged(UserError):
 
 
 def closest(word: object, choices: Iterable[str]) -> str | None:
-    """The choice that was probably meant by a word that is none of them."""
-    return next(iter(difflib.get_close_matches(str(word), list(choices), n=1)), None)
+    """The choice that was probably meant by a word that is none of them.
+
+    One holds the other (eval), they begin alike (evaluation), or they differ by a typing error: one in words of up to
+    seven letters, two up to eleven, …. Words that merely share letters, such as report and export, are not close.
+    """
+    written = str(word).lower()
+
+    def near(choice: str) -> bool:
+        alike = written in choice or choice in written or written.startswith(choice[: max(5, 3 * len(choice) // 4)])
+        return min(len(written), len(choice)) > 2 and (alike or _typed_for(written, choice))
+
+    found = [choice for choice in choices if near(choice.lower())]
+    return next(iter(difflib.get_close_matches(written, found, n=1, cutoff=0.0)), None)
+
+
+def _typed_for(word: str, choice: str) -> bool:
+    """Whether few typing errors (a letter too many, missing, wrong or swapped with the next) lie between them."""
+    before: list[int] = []
+    row = list(range(len(choice) + 1))  # errors from the word so far to the choice's beginnings
+    for i, letter in enumerate(word, 1):
+        older, before, row = before, row, [i]
+        for j, other in enumerate(choice, 1):
+            errors = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == choice[j - 2] and word[i - 2] == other:
+                errors = min(errors, older[j - 2] + 1)
+            row.append(errors)
+    return row[-1] <= max(1, min(len(word), len(choice)) // 4)
 
 
 def perhaps(word: object, choices: Iterable[str]) -> str:

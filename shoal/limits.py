@@ -1,6 +1,6 @@
 """Limits of the shell on a process (`ulimit -v`, `ulimit -d`): what they leave, and which are too low to start.
 
-Under a limit that is too low, libraries do not fail in a way that a program could handle: OpenBLAS retries for ever,
+Under a limit that is too low, libraries do not fail in a way that a program could handle: OpenBLAS retries forever,
 in native code that no signal ends; others abort the process. So a command compares the limits with its known needs
 before it imports any of them.
 """

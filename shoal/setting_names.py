@@ -1,4 +1,4 @@
-"""Other names of settings, and the setting that was probably meant by a name that there is not."""
+"""Other names of settings, and the setting that was probably meant by an unknown name."""
 
 import difflib
 import functools

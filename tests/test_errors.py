@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli import COMMANDS
 from shoal.console import answers_only, print_table, quoted
-from shoal.errors import SettingError, check_choice, check_range, counted, install, printable, whole_number
+from shoal.errors import SettingError, check_choice, check_range, closest, counted, install, printable, whole_number
 from shoal.results import Table
 
 
@@ -45,6 +46,20 @@ def test_names_in_tables_are_not_obeyed_either(capsys):
         print_table(Table.of("a\n[/b]", [{"name": "[/c]\x1b[31m[bold]"}]))
     out = capsys.readouterr().out
     assert r"a\n[/b]" in out and r"[/c]\x1b[31m[bold]" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("trian", "train"), ("trainn", "train"), ("rain", "train"), ("TRAIN", "train"), ("tarin", "train"),
+        ("eval", "evaluate"), ("evlauate", "evaluate"), ("evaluation", "evaluate"), ("simulation", "simulate"),
+        ("profiler", "profile"), ("quantise", "quantize"), ("benchmark", "bench"), ("macs", "mac"), ("sudy", "study"),
+        ("report", None), ("fly", None), ("plot", None), ("tune", None), ("", None), ("m", None), (None, None),
+        ("start", None), ("predict", None), ("x" * 200, None),
+    ],
+)  # fmt: skip
+def test_only_a_near_word_is_suggested(word, meant):
+    assert closest(word, COMMANDS) == meant
 
 
 @pytest.mark.parametrize("path", ["plain", "with space", "it's", "a\nb", "a\n'b'\\c", "\x1b[31m"])

@@ -18,7 +18,7 @@ BENCHES = {
     "checkpoint": "time of a checkpoint relative to the training between two of them",
     "train": "steps/s of whole training relative to torch's, to the reference's and to the limit of its bare products",
     "steady": "steps/s of whole training under other load relative to an idle machine",
-    "startup": "CPU time of commands that do next to nothing relative to importing torch",
+    "startup": "start-up: CPU time of short commands relative to that of `import torch` alone",
     "gemm": "emulated matrix products compared with float32 ones of the same shape",
     "emulated-training": "a training step through a MAC unit compared with the same step in float32",
     "quantize": "ns per element compared with a copy",

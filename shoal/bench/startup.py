@@ -1,6 +1,6 @@
-"""`shoal bench startup`: what a command takes before and after its real work, beside a bare `import torch`.
+"""`shoal bench startup`: what a command takes before and after its real work, compared with a bare `import torch`.
 
-A run of one episode learns nothing: its time is that of starting, of evaluating once and of drawing the curve. Each
+A run of one episode learns nothing: its time is that of starting up, of one evaluation and of drawing the curve. Each
 command is a process of its own; they take turns, after one turn that is not counted and may compile native code.
 """
 
@@ -31,7 +31,7 @@ class Row(TypedDict):
     cpu_seconds: Annotated[float, Column("CPU time", "s")]
     seconds: Annotated[float, Column("time", "s")]
     torch_cpu_seconds: Annotated[float, Column("import torch, CPU time", "s")]
-    ratio: float
+    ratio: Annotated[float, Column("CPU time relative to import torch", format=".2f")]
 
 
 def run(commands: tuple[str, ...] = tuple(COMMANDS), turns: int = 5) -> list[Row]:

@@ -9,7 +9,7 @@ from shoal.errors import UserError, check_choice
 
 
 def bench(argv: list[str]) -> int:
-    """Benchmarks as ratios, both sides measured in one run: worlds over mpe2, updates over bare products, and so on.
+    """Benchmarks as ratios, both sides measured in one run: our worlds and mpe2's, updates and bare products.
 
     shoal bench env                                            # needs the extra pettingzoo
     shoal bench update --agents 3,12,48
@@ -20,15 +20,15 @@ def bench(argv: list[str]) -> int:
     @dataclass(frozen=True)
     class BenchCommand:
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCH", help_behavior_hint="")] = ""
-        """env: worlds over mpe2, and over JaxMARL where it is installed (pip install jaxmarl); workers: a slow
-        environment in worker processes over one process; update: an update, native and in torch, over its bare matrix
-        products; replay: samplers over a copy; phases: shares of sampling and acting; checkpoint: its time over
-        training's; train: whole training over torch's, the reference's and its ceiling; steady: training beside other
-        busy processes over training alone; startup: commands that do next to nothing over importing torch; gemm:
-        emulated products beside float32 ones; emulated-training: a training step through a MAC unit beside one in
-        float32; quantize: rounding beside a copy; qat: quantization-aware training beside plain; inference: engines of
-        exported policies beside PyTorch; actorq: quantized actors beside float32 ones, in a running system; cluster:
-        actors on a local Ray beside actors over shared memory; all: each of them."""
+        """env: worlds relative to mpe2's, and to JaxMARL's where it is installed (pip install jaxmarl); workers: a slow
+        environment in worker processes relative to one process; update: an update, native and in torch, relative to
+        its bare matrix products; replay: samplers relative to a copy; phases: shares of sampling and acting;
+        checkpoint: its time relative to training's; train: whole training relative to torch's, the reference's and its
+        upper limit; steady: training beside other busy processes relative to training alone; startup: start-up time of
+        commands relative to `import torch`; gemm: emulated products and float32 ones; emulated-training: a training
+        step through a MAC unit and in float32; quantize: rounding and a copy; qat: quantization-aware and plain
+        training; inference: engines of exported policies and PyTorch; actorq: quantized actors and float32 ones, in a
+        running system; cluster: actors on a local Ray and over shared memory; all: each of them."""
         agents: Numbers = ""
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False

@@ -3,7 +3,16 @@
 from dataclasses import dataclass, replace
 
 from shoal.arguments import Numbers, Words, numbers, parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, write_json
+from shoal.console import (
+    ended,
+    print_files,
+    print_json,
+    print_result,
+    progress_bar,
+    result_folder,
+    warn_of_replacing,
+    write_json,
+)
 from shoal.errors import UserError
 
 
@@ -39,8 +48,8 @@ def profile(argv: list[str]) -> int:
         """CPU threads; None: as `shoal train` chooses them."""
         device: str = "cpu"
         """Torch device of the networks: cpu, cuda, cuda:1, …; the clock synchronizes with it at every phase."""
-        out: str = "profile"
-        """Folder for the pictures and profile.json."""
+        out: str | None = None
+        """Folder for the pictures and profile.json; None: a new one under runs/."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -62,21 +71,23 @@ def profile(argv: list[str]) -> int:
     from shoal.training.setup import make_device
 
     sweep = replace(sweep, settings={"device": str(make_device(command.device))})
-    folder = output_folder(command.out)
+    with result_folder(command.out, "profile") as folder:
+        file = folder / "profile.json"
+        warn_of_replacing(file)
 
-    def keep(so_far: profiling.Profile) -> None:
-        write_json(profile_result(so_far).made_by("profile", *argv).to_json(), folder / "profile.json")
+        def keep(so_far: profiling.Profile) -> None:
+            write_json(profile_result(so_far).made_by("profile", *argv).to_json(), file)
 
-    with progress_bar("shoal profile", sweep.total_seconds) as advance:
-        measured = profiling.profile(sweep, geometry, advance, keep)
-    if not measured.rows:
-        raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
-    found = profile_result(measured).made_by("profile", *argv)
-    write_json(found.to_json(), folder / "profile.json")
-    pictures = draw_figures(found, folder)
+        with progress_bar("shoal profile", sweep.total_seconds) as advance:
+            measured = profiling.profile(sweep, geometry, advance, keep)
+        if not measured.rows:
+            raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
+        found = profile_result(measured).made_by("profile", *argv)
+        write_json(found.to_json(), file)
+        pictures = draw_figures(found, folder)
     if command.json:
         print_json(found.to_json())
     else:
         print_result(found)
-        print_files(folder, pictures)
+    print_files(folder, pictures, command.json)
     return ended(found.data)

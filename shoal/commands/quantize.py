@@ -1,10 +1,21 @@
 """`shoal quantize`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoal.arguments import Words, parse, words
-from shoal.console import ended, output_folder, print_files, print_json, print_result, progress_bar, say, write_json
+from shoal.console import (
+    ended,
+    print_files,
+    print_json,
+    print_result,
+    progress_bar,
+    result_folder,
+    say,
+    warn_of_replacing,
+    write_json,
+)
 from shoal.errors import UserError, check_choice, check_range
 
 
@@ -57,8 +68,8 @@ def quantize(argv: list[str]) -> int:
         trust: bool = False
         """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
         in the environment that it names (gym:MODULE:NAME, pettingzoo:MODULE)."""
-        out: str = "quantize"
-        """Folder for the pictures and quantize.json."""
+        out: str | None = None
+        """Folder for the pictures and quantize.json; None: a new one under runs/."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
@@ -94,16 +105,17 @@ def quantize(argv: list[str]) -> int:
     )  # fmt: skip
     if not isinstance(policy, TorchPolicy):
         raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made from.")
-    folder = output_folder(command.out)
-    with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
-        found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)
-    write_json(found.to_json(), folder / "quantize.json")
-    pictures = draw_figures(found, folder)
+    with result_folder(command.out, f"quantize-{Path(command.policy).stem}") as folder:
+        warn_of_replacing(folder / "quantize.json")
+        with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
+            found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)
+        write_json(found.to_json(), folder / "quantize.json")
+        pictures = draw_figures(found, folder)
     if command.json:
         print_json(found.to_json() | {"pictures": [str(path) for path in pictures]})
     else:
         print_result(found)
-        print_files(folder, pictures)
         for sentence in found.data["failed"]:
             say(sentence)
+    print_files(folder, pictures, command.json)
     return ended(found.data)

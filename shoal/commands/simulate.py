@@ -33,7 +33,7 @@ def simulate(argv: list[str]) -> int:
         step_ms: Numbers = ""
         """Milliseconds of an actor's step: inference and environment."""
         insert_ms: Numbers = ""
-        """Milliseconds in which the learner takes in one transition."""
+        """Milliseconds that the learner takes to insert one transition."""
         pull_ms: Numbers = ""
         """Milliseconds to copy a version out of shared memory, or off the network card."""
         load_ms: Numbers = ""

@@ -14,6 +14,7 @@ from shoal.console import (
     progress_bar,
     put,
     read_json,
+    warn_of_replacing,
     write_json,
 )
 from shoal.errors import UserError, check_range
@@ -24,7 +25,7 @@ def study(argv: list[str]) -> int:
 
     shoal study --list
     shoal study breakdown --quick                              # needs the extra pettingzoo
-    shoal study neighbor-reward --out studies
+    shoal study neighbor-reward --out figures
     shoal study qat --budget 120                               # needs the extra sb3
     shoal study ptq-table --cells docs/cells --budget 0        # from finished cells alone, nothing is run
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
@@ -52,8 +53,8 @@ def study(argv: list[str]) -> int:
         """ptq-table: observation normaliser of that model, as .npz or .safetensors; .pkl only with --trust."""
         trust: bool = False
         """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
-        out: str = "studies"
-        """Folder for the picture, the JSON file and finished cells."""
+        out: str = "runs/studies"
+        """Folder for the picture, the JSON file and finished cells, which a repeated study does not run again."""
         cells: str = ""
         """Folder for finished cells, e.g. docs/cells; empty: the folder cells in --out."""
         json: bool = False
@@ -61,7 +62,7 @@ def study(argv: list[str]) -> int:
 
     command = parse(StudyCommand, study, argv)
     from shoal.results import Result
-    from shoal.studies import STUDIES, Options, check_options, run_study, study_length, study_of
+    from shoal.studies import OF_CELLS, STUDIES, Options, check_options, run_study, study_length, study_of
 
     if command.list:
         if command.json:
@@ -77,6 +78,7 @@ def study(argv: list[str]) -> int:
         Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
     )
     check_options(command.name, options)
+    name = f"{command.name}{'-quick' if command.quick else ''}"
     if command.data:
         held = Result.from_json(read_json(Path(command.data)))
         found = replace(study_of(command.name, held.data), provenance=held.provenance)
@@ -86,17 +88,18 @@ def study(argv: list[str]) -> int:
         if command.cells:
             output_folder(command.cells, "--cells")
         folder = output_folder(command.out)
+        if command.name not in OF_CELLS:  # which are continued
+            warn_of_replacing(folder / f"{name}.json")
         with progress_bar(f"shoal study {command.name}", length) as advance:
             found = run_study(command.name, command.quick, advance, options).made_by("study", *argv)
-    form = "-quick" if command.quick else ""
-    as_json = found.to_json(nested=True) | {"picture": f"{found.name}{form}.png"}
-    write_json(as_json, folder / f"{found.name}{form}.json")
+    as_json = found.to_json(nested=True) | {"picture": f"{name}.png"}
+    write_json(as_json, folder / f"{name}.json")
     from shoal.report.panels import draw_figures
 
-    pictures = draw_figures(found, folder, form)
+    pictures = draw_figures(found, folder, name.removeprefix(command.name))
     if command.json:
         print_json(as_json)
     else:
         print_result(found)
-        print_files(folder, pictures)
+    print_files(folder, pictures, command.json)
     return ended(found.data)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnxruntime
 
 from shoal.errors import UserError
-from shoal.inference.runtime import new_session, reason, session_options
+from shoal.inference.runtime import new_session, onnxruntime, reason, session_options
 
 INT8 = {
     "ConvInteger",

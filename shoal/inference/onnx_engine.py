@@ -8,7 +8,6 @@ int8 has two graphs, one for single states and one for batches; both give the sa
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto
 
@@ -22,7 +21,7 @@ from shoal.inference.packed_codes import unpack_codes
 from shoal.inference.policy import Actions, Policy
 from shoal.inference.ports import ACTION, OBSERVATION, Ports
 from shoal.inference.precision import ExportPrecision
-from shoal.inference.runtime import new_session, session_options
+from shoal.inference.runtime import new_session, onnxruntime, session_options
 
 
 class Binding:

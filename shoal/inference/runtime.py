@@ -1,6 +1,15 @@
-"""ONNX Runtime sessions as Shoal uses them: on the CPU, with a given number of threads, without log messages."""
+"""ONNX Runtime as Shoal uses it: sessions on the CPU, a given number of threads, no log messages and no telemetry.
 
+Other modules import onnxruntime from here: its telemetry starts with the import (a device ID and a database in the
+user's cache, and uploads to Microsoft), and only this variable prevents that.
+"""
+
+import os
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
+
+onnxruntime.disable_telemetry_events()  # if it was imported before
 
 
 def session_options(threads: int = 1) -> onnxruntime.SessionOptions:

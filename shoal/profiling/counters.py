@@ -70,7 +70,7 @@ def perf_event_open(number: int, attr: bytes, thread: int) -> int:
 
 
 class Counters:
-    """Counts from its making on; `reasons` has a sentence for every event that cannot be counted."""
+    """Counts from construction; `reasons` has a sentence for every event that cannot be counted."""
 
     def __init__(self, events: dict[str, tuple[int, int]] = EVENTS) -> None:
         self.reasons: dict[str, str] = {}

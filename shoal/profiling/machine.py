@@ -1,8 +1,8 @@
 """The caches and translation buffers of this machine, or of one that somebody describes.
 
-Linux tells the data caches of the first core under /sys; what it does not tell is taken from the documented defaults
-below, and a note says so. Nothing tells the sizes of the data translation buffers (dTLB), so those are always the
-vendor's documented ones unless given.
+Linux reports the data caches of the first core under /sys; for what it does not report, documented defaults are used,
+and a note says so. The sizes of the data translation buffers (dTLB) are reported nowhere: unless given, they are those
+that the vendor documents.
 """
 
 import os
@@ -97,6 +97,11 @@ AMD_TLB = (Level(64, 64), Level(2048, 16), "AMD documents since Zen 2")  # the s
 OTHER_TLB = (Geometry.dtlb, Geometry.stlb, "Intel documents since Skylake")
 
 
+def ways(level: Level) -> str:
+    """The associativity in words."""
+    return "fully associative" if level.ways == level.capacity else f"{level.ways}-way"
+
+
 def machine_geometry(root: Path = Path("/")) -> Geometry:
     """The geometry of the machine we run on. `root` is where /proc and /sys are looked for."""
     levels, line = _caches(root / "sys/devices/system/cpu/cpu0/cache")
@@ -104,22 +109,22 @@ def machine_geometry(root: Path = Path("/")) -> Geometry:
     for name in ("l1", "l2", "l3"):
         if name not in levels:
             level = levels[name] = getattr(Geometry, name)
-            told = f"{_short(level.capacity)} in {level.ways} ways"
-            assumed[name] = f"The system does not tell its {name.upper()} data cache: {told} is assumed."
+            size = f"{_short(level.capacity)}, {level.ways}-way"
+            assumed[name] = f"The system does not report its {name.upper()} data cache; {size}, is assumed."
     if line is None:
         line = Geometry.line
-        assumed["line"] = f"The system does not tell the size of a cache line: {line} bytes is assumed."
+        assumed["line"] = f"The system does not report the size of a cache line; {line} bytes are assumed."
     page = _page_size()
     if page is None:
         page = Geometry.page
-        assumed["page"] = f"The system does not tell its page size: {page} bytes is assumed."
+        assumed["page"] = f"The system does not report its page size; {page} bytes are assumed."
     cpu, vendor = processor_name(root)
     dtlb, stlb, source = AMD_TLB if vendor == "AuthenticAMD" else OTHER_TLB
     for name, level in (("dtlb", dtlb), ("stlb", stlb)):
         which = "first" if name == "dtlb" else "second"
         assumed[name] = (
-            f"No system tells the {which} level of its dTLB: {level.capacity} entries in {level.ways} ways is assumed, "
-            f"as {source}."
+            f"{which.capitalize()}-level data TLB: {level.capacity} entries, {ways(level)}, are assumed, as {source}; "
+            "operating systems do not report its size."
         )
     return Geometry(**levels, line=line, dtlb=dtlb, stlb=stlb, page=page, cpu=cpu, assumed=assumed)
 

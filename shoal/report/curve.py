@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.files import write_whole
+from shoal.report.drawing import drawing, plain
 from shoal.results.figure import COLOURS, FAINT_INK, INK
 from shoal.training.config import read_config
 from shoal.training.early import CURVE, METRICS
@@ -40,6 +41,7 @@ VISIBLE = 0.025
 EVALUATION = "evaluation, 95 %"
 
 
+@drawing()
 def draw_curve(
     metrics: Metrics | str | Path,
     path: str | Path,
@@ -107,6 +109,7 @@ def lacks_curve(run: Path) -> bool:
     return not (run / CURVE).exists()
 
 
+@drawing()
 def draw_curves(
     runs: Sequence[tuple[str, Metrics | str | Path]],
     path: str | Path,
@@ -234,18 +237,13 @@ def _figure(with_phases: bool) -> "tuple[Figure, Axes, Axes | None]":
     return figure, curve, axes[1] if with_phases else None
 
 
-def _plain(text: str) -> str:
-    """The text with dollar signs escaped for matplotlib."""
-    return text.replace("$", r"\$")
-
-
 def _plot_returns(axes: "Axes", episodes: Values, returns: Values, label: str, colour: str) -> None:
     """Every value as a light point, and the smoothed curve as a solid line."""
     if len(returns) == 0:
         return
     axes.plot(episodes, returns, ".", color=colour, alpha=0.35, markersize=5, markeredgewidth=0)
     marker = "o" if len(returns) == 1 else ""
-    axes.plot(episodes, smooth(returns), color=colour, linewidth=2, marker=marker, label=_plain(label))
+    axes.plot(episodes, smooth(returns), color=colour, linewidth=2, marker=marker, label=plain(label))
 
 
 def _plot_evaluations(axes: "Axes", evaluations: Metrics, ending: str, colour: str, label: str) -> None:
@@ -274,7 +272,7 @@ def _plot_agents(axes: "Axes", agents: Mapping[str, tuple[Values, Values]], colo
     ends = sorted(((returns[-1] - low) / (high - low), name) for name, (_, returns) in agents.items())
     for (_, name), height in zip(ends, _apart([end for end, _ in ends]), strict=True):
         axes.annotate(
-            _plain(name), (1.01, height), xycoords="axes fraction", va="center", fontsize=8, color=own_colours[name],
+            plain(name), (1.01, height), xycoords="axes fraction", va="center", fontsize=8, color=own_colours[name],
             annotation_clip=False,
         )  # fmt: skip
 
@@ -322,10 +320,11 @@ def _finish_curve(axes: "Axes", levels: Sequence[tuple[str, float | None, str]],
         return
     for name, level, colour in levels:
         if level is not None and math.isfinite(level):
-            label = f"{_plain(name)} " + f"{level:z.1f}".replace("-", "−")
+            label = f"{plain(name)} " + f"{level:z.1f}".replace("-", "−")
             axes.axhline(level, color=colour, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
     if many:
-        axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+        if axes.get_legend_handles_labels()[1]:
+            axes.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
         return
     _legend(axes, *_rows(axes, len(levels)), loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
 
@@ -367,7 +366,7 @@ def _head(figure: "Figure", axes: "Axes", title: str, caption: str) -> None:
         axes.annotate(caption, (0, 1), (0, top), "axes fraction", "offset points", color=FAINT_INK, fontsize=9)
         top += 16
     for points in range(12, 5, -1):
-        heading = axes.set_title(_plain(title), loc="left", fontsize=points, fontweight="bold", color=INK, pad=top)
+        heading = axes.set_title(plain(title), loc="left", fontsize=points, fontweight="bold", color=INK, pad=top)
         if heading.get_window_extent().width <= _room(axes):
             break
 
@@ -380,7 +379,7 @@ def _plot_phases(axes: "Axes", seconds: Mapping[str, float]) -> None:
             continue
         share = spent / total
         label = f"{phase} {100 * share:.0f} %" if share >= 0.01 else f"{phase} < 1 %"
-        axes.barh(0, share, left=left, color=COLOURS[number % len(COLOURS)], edgecolor="white", label=_plain(label))
+        axes.barh(0, share, left=left, color=COLOURS[number % len(COLOURS)], edgecolor="white", label=plain(label))
         if share >= 0.06:
             axes.text(left + share / 2, 0, f"{100 * share:.0f} %", ha="center", va="center", color="white", fontsize=9)
         left += share

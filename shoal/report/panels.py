@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shoal.files import write_whole
+from shoal.report.drawing import drawing, plain_texts
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
 from shoal.results.result import Result
 from shoal.results.table import share_text
@@ -51,11 +52,13 @@ def draw_figures(result: Result, folder: Path, ending: str = "") -> list[Path]:
     return [draw_figure(figure, folder / f"{figure.name}{ending}.png") for figure in result.figures]
 
 
+@drawing()
 def draw_figure(figure: Figure, path: Path) -> Path:
     """Write one figure as a PNG file."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
+    figure = plain_texts(figure)
     panels = figure.panels
     columns = 4 if len(panels) > 4 and len(panels) % 4 == 0 else 2 if len(panels) == 4 else min(3, max(1, len(panels)))
     lines = max(1, math.ceil(len(panels) / columns))
@@ -332,14 +335,15 @@ def _folded(label: str, letters: int) -> str:
 
     Labels of a sweep often begin alike and differ at the end.
     """
+    label = label.replace(r"\$", "$")  # two characters that must stay together
     lines = textwrap.wrap(label, letters)
     if len(lines) <= 1:
-        return label
+        lines = [label]
     for half in range(LABEL_LINES * letters // 2, 0, -1):
         if len(lines) <= LABEL_LINES:
             break
         lines = textwrap.wrap(f"{label[:half]} … {label[-half:]}", letters)
-    return "\n".join(lines)
+    return "\n".join(lines).replace("$", r"\$")
 
 
 def _gaps(values: Numbers) -> list[float]:

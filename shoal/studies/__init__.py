@@ -25,16 +25,16 @@ STUDIES = {
     "actorq-communication": "QuaRL, Figure 8: bits of the actors' arithmetic by bits of the broadcast",
     "actorq-model": "QuaRL, Table 4 and beyond: a simulation of quantized actors, checked against real runs",
     "actorq-speed": "QuaRL, Tables 3 and 4, Figures 5 and 6: time to 95 % of the best score with quantized actors",
-    "actorq-staleness": "QuaRL, Figure 7: returns with seldom pulls of the policy",
+    "actorq-staleness": "QuaRL, Figure 7: returns with infrequent pulls of the policy",
     "actorq-teams": "Teams of 3 and 12 agents with quantized actors",
     "schemes": "MAC units: six published training schemes, their accuracies beside ours",
     "mac-formats": "MAC units, claims (a) and (b): multiplier formats with and without loss scaling",
     "mac-configs": "MAC units, claim (c): the multiplier's configurations CFG-1 to CFG-6",
     "mac-accumulators": "MAC units, claims (d) and (e): float accumulators by exponent and mantissa, fixed ones Q8.f",
     "mac-full": "MAC units, claims (f) and (g): whole units on a small and on a wide model",
-    "mac-updates": "MAC units: master weights and optimizer state in few bits",
+    "mac-updates": "MAC units: master weights and optimizer state in low precision",
     "mac-orders": "MAC units: orders of accumulation for narrow accumulators",
-    "mac-layers": "MAC units: normalisation and activation functions in few bits",
+    "mac-layers": "MAC units: normalisation and activation functions in low precision",
     "mac-error": "MAC units: a unit for each layer, chosen by error analysis, against one for all",
     "mac-other-formats": "MAC units: block formats and eight exponent bits",
     "mac-teams": "MAC units: a team trained through them, and what breaks first",
@@ -51,7 +51,7 @@ __all__ = ["OF_CELLS", "Options", "STUDIES", "check_options", "run_study", "stud
 
 
 def check_options(name: str, options: Options) -> None:
-    """Refuse a study that there is not, and options that are not its own, before its module imports torch."""
+    """Refuse an unknown study, and options that do not apply to it, before its module imports torch."""
     check_choice("The study", name, tuple(STUDIES))
     _told(name, options)
     if options.model and not Path(options.model).is_file():

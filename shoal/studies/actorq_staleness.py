@@ -1,4 +1,4 @@
-"""Figure 7: what seldom pulls cost. The same run with actors that pull the policy every 30, 300 and 1000 steps.
+"""Figure 7: what infrequent pulls cost. The same run with actors that pull the policy every 30, 300 and 1000 steps.
 
 The paper's is Humanoid Stand, which pulls every 100 steps because it converged much more slowly at 1000; here it is a
 task that two cores learn in minutes. The lag is measured: the learner's updates between the version that a transition
@@ -105,7 +105,7 @@ def study(found: Found) -> Result:
     groups = grouped(found["rows"], "task", "pull")
     table = Table.of("Pull periods, means over seeds", list(table_rows(groups)))
     findings = [PAPER_CLAIM, SCORE, *claims(groups), *found["failed"]]
-    title = "Returns with seldom pulls of the policy (Figure 7)"
+    title = "Returns with infrequent pulls of the policy (Figure 7)"
     drawn = "Training return over env steps: mean over seeds, band from the worst to the best"
     panels = [
         curves_panel(task, {f"every {pull} steps": groups.get((task, pull), []) for pull in PULLS}, "env_steps")

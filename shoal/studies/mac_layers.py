@@ -1,4 +1,4 @@
-"""Normalisation and activation functions in few bits, which the slides leave open.
+"""Normalisation and activation functions in low precision, which the slides leave open.
 
 Products are float32 in the first part, so that these layers alone are narrow, and go through E5M2:5+E6M5 in the
 second. The transformer has layer normalisation, softmax and GELU where the ResNet has batch normalisation and ReLU.
@@ -60,7 +60,7 @@ def study(found: Found) -> Result:
         )
         for plan in PLANS
     ]  # fmt: skip
-    title = "Normalisation and activations in few bits (open in the slides)"
+    title = "Normalisation and activations in low precision (open in the slides)"
     return claim_study("mac-layers", title, found, tables, claims_of(held), panels)
 
 

@@ -1,7 +1,7 @@
 """Does an 8-bit MAC unit train a team? Cooperative navigation through schemes, and what breaks first.
 
-The second part puts only the critics, only the actors or only the update into few bits. Actors always play in float32:
-the schemes are those of learning.
+The second part puts only the critics, only the actors or only the update into low precision. Actors always play in
+float32: the schemes are those of learning.
 """
 
 import json
@@ -200,7 +200,7 @@ def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value
     for name in KINDS:
         runs = groups.get(name, [])
         row = {
-            Column("in few bits"): name,
+            Column("precision"): name,
             Column("seeds"): len(runs),
             Column("final return"): with_interval(final(runs)),
             Column("against float32"): "–" if name == FULL else with_interval(gaps(groups, name)) if runs else None,
@@ -218,7 +218,7 @@ def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value
     base = groups.get(FULL, [])
     yield {
         **dict.fromkeys(row),
-        Column("in few bits"): "random policies",
+        Column("precision"): "random policies",
         Column("seeds"): len(base),
         Column("final return"): with_interval([run["random"] for run in base if run["random"] is not None]),
         Column("verdict"): "–",

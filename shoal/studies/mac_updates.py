@@ -1,4 +1,4 @@
-"""What the slides leave open: low-precision updates. Master weights and optimizer state in few bits.
+"""What the slides leave open: low-precision updates. Master weights and optimizer state in low precision.
 
 Everything but the update is float32 in the first part, so that the update alone is narrow, and goes through E5M2:5+E6M5
 in the second.
@@ -62,7 +62,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> Found:
 def study(found: Found) -> Result:
     """Accuracy by the master's format and the way of updating."""
     held, base = Trainings(found["rows"]), baseline()
-    table = kind_table("Master weights and optimizer state in few bits", held, kinds(quick=False))
+    table = kind_table("Master weights and optimizer state in low precision", held, kinds(quick=False))
     panels = [
         accuracy_panel(
             "Master weights, float32 products", held, MASTERS,
@@ -79,7 +79,7 @@ def study(found: Found) -> Result:
             base,
         ),
     ]  # fmt: skip
-    title = "Updates in few bits (open in the slides)"
+    title = "Updates in low precision (open in the slides)"
     return claim_study("mac-updates", title, found, [table], claims_of(held), panels)
 
 

@@ -11,7 +11,7 @@ from shoal.results import Figure, Panel, Result, Table
 class Options:
     """The user's options for a study that consists of cells."""
 
-    folder: Path = Path("studies")
+    folder: Path = Path("runs/studies")
     """Folder for trained models and, unless `cells` names another, finished cells."""
     budget: float = 60.0
     """Minutes after which no more cells are started."""

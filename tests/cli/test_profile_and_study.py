@@ -1,11 +1,14 @@
 """`shoal profile` and `shoal study` from the words to the files."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from shoal.cli import main
 from shoal.commands.profile import ended
+from shoal.console import result_folder
+from shoal.errors import UserError
 from shoal.report.panels import draw_figures
 from shoal.results import Result
 
@@ -33,6 +36,34 @@ def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
         assert {"name", "title", "tables", "findings", "picture", "data"} < set(held)
         study = Result.from_json(held)
         assert study.data == profiled.data and study.provenance == profiled.provenance  # of what was measured
+
+
+def test_results_go_into_new_folders_below_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="wrong"), result_folder(None, "quantize-a b") as folder:
+        assert folder == Path("runs/quantize-a-b-1") and folder.is_dir()
+        raise UserError("wrong")
+    assert not folder.exists()  # nothing was written
+    for number in (1, 2):
+        with result_folder(None, "profile") as folder:
+            (folder / "profile.json").touch()
+        assert folder == Path(f"runs/profile-{number}") and folder.is_dir()
+    with result_folder("named", "profile") as folder:
+        assert folder == Path("named") and folder.is_dir()
+
+
+def test_a_study_says_where_its_files_are_and_what_it_replaces(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "frameworks"]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("in   runs/studies\n") and err == "" and Path("runs/studies/frameworks.json").exists()
+    assert main(["study", "frameworks", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["name"] == "frameworks"
+    assert err.splitlines() == [
+        "'runs/studies/frameworks.json' exists and will be replaced; --out names another folder.",
+        "The files are in runs/studies.",
+    ]
 
 
 def test_an_interrupted_one_is_told_by_its_exit_code():

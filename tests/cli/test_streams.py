@@ -65,6 +65,7 @@ def test_the_working_directory_is_gone(shoal, process, tmp_path, monkeypatch):
 
 def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):
     monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setenv("COLUMNS", "120")
     row = {f"a long heading number {k}": 1000.5 + k for k in range(8)} | {"name": "x" * 30}
     print_table(Table.of("T", [row]))
     lines = capsys.readouterr().out.splitlines()
@@ -76,6 +77,7 @@ def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):
 
 def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
     monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setenv("COLUMNS", "120")
     rows = [
         {"unit": f"unit {n}", "agents": n} | {f"measure_{k:02}": 1e3 * n + k + 0.5 for k in range(16)} for n in (1, 2)
     ]
@@ -88,6 +90,7 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
 
 def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
     monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setenv("COLUMNS", "120")
 
     def head(**row):
         print_table(Table.of("", [row]))
@@ -104,6 +107,7 @@ def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
 
 def test_a_part_repeats_only_the_columns_that_tell_rows_apart(monkeypatch, capsys):
     monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setenv("COLUMNS", "120")
     measures = {f"m{k}": "0.00 ± 0.00" for k in range(10)}
 
     def heads(*rows):

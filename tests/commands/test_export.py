@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from shoal.cli import main
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.file import PolicyFile
+from shoal.inference.runtime import onnxruntime
 from shoal.quantization.export import export_policy
 from shoal.training.trained_team import load_team
 

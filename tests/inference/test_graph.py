@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from shoal.errors import UserError
@@ -16,6 +15,7 @@ from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.form import Form
 from shoal.inference.graph import OPSET, build
 from shoal.inference.precision import PRECISIONS
+from shoal.inference.runtime import onnxruntime
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 

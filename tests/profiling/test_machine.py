@@ -41,7 +41,7 @@ def test_what_it_does_not_tell_is_said(tmp_path):
     assert machine.l1 == Level(32 << 10, 512), "fully associative"
     assert set(machine.assumed) == {"l2", "l3", "dtlb", "stlb"}
     assert machine.stlb == Level(2048, 16)
-    assert "The system does not tell its L3 data cache: 32M in 16 ways is assumed." in machine.describe()
+    assert "The system does not report its L3 data cache; 32M, 16-way, is assumed." in machine.describe()
 
 
 def test_nothing_told(tmp_path):

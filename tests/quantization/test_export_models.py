@@ -4,10 +4,10 @@ import json
 
 import gymnasium
 import numpy as np
-import onnxruntime
 import pytest
 
 from shoal.inference.file import PolicyFile
+from shoal.inference.runtime import onnxruntime
 from shoal.quantization.export import export_policy
 from shoal.quantization.stable_baselines import read_zip
 from tests.quantization.zips import Pictures, make, playing, saved

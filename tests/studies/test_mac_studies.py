@@ -246,7 +246,7 @@ def test_what_breaks_first_in_a_team(tmp_path):
     data = {"rows": team_rows(returns), "failed": ["One cell is missing."]}
     data["rows"][3]["run"] |= {"diverged": "The q loss is nan.", "trained": None}
     study = study_of("mac-teams", finite(data))
-    told = {row["in few bits"]: row["verdict"] for row in study.tables[0].records()}
+    told = {row["precision"]: row["verdict"] for row in study.tables[0].records()}
     assert told[mac_teams.UNIT] == "keeps the return" and told[mac_teams.PARTS[0]] == "loses"
     assert told["bf16"] == "diverges" and told["float32"] == "–"
     said = "\n".join(study.findings)

@@ -1,4 +1,4 @@
-"""The update of the weights in few bits: what is kept of the weights and of the optimizer's state between two steps.
+"""Low-precision updates: what is kept of the weights and of the optimizer's state between two steps.
 
 The optimizer computes in float32. Its new weights are rounded to the master's format. With a compensated update, the
 difference u between the new weights and the old ones is added as Kahan does: y = round(u - c), t = round(w + y),
