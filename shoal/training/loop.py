@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
-from shoal.errors import Diverged, UserError
+from shoal.errors import Diverged, UserError, counted
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
@@ -144,7 +144,12 @@ def carry_out(
     training.hooks = Hooks(callbacks, Run(training, folder.path))
     with Interrupt(observer.tell) as interrupt:
         if checkpoint is not None:
-            training.load(checkpoint)
+            if missing := training.load(checkpoint):
+                folder.checkpoints.write_whole_ring()
+                observer.tell(
+                    f"An earlier version of Shoal did not save what followed {counted(missing, 'transition')}: the "
+                    "replay ring continues without."
+                )
             if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {training.threads}: "
@@ -386,10 +391,11 @@ class Training:
         self.saved = self.episodes
         self.hooks("on_checkpoint", path)
 
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint."""
-        restore(self, checkpoint)
+    def load(self, checkpoint: Checkpoint) -> int:
+        """Continue from a checkpoint; returns how many transitions of its ring are missing."""
+        missing = restore(self, checkpoint)
         self.saved = self.episodes
+        return missing
 
 
 def mean(values: list[float]) -> float | None:
