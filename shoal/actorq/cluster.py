@@ -4,29 +4,25 @@ An actor is called for one chunk after the other, and each call carries a refere
 What the actors play and how versions are converted is the code of runs on one machine (`actor.py`, `player.py`).
 """
 
-import contextlib
 import dataclasses
 import json
-import logging
 import os
-import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shoal import __version__
 from shoal.actorq.board import Board
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
+from shoal.actorq.connect import check_cpus, check_nodes, connect, import_ray, in_a_line
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
+from shoal.actorq.signs import GROUP, Signs, silence
 from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
 from shoal.child import thread_limits
 from shoal.envs.base import EnvSpec
@@ -39,12 +35,10 @@ from shoal.training.config import TrainConfig
 AHEAD = 3
 """Chunks that an actor has been called for and that the learner has not taken in: while one travels, another is played
 and one more is due."""
-ANSWER = 5.0
-"""Seconds in which something must answer at an address."""
-CHECK = 60.0
-"""Seconds in which every node must say which Shoal it has."""
 FETCH = 30.0
 """Seconds in which a chunk that is here already must be readable."""
+LOOK = 1.0
+"""Seconds between looks for signs of life."""
 STORE = 100_000_000
 """Bytes of a local Ray's object store, at least."""
 LONGEST_FOLDER = 40
@@ -57,6 +51,7 @@ class Post:
 
     actor: int
     handle: Any = None
+    signs: Signs | None = None
     calls: deque[Any] = field(default_factory=deque)
     started: int = 0
     barren: int = 0
@@ -95,7 +90,9 @@ class ClusterSystem:
         self._told = {"config": dataclasses.asdict(config), "play": dataclasses.asdict(play), "index": 0, "slots": 1}
         self._told |= {"chunk_steps": chunk_steps, "digest": None if config.cluster == "local" else source_digest()}
         self._samples = self._barren = 0
+        self._looked = time.monotonic()
         self._quantizer: Any = None
+        self._quantizer_signs: Signs | None = None
         self._waiting: tuple[Array, int] | None = None  # the newest numbers, if the quantizer does not have them yet
         self._converting: Conversion | None = None
         self._newest: tuple[Any, int, int] | None = None  # payload, number and version of what actors are handed
@@ -110,11 +107,7 @@ class ClusterSystem:
         self._connect()
         if self.config.cluster != "local":
             check_nodes(self.ray)
-        have = int(self.ray.cluster_resources().get("CPU", 0))
-        if have < self.config.actors:
-            raise UserError(
-                f"--actors is {self.config.actors}, but the cluster has {counted(have, 'CPU')}: each actor takes one."
-            )
+        check_cpus(self.ray, self.config.actors)
         self._template = self.ray.put(self._policy)
         self._start_quantizer()
         for post in self.posts:
@@ -133,6 +126,7 @@ class ClusterSystem:
         due = [post.calls[0] for post in self.posts if post.calls]
         due += [self._converting.payload] if self._converting else []
         ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
+        self._replace_silent()
         if self._converting and self._converting.payload in ready:
             self._take_version(self._converting)
         for post in self.posts:
@@ -144,15 +138,28 @@ class ClusterSystem:
 
     def close(self) -> None:
         """Leave the cluster: what was started for this run ends, a local Ray whole."""
-        self._quantizer = self._newest = self._converting = None
+        self._quantizer = self._quantizer_signs = self._newest = self._converting = None
         for post in self.posts:
-            post.handle = None
+            post.handle = post.signs = None
             post.calls.clear()
         if self._connected:
             self.ray.shutdown()
             self._connected = False
         if self._folder is not None:
             self._folder.cleanup()
+
+    def _replace_silent(self) -> None:
+        """Replace who does not answer, because it is stopped or frozen: to Ray it is alive."""
+        passed = time.monotonic() - self._looked
+        if passed < LOOK:
+            return
+        self._looked += passed
+        passed = min(passed, 2 * LOOK)  # of a time in which this process itself was stopped, only a part counts
+        if self._quantizer_signs is not None and self._quantizer_signs.silent(passed):
+            self._replace_quantizer(silence())
+        for post in self.posts:
+            if post.signs is not None and post.signs.silent(passed):
+                self._replace_actor(post, silence())
 
     # ---- versions ----------------------------------------------------------------------------------------------------
 
@@ -162,6 +169,7 @@ class ClusterSystem:
         strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         remote = self._remote(RemoteQuantizer, num_cpus=0, scheduling_strategy=strategy)
         self._quantizer = remote.remote(json.dumps(self._told["play"]), self._template)
+        self._quantizer_signs = Signs(self.ray, self._quantizer)
         self._convert()
 
     def _convert(self) -> None:
@@ -174,20 +182,27 @@ class ClusterSystem:
 
     def _take_version(self, done: Conversion) -> None:
         """Hand a converted version to the actors from now on; a quantizer that died is replaced."""
-        self._converting = None
         try:
             self.ray.get(done.payload, timeout=FETCH)
         except self.ray.exceptions.RayTaskError as error:
             raise fault("quantizer", error) from None
         except self.ray.exceptions.RayError as error:
-            self._barren += 1
-            self._count_death("quantizer", self._barren, error)
-            self._waiting = self._waiting or (done.numbers, done.version)
-            self._start_quantizer()
+            self._replace_quantizer(in_a_line(error))
             return
+        self._converting = None
         self._barren = 0
         self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
         self._convert()
+
+    def _replace_quantizer(self, reason: str) -> None:
+        """A new quantizer, which gets the newest numbers."""
+        self._barren += 1
+        self._count_death("quantizer", self._barren, reason)
+        self.ray.kill(self._quantizer)
+        if self._converting is not None:
+            self._waiting = self._waiting or (self._converting.numbers, self._converting.version)
+            self._converting = None
+        self._start_quantizer()
 
     # ---- experience --------------------------------------------------------------------------------------------------
 
@@ -198,14 +213,17 @@ class ClusterSystem:
         except self.ray.exceptions.RayTaskError as error:
             raise fault("actor", error) from None
         except self.ray.exceptions.RayError as error:  # it died, or its node with what it had played
-            post.barren += 1
-            self._count_death(f"actor {post.actor}", post.barren, error)
-            self._fill(post)
+            self._replace_actor(post, in_a_line(error))
             return
         post.calls.popleft()
         post.barren = 0
         self.queues[post.actor].load(message[: self._layout.nbytes])
         self.board.give(1 + post.actor, message[self._layout.nbytes :])
+
+    def _replace_actor(self, post: Post, reason: str) -> None:
+        post.barren += 1
+        self._count_death(f"actor {post.actor}", post.barren, reason)
+        self._fill(post)
 
     def _fill(self, post: Post) -> None:
         """A new actor for a post, wherever there is a CPU for it; what the one before had not sent is lost."""
@@ -216,12 +234,13 @@ class ClusterSystem:
         told |= seeds(self.config.seed, post.actor, self._samples, post.started)
         remote = self._remote(RemoteActor, num_cpus=1, scheduling_strategy="SPREAD")
         post.handle = remote.remote(json.dumps(told), self._template)
+        post.signs = Signs(self.ray, post.handle)
         post.started += 1
 
-    def _count_death(self, what: str, barren: int, error: Exception) -> None:
+    def _count_death(self, what: str, barren: int, reason: str) -> None:
         if barren >= DEATHS:
             raise UserError(
-                f"The {what} died {counted(DEATHS, 'time')} in a row before it had done anything: {in_a_line(error)}."
+                f"The {what} died {counted(DEATHS, 'time')} in a row before it had done anything: {reason}."
             )
         self.replaced += 1
 
@@ -233,7 +252,7 @@ class ClusterSystem:
         assert address is not None
         if ray.is_initialized():
             raise UserError("This program is connected to Ray already; call ray.shutdown() before training.")
-        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        settings: dict[str, Any] = {}
         if address == "local":
             folder = tempfile.gettempdir()
             self._folder = tempfile.TemporaryDirectory(
@@ -241,24 +260,11 @@ class ClusterSystem:
             )
             settings |= {
                 "num_cpus": self.config.actors,
-                "num_gpus": 0,
-                "include_dashboard": False,
                 "object_store_memory": self._store_bytes(),
                 "_temp_dir": self._folder.name,
             }
-        else:
-            check_answers(address)
         self._connected = True
-        try:
-            with own_signals():
-                ray.init(address=address, **settings)
-        except Exception as error:
-            if address == "local":
-                raise UserError(f"Ray cannot be started here: {in_a_line(error)}.") from None
-            raise UserError(
-                f"--cluster {address} cannot be used from here; this machine must be a node of it, with the same "
-                f"versions of Ray and Python: {in_a_line(error)}."
-            ) from None
+        connect(ray, address, settings)
 
     def _store_bytes(self) -> int:
         """Room for every chunk and version that can be on its way in a local Ray, twice."""
@@ -271,99 +277,12 @@ class ClusterSystem:
         variables = thread_limits(1)
         if self.config.cluster == "local":  # what the learner can import; other nodes have their own paths
             variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        return self.ray.remote(cls).options(max_restarts=0, runtime_env={"env_vars": variables}, **options)
-
-
-def import_ray() -> Any:
-    """Ray, with its usage reports off, and with nothing of its nodes' messages on the screen."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns about its own plans
-    os.environ.setdefault(
-        "RAY_gcs_server_request_timeout_seconds", "20"
-    )  # not a minute, where no node is on this machine
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # each line that it would print
-    try:
-        import ray
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise UserError(f"--cluster needs Ray ({error}): pip install -c constraints.txt -e '.[cluster]'.") from None
-    return ray
-
-
-def check_answers(address: str) -> None:
-    """Refuse an address at which nothing answers as a Ray cluster does; Ray itself would try for minutes."""
-    import grpc
-
-    if os.environ.get("RAY_USE_TLS", "0") != "0":
-        return
-    with grpc.insecure_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER)
-        except grpc.FutureTimeoutError:
-            raise UserError(
-                f"--cluster is {address}, but no Ray cluster answers there; `ray start --head` prints its address."
-            ) from None
-
-
-def check_nodes(ray: Any) -> None:
-    """Refuse a cluster with a node that has no Shoal, or another one than the learner's."""
-
-    def found() -> tuple[str, str]:  # inside a function: Ray sends its code, which a node without Shoal can run, too
-        try:
-            import shoal
-            from shoal.actorq.remote import source_digest as digest
-
-            return shoal.__version__, digest()
-        except ImportError as error:
-            return "", str(error)
-
-    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    task = ray.remote(num_cpus=0, max_retries=0)(found)
-    begun, checked = time.monotonic(), set[str]()
-    while nodes := [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in checked]:
-        asked = [task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote() for node in nodes]
-        answered = ray.wait(asked, num_returns=len(asked), timeout=CHECK)[0]
-        for node, answer in zip(nodes, asked, strict=True):
-            name = f"The node {node['NodeManagerAddress']}"
-            if answer not in answered:
-                raise UserError(f"{name} of the cluster does not answer.")
-            try:
-                check_same(name, *ray.get(answer))
-                checked.add(node["NodeID"])
-            except ray.exceptions.RayError as error:  # it has only just joined, or it is leaving
-                if time.monotonic() - begun > CHECK:
-                    raise UserError(f"{name} of the cluster cannot be used: {in_a_line(error)}.") from None
-                time.sleep(0.2)
-
-
-def check_same(name: str, version: str, digest: str) -> None:
-    """Refuse a node without Shoal (no version, and why), or with another one than the learner's."""
-    if not version:
-        raise UserError(f"{name} has no Shoal ({digest}); install the learner's version, {__version__}, there.")
-    if (version, digest) != (__version__, source_digest()):
-        other = f"Shoal {version}" if version != __version__ else f"another Shoal {version} (its source differs)"
-        raise UserError(f"{name} has {other}, but the learner {__version__}; install the same on each node.")
+        return self.ray.remote(concurrency_groups=GROUP)(cls).options(
+            max_restarts=0, runtime_env={"env_vars": variables}, **options
+        )
 
 
 def fault(what: str, error: Any) -> Exception:
     """What `remote.reported` told, as an exception of the learner's."""
     kind, text = error.cause.args if len(error.cause.args) == 2 else ("", error)
     return UserError(f"The {what} failed: {text}") if kind == USERS else RuntimeError(f"the {what} failed:\n{text}")
-
-
-def in_a_line(error: Exception) -> str:
-    """The first words of a long message."""
-    text = " ".join(str(error).split())
-    return (text if len(text) <= 200 else f"{text[:200]} …").rstrip(".")
-
-
-@contextlib.contextmanager
-def own_signals() -> Iterator[None]:
-    """Keep this program's answers to signals; Ray would put its own in their place."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

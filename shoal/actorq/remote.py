@@ -61,6 +61,9 @@ class RemoteActor:
         self._idle = time.perf_counter()
         return message
 
+    def alive(self) -> None:
+        """A sign of life."""
+
     def _made(self) -> "Actor":
         from shoal.actorq.actor import make_actor
         from shoal.actorq.board import Board
@@ -104,6 +107,9 @@ class RemoteQuantizer:
         prepare()
         self._told, self._template = json.loads(play), policy
         self._made: Any = None
+
+    def alive(self) -> None:
+        """A sign of life."""
 
     def convert(self, row: "Array", seen: tuple[int, int]) -> "Bytes":
         """The payload for this row of the policy's numbers, with recent states behind them; see `payload_of`."""

@@ -333,17 +333,21 @@ class Ring:
     def state(self) -> dict[str, NDArray]:
         """All but the rows of transitions, which `segment` gives: small arrays for a checkpoint.
 
-        `window` is (2,), the oldest and the next transition, or (2, E) where the copies differ.
+        `window` is (2,), the oldest and the next transition, or (2, E) where the copies differ. A ring with restarts
+        has `after`: where the newest transition is followed by a dead row, the observation in it.
         """
         self._check_whole()
         window = np.stack([self.oldest, self.added])
-        return {
+        state = {
             "layout": self.layout.numbers(),
             "window": window[:, 0] if np.all(window == window[:, :1]) else window,
             "tail": self._starts(self.oldest),
             "head": self._head.copy(),
-            "open": self._words[self._open(self._head)],
+            "open": self._words[self._observations(self._head)],
         }
+        if self._restarted:
+            state["after"] = self._dead_after(self.added - 1)
+        return state
 
     def load_state(self, state: Mapping[str, NDArray]) -> None:
         """Take over a saved state; then load the segments that cover the live transitions, in ascending order.
@@ -370,15 +374,21 @@ class Ring:
                 f"{self.capacity:,}: raise its capacity or its limit."
             )
         self.oldest[:], self.added[:], self._head[:] = oldest, added, head
-        self._words[self._open(head)] = opened
+        self._words[self._observations(head)] = opened
+        if "after" in state:
+            after = _taken(state, "after", np.uint32, opened.shape)
+            for e in np.flatnonzero(live):
+                self._write_dead(e, head[e] - 1, after[e])
+        self._restarted = "after" in state
         self._begun = bool(head.min() >= 0)
-        self._loading = _Loading(oldest.copy(), tail.copy()) if live.any() else None
+        self._loading = _Loading(oldest.copy(), tail.copy(), self._restarted) if live.any() else None
 
     def segment(self, first: ArrayLike, last: ArrayLike) -> dict[str, NDArray]:
         """Transitions first <= t < last: their rows with the dead ones between, and where they start.
 
         Segments that follow each other share nothing and leave nothing out: a row belongs to the transition that
-        starts in it, a dead row to the one that ended there.
+        starts in it, a dead row to the one that ended there. Only a row that died in a restart after the segment
+        before was saved is not in that one's rows, hence `before`.
 
         Args:
             first: One number for all copies, or one per copy.
@@ -386,7 +396,8 @@ class Ring:
 
         Returns:
             `rows` of all copies one after the other, `counts` (E,) of them, and `start`: the row numbers, (E, T), or
-            flat where the copies' lengths differ.
+            flat where the copies' lengths differ. Of a ring with restarts also `before`: where a dead row precedes
+            `first`, the observation in it.
         """
         self._check_whole()
         low, high = self._per_copy(first), self._per_copy(last)
@@ -408,16 +419,26 @@ class Ring:
         offsets = np.cumsum(lengths) - lengths
         numbers = np.arange(lengths.sum()) + np.repeat(low - offsets, lengths)
         start = self.store.start[np.repeat(self._all, lengths), numbers % self.capacity_per_copy]
-        return {"rows": rows, "counts": counts, "start": start.reshape(self._start_shape(lengths))}
+        arrays = {"rows": rows, "counts": counts, "start": start.reshape(self._start_shape(lengths))}
+        if self._restarted:
+            arrays["before"] = self._dead_after(low - 1)
+        return arrays
 
     def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Mapping[str, NDArray]) -> None:
-        """Take over what `segment` gave; transitions that are no longer live or are here already are skipped."""
+        """Take over what `segment` gave; transitions that are no longer live or are here already are skipped.
+
+        Earlier versions of Shoal had no `before`: a row that died in a restart right after a checkpoint was in no
+        segment. The transition before it is left out, because its next observation is not known.
+        """
         low, high = self._per_copy(first), self._per_copy(last)
         lengths = high - low
         counts = _taken(arrays, "counts", np.int64, (self.copies,))
         start = _taken(arrays, "start", np.int64, self._start_shape(lengths)).reshape(-1)
         rows = _taken(arrays, "rows", np.uint32, (int(counts.sum()), self.layout.words))
-        loaded = self._loading or _Loading(self.added, self._head)
+        before = arrays.get("before")
+        if before is not None:
+            before = _taken(arrays, "before", np.uint32, (self.copies, self.layout.observation_words))
+        loaded = self._loading or _Loading(self.added, self._head, False)
         new = (lengths > 0) & (high > loaded.transitions)
         if np.any(new & (low > loaded.transitions)) or np.any(high > self.added):
             raise UserError(
@@ -429,13 +450,21 @@ class Ring:
         for e, own in starts.items():
             end = own[0] + counts[e]
             steps = np.diff(own, append=end)
-            follows = own[loaded.transitions[e] - low[e]] == loaded.rows[e] and np.all((steps == 1) | (steps == 2))
-            if not follows or (high[e] == self.added[e] and end != self._head[e]):
+            skipped, missing = loaded.transitions[e] - low[e], own[loaded.transitions[e] - low[e]] - loaded.rows[e]
+            follows = missing == 0 or (missing == 1 and skipped == 0 and self._ends_open(e, loaded))
+            beyond = self._head[e] - end if high[e] == self.added[e] else 0
+            ends = beyond == 0 or (beyond == 1 and steps[-1] == 1 and loaded.after)
+            if not (follows and ends and np.all((steps == 1) | (steps == 2))):
                 raise UserError(
                     f"The segment from {one_or_each(low)} to {one_or_each(high)} belongs to another run or is damaged."
                 )
         for e, own in starts.items():
             skipped, end = loaded.transitions[e] - low[e], own[0] + counts[e]
+            if own[skipped] != loaded.rows[e]:
+                if before is None:
+                    self._leave_out(e, loaded)
+                else:
+                    self._write_dead(e, loaded.rows[e], before[e])
             source = positions[e] + own[skipped] - own[0]
             for part in self._parts(own[skipped], end):
                 size = part.stop - part.start
@@ -461,9 +490,40 @@ class Ring:
         start = self.store.start[self._all, transitions % self.capacity_per_copy]
         return np.where(transitions == self.added, self._head, start)
 
-    def _open(self, head: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], slice]:
-        """Index of the open rows' observations."""
-        return self._all, head % self.store.rows, slice(self.layout.observation_words)
+    def _observations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], slice]:
+        """Index of the observations in a row (E,) of each copy."""
+        return self._all, rows % self.store.rows, slice(self.layout.observation_words)
+
+    def _dead_after(self, transitions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """(E, words): what was seen after these transitions (E,) where a dead row holds it, else zeros."""
+        row = self._starts(transitions) + 1
+        dead = (transitions >= self.oldest) & (transitions < self.added) & (self._starts(transitions + 1) == row + 1)
+        return np.where(dead[:, None], self._words[self._observations(row)], np.uint32(0))
+
+    def _write_dead(self, copy: int, row: int, observation: NDArray[np.uint32]) -> None:
+        """Put an observation, as it is stored, into a row that starts no transition."""
+        self._words[copy, row % self.store.rows] = 0
+        self._words[copy, row % self.store.rows, : observation.size] = observation
+
+    def _ends_open(self, copy: int, loaded: "_Loading") -> bool:
+        """Whether something is loaded whose newest transition is not followed by a dead row yet."""
+        newest = loaded.transitions[copy] - 1
+        row = self.store.start[copy, newest % self.capacity_per_copy]
+        return bool(newest >= self.oldest[copy] and row == loaded.rows[copy] - 1)
+
+    def _leave_out(self, copy: int, loaded: "_Loading") -> None:
+        """Remove the newest transition that is loaded; the rows and numbers of those before it move up."""
+        start, capacity = self.store.start[copy], self.capacity_per_copy
+        numbers = np.arange(self.oldest[copy], loaded.transitions[copy] - 1)
+        if numbers.size:
+            end = start[numbers[-1] % capacity] + 2  # of the rows that these need
+            rows = np.arange(start[numbers[0] % capacity], end)
+            moved = loaded.rows[copy] + 1 - end
+            self._words[copy, (rows + moved) % self.store.rows] = self._words[copy, rows % self.store.rows]
+            self._words[copy, (end - 1 + moved) % self.store.rows, self.layout.observation_words :] = 0
+            start[(numbers + 1) % capacity] = start[numbers % capacity] + moved
+        self.oldest[copy] += 1
+        self._restarted = True
 
     def _parts(self, first: int, last: int) -> list[slice]:
         """Rows of a copy where row numbers first to last lie: one slice, or two around the end of the sub-ring."""
@@ -483,7 +543,8 @@ class _Loading(NamedTuple):
     """How far a ring is loaded that has its state, but not yet all of its segments."""
 
     transitions: NDArray[np.int64]  # (E,)  live ones below this number are in their rows
-    rows: NDArray[np.int64]  # (E,)  the row number where that transition starts
+    rows: NDArray[np.int64]  # (E,)  the row number where that transition starts, unless the row is dead
+    after: bool  # the state had what follows the newest transitions, should that be a dead row
 
 
 def one_or_each(numbers: NDArray[np.int64]) -> int | list[int]:

@@ -15,7 +15,8 @@ belongs to a checkpoint only through the checksum in that checkpoint's `meta.jso
 names it, and later checkpoints share it. So a writer may be killed at any instant: the last complete
 checkpoint remains, besides files that no checkpoint names and that the next save removes.
 Where copies advance at their own pace, first and last differ between copies: the name of such a segment has their sums
-over all copies and the beginning of its checksum, and `meta.json` has the numbers.
+over all copies and the beginning of its checksum, and `meta.json` has the numbers. So has one that holds, besides its
+transitions, what was seen before them (`Ring.segment`): that depends on when it was written.
 Files and folders with other names are left alone.
 """
 
@@ -110,12 +111,17 @@ class Checkpoint:
     meta: dict[str, Any]
     segments: tuple[Segment, ...]
 
-    def load_ring(self, ring: RingStore) -> None:
-        """Restore the ring's state, then its transitions from the oldest to the newest."""
+    def load_ring(self, ring: RingStore) -> int:
+        """Restore the ring's state, then its transitions from the oldest to the newest; returns how many are missing.
+
+        Those whose next observation an earlier version of Shoal did not save are left out.
+        """
         ring.load_state(self.parts["replay"])
+        oldest = np.sum(ring.oldest)
         with disk.sentence(f"The replay of checkpoint {self.path} cannot be read"):
             for segment, data in self.read_segments():
                 ring.load_segment(segment.first, segment.last, _unpack(data))
+        return int(np.sum(ring.oldest) - oldest)
 
     def read_segments(self) -> Iterator[tuple[Segment, bytes]]:
         """Each segment with the verified bytes of its file, one at a time."""
@@ -183,6 +189,10 @@ class Checkpoints:
             if not any(kept.segments for kept in self._kept):
                 with contextlib.suppress(OSError):
                     (self.folder / _REPLAY).rmdir()
+
+    def write_whole_ring(self) -> None:
+        """Let the next checkpoint write the whole ring, not what was added since the segments it was loaded from."""
+        self._kept = [replace(kept, segments=()) for kept in self._kept]
 
     def _write(self, checkpoint: Checkpoint, ring: RingStore | None) -> None:
         """Write the new checkpoint up to the rename that commits it, or undo everything."""
@@ -373,10 +383,11 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 def _packed_segment(ring: RingStore, start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[Segment, bytes]:
     """The transitions [start, end) of a ring as a segment, and the bytes of its file."""
     first, last = one_or_each(start), one_or_each(end)
-    data = _pack(ring.segment(first, last))
+    arrays = ring.segment(first, last)
+    data = _pack(arrays)
     sha256 = disk.sha256(data)
     name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
-    if isinstance(first, int) and isinstance(last, int):
+    if isinstance(first, int) and isinstance(last, int) and "before" not in arrays:
         name = f"{first:012d}-{last:012d}"
     return Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256), data
 

@@ -152,7 +152,13 @@ def carry_out(
     with Interrupt(observer.tell) as interrupt:
         if checkpoint is not None:
             with said_if_long(observer.note, "Loading the checkpoint and its replay."):
-                training.load(checkpoint)
+                missing = training.load(checkpoint)
+            if missing:
+                folder.checkpoints.write_whole_ring()
+                observer.tell(
+                    f"An earlier version of Shoal did not save what followed {counted(missing, 'transition')}: the "
+                    "replay ring continues without."
+                )
             if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
                     f"The run was trained with --threads {before}, now it has {training.threads}: "
@@ -402,10 +408,11 @@ class Training:
         self.saved = self.episodes
         self.hooks("on_checkpoint", path)
 
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint."""
-        restore(self, checkpoint)
+    def load(self, checkpoint: Checkpoint) -> int:
+        """Continue from a checkpoint; returns how many transitions of its ring are missing."""
+        missing = restore(self, checkpoint)
         self.saved = self.episodes
+        return missing
 
 
 def mean(values: list[float]) -> float | None:

@@ -42,15 +42,16 @@ def snapshot(training: "Training") -> tuple[dict[str, Arrays], dict[str, Any]]:
     return parts, meta
 
 
-def restore(training: "Training", checkpoint: Checkpoint) -> None:
-    """Restore a new training to the state of the checkpoint."""
+def restore(training: "Training", checkpoint: Checkpoint) -> int:
+    """Restore a new training to the state of the checkpoint; returns how many transitions of its ring are missing."""
     parts, meta = checkpoint.parts, checkpoint.meta
+    missing = 0
     training.team.load_weights(parts.pop("weights"))  # large networks are not kept longer than needed
     training.team.load_optimizer_state(parts.pop("optimizer"))
     training.team.load_random_state(parts["random"])
     training.env.load_state(parts["environment"])
     if "replay" in parts:
-        checkpoint.load_ring(training.ring)
+        missing = checkpoint.load_ring(training.ring)
     training.ring_is_gone = "replay" not in parts
     own = parts["training"]
     training.collector.load_state(own, meta)
@@ -62,6 +63,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> None:
     training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
     training.stopped = None if extends(training.config, checkpoint) else meta.get("stopped")
     training.clock.seconds = dict(meta["seconds"])
+    return missing
 
 
 def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,15 +13,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from shoal import TrainConfig, train
-from shoal.actorq import cluster
+from shoal import TrainConfig, __version__, train
+from shoal.actorq import cluster, connect, remote, signs
 from shoal.actorq.board import Board
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.player import Play, make_player
+from shoal.actorq.remote import RemoteActor
+from shoal.actorq.system import seeds
 from shoal.bench import cluster as bench
 from shoal.envs import make_env
 from shoal.errors import UserError
@@ -35,8 +39,8 @@ NODE = {"num_cpus": 2, "object_store_memory": 80_000_000}
 
 @pytest.fixture(scope="module")
 def nodes():
-    """A Ray of two nodes with two CPUs each; the learner runs on the first."""
-    cluster.import_ray()
+    """A Ray of two nodes with two CPUs each; the learner runs on the first. The other is killed by the first test."""
+    connect.import_ray()
     from ray.cluster_utils import Cluster
 
     soon = {"health_check_period_ms": 500, "health_check_timeout_ms": 10_000, "health_check_failure_threshold": 2}
@@ -49,9 +53,24 @@ def nodes():
         found.shutdown()
 
 
-def run(nodes, folder, meddle=None, after=60, **settings):
+class Script(Meddler):
+    """Does one thing after the other while a run goes on, which ends after the last; waits at each `yield`."""
+
+    def __init__(self, script):
+        super().__init__(None)
+        self.script, self.steps = script, None
+
+    def advance(self, training):
+        self.training = training
+        if training.updates and self.script:
+            self.steps = self.steps or self.script(training.collector.system)
+            if next(self.steps, None) == "end":
+                object.__setattr__(training.config, "episodes", training.episodes)
+
+
+def run(nodes, folder, script=None, **settings):
     """A small run on the two nodes."""
-    meddler = Meddler(meddle, after)
+    meddler = Script(script)
     config = dataclasses.replace(ACTORS, actors=2, cluster=nodes.address, out=str(folder / "run"), **settings)
     result = train(config, observer=meddler)
     return (
@@ -67,25 +86,37 @@ def ask(system, question):
 
 
 def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_path, capfd):
+    """The quantizer is killed, an actor, and the other actor with its whole node: the run completes."""
     seen = []
 
-    def meddle(system):
-        seen.extend(ask(system, lambda actor: __import__("ray").get_runtime_context().get_node_id()))
-        seen.extend(ask(system, lambda actor: __import__("os").environ["OMP_NUM_THREADS"]))
+    def script(system):
+        where = ask(system, lambda actor: __import__("ray").get_runtime_context().get_node_id())
+        seen.extend([*where, *ask(system, lambda actor: __import__("os").environ["OMP_NUM_THREADS"])])
+        elsewhere = where.index(next(node for node in where if node != nodes.head_node.node_id))
         system.ray.kill(system._quantizer)
-        os.kill(ask(system, lambda actor: __import__("os").getpid())[1], signal.SIGKILL)
+        os.kill(ask(system, lambda actor: __import__("os").getpid())[1 - elsewhere], signal.SIGKILL)
+        while system.replaced < 2:
+            yield
+        assert capfd.readouterr() == ("", "")
+        nodes.remove_node(nodes.other, allow_graceful=False)  # of which Ray prints something
+        while system.replaced < 3:
+            yield
+        sent = [queue.sent for queue in system.queues]
+        while any(queue.sent < before + 3 for queue, before in zip(system.queues, sent, strict=True)):
+            yield
+        yield "end"
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     result, system, line = run(
-        nodes, tmp_path, meddle, 4_000, episodes=3_000, actor_precision="int8", actor_engine="native"
+        nodes, tmp_path, script, episodes=10**6, capacity=1_000, actor_precision="int8", actor_engine="native"
     )
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert seen[0] != seen[1] and seen[2:] == ["1", "1"]
-    assert result.finished and result.episodes >= 3_000 and result.updates > 5
-    assert system.replaced == line["actors/replaced"] == 2 and line["actors/refused"] == 0
+    assert result.finished and result.updates > 5
+    assert system.replaced == line["actors/replaced"] > 2 and line["actors/refused"] == 0
     assert line["actors/bytes_per_pull"] == Play("native", "int8", 8, 2).payload(*payload_of(system)).nbytes
     assert line["actors/lag_mean"] >= 0 and line["actors/step_us"] > 0 and line["actors/pull_ms"] > 0
-    assert not system.ray.is_initialized() and capfd.readouterr() == ("", "")
+    assert not system.ray.is_initialized() and capfd.readouterr().out == ""
 
 
 def payload_of(system):
@@ -95,35 +126,140 @@ def payload_of(system):
     return found, numbers_of(found)
 
 
-def test_a_node_is_killed_and_the_run_completes(nodes, tmp_path):
-    def kill(system):
-        nodes.remove_node(nodes.other, allow_graceful=False)
-        while not system.replaced:  # noticed, and an actor started elsewhere
-            system.watch(wanted=True)
-            time.sleep(0.05)
+class Handle:
+    """An actor of a Ray cluster that answers or not."""
 
-    result, system, _ = run(nodes, tmp_path, kill, episodes=800)
-    nodes.other = nodes.add_node(**NODE)
-    assert result.finished and result.episodes >= 800 and system.replaced >= 1
+    def __init__(self):
+        self.asked = []
+        self.alive = self.play = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.ask), remote=self.ask)
+
+    def ask(self, *_):
+        self.asked.append(object())
+        return self.asked[-1]
 
 
-def test_a_world_that_raises_ends_the_run_with_a_sentence(nodes, tmp_path, monkeypatch):
-    (tmp_path / "thin_ice.py").write_text(
-        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\n"
-        "class Broken(CartPoleEnv):\n    steps = 0\n\n"
-        "    def step(self, action):\n"
-        "        Broken.steps += 1\n"
-        "        if Broken.steps > 150:\n            raise ZeroDivisionError('the ice is thin')\n"
-        "        return super().step(action)\n\n\n"
-        "gymnasium.register('Broken-v0', Broken, max_episode_steps=5)\n"
-    )
+class FakeRay:
+    """As much of Ray as watching over its actors takes; what is in `answered` is ready."""
+
+    exceptions = SimpleNamespace(RayTaskError=KeyError, RayError=LookupError)
+
+    def __init__(self):
+        self.answered, self.killed = set(), []
+
+    def wait(self, calls, num_returns=1, timeout=None):
+        return [call for call in calls if call in self.answered], []
+
+    def kill(self, handle):
+        self.killed.append(handle)
+
+
+def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypatch):
+    monkeypatch.setattr(signs, "SILENT", 5.0)
+    now = [0.0]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    system = Training(dataclasses.replace(ACTORS, actors=2, cluster="local")).collector.system
+    system.ray = ray = FakeRay()
+    system._template, system._remote = None, lambda *_, **__: SimpleNamespace(remote=lambda *_: Handle())
+    monkeypatch.setattr(cluster.ClusterSystem, "_start_quantizer", start_fake_quantizer)
+    system._start_quantizer()
+    for post in system.posts:
+        system._fill(post)
+
+    def pass_seconds(seconds, *answering):
+        for _ in range(seconds):
+            now[0] += 1.0
+            for handle in answering:
+                ray.answered.update(handle.asked)
+            system.watch(wanted=False)
+
+    stopped, fine, quantizer = system.posts[0].handle, system.posts[1].handle, system._quantizer
+    pass_seconds(10, fine, quantizer)  # the first waits for a CPU: it has not answered yet
+    pass_seconds(5, stopped, fine, quantizer)
+    assert not ray.killed
+    now[0] += 1_000  # the learner itself was stopped
+    pass_seconds(2, fine, quantizer)
+    assert not ray.killed
+    pass_seconds(2, fine, quantizer)
+    assert ray.killed == [stopped] and system.replaced == 1 and system.posts[0].handle is not stopped
+    pass_seconds(5, *(post.handle for post in system.posts))
+    assert ray.killed == [stopped, quantizer] and system.replaced == 2 and system._quantizer is not quantizer
+    with pytest.raises(UserError, match=r"actor 0 died 3 times in a row .*: it gave no sign of life for 5 seconds\.$"):
+        for _ in range(2):
+            pass_seconds(1, *(post.handle for post in system.posts), system._quantizer)
+            pass_seconds(5, *(post.handle for post in system.posts[1:]), system._quantizer)
+
+
+def start_fake_quantizer(system):
+    system._quantizer = Handle()
+    system._quantizer_signs = signs.Signs(system.ray, system._quantizer)
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_stopped_but_not_dead_is_replaced(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(signs, "SILENT", 4.0)
+
+    def stop(system):
+        os.kill(ask(system, lambda actor: __import__("os").getpid())[0], signal.SIGSTOP)
+        while system.replaced < 1:
+            yield
+        sent = system.queues[0].sent
+        while system.queues[0].sent < sent + 5:
+            yield
+        yield "end"
+
+    result, system, _ = run(nodes, tmp_path, stop, episodes=10**6, capacity=1_000)
+    assert result.finished and system.replaced == 1
+
+
+THIN_ICE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Broken(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        Broken.steps += 1
+        if Broken.steps > 150:
+            raise ZeroDivisionError('the ice is thin')
+        return super().step(action)
+
+
+gymnasium.register('Broken-v0', Broken, max_episode_steps=5)
+"""
+BROKEN = r"^The actor failed: gym:thin_ice:Broken-v0 raised ZeroDivisionError in step\(\): the ice is thin"
+
+
+@pytest.fixture
+def thin_ice(tmp_path, monkeypatch):
+    """Settings of a world that raises."""
+    (tmp_path / "thin_ice.py").write_text(THIN_ICE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        UserError,
-        match=r"^The actor failed: gym:thin_ice:Broken-v0 raised ZeroDivisionError in step\(\): the ice is thin",
-    ):
-        run(nodes, tmp_path, env="gym:thin_ice:Broken-v0", episode_length=None, episodes=10_000)
+    monkeypatch.delitem(sys.modules, "thin_ice", raising=False)
+    return {"env": "gym:thin_ice:Broken-v0", "episode_length": None, "episodes": 10_000}
+
+
+def test_a_world_that_raises_is_told_as_a_sentence(thin_ice, monkeypatch):
+    """What crosses the cluster is plain text; no Ray is started."""
+    system = Training(dataclasses.replace(ACTORS, cluster="local", **thin_ice)).collector.system
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda payload: payload))
+    told = system._told | {"deviation": None, "sent": 0} | seeds(0, 0, 0, 0)
+    actor = RemoteActor(json.dumps(told), system._policy)
+    payload = system.play.payload(*payload_of(system))
+    with pytest.raises(RuntimeError) as raised:
+        for number in range(9):
+            message = actor.play([payload], 1 + number, 0, 0.1)
+            assert message.nbytes == system._layout.nbytes + Board(SharedMemory(Board.nbytes(1)), 1).take(0).nbytes
+    told = cluster.fault("actor", SimpleNamespace(cause=raised.value))
+    assert isinstance(told, UserError) and re.match(BROKEN, str(told))
+
+
+@pytest.mark.slow
+def test_a_world_that_raises_ends_the_run_with_a_sentence(nodes, tmp_path, thin_ice):
+    with pytest.raises(UserError, match=BROKEN):
+        run(nodes, tmp_path, **thin_ice)
 
 
 @pytest.mark.slow
@@ -144,6 +280,7 @@ def test_a_local_ray_is_gone_with_its_learner_and_the_run_resumed_on_another(nod
         assert process.poll() is None
     started = descendants(process.pid)
     assert len(started) > 3
+    assert len(places := listening([process.pid, *started])) > 3 and set(places) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     process.kill()
     process.wait()
     deadline = time.monotonic() + 60
@@ -170,32 +307,80 @@ def agents(pids):
     return all(name.startswith(("ray::DashboardA", "ray::RuntimeEnv")) for name in names)
 
 
+def listening(pids):
+    """Addresses on which these processes listen."""
+    links = [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]
+    sockets = {os.readlink(path) for path in links if path.is_symlink()}
+    found = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                raw = bytes.fromhex(local.split(":")[0])
+                words = b"".join(raw[k : k + 4][::-1] for k in range(0, len(raw), 4))
+                found.append(socket.inet_ntop(family, words))
+    return found
+
+
 def descendants(pid):
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [found for child in map(int, children) for found in (child, *descendants(child))]
 
 
 def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
-    config = dataclasses.replace(ACTORS, cluster=nodes.address, out=str(tmp_path / "run"))
-    with pytest.raises(UserError, match=r"--actors is 9, but the cluster has 4 CPUs: each actor takes one\."):
-        train(dataclasses.replace(config, actors=9))
-    monkeypatch.setattr(cluster, "__version__", "9.9")
-    with pytest.raises(UserError, match=r"has Shoal 0\..*, but the learner 9\.9; install the same on each node\."):
-        train(config)
-    monkeypatch.undo()
-    monkeypatch.setattr(cluster, "source_digest", lambda: "another")
-    with pytest.raises(UserError, match="has another Shoal"):
-        train(config)
-    monkeypatch.undo()
     (tmp_path / "shoal.py").write_text("raise ModuleNotFoundError('No module named shoal')\n")
     bare = nodes.add_node(**NODE, env_vars={"PYTHONPATH": str(tmp_path)})
     monkeypatch.chdir("/")  # Ray lets workers import from the learner's working directory
+    ray = connect.import_ray()
     try:
+        connect.connect(ray, nodes.address, {})
+        with pytest.raises(UserError, match=r"--actors is 9, but the cluster has [46] CPUs: each actor takes one\."):
+            connect.check_cpus(ray, 9)
         with pytest.raises(UserError, match=r"The node .* has no Shoal \(No module named shoal\); install"):
-            train(config)
-    finally:
+            connect.check_nodes(ray)
         nodes.remove_node(bare)
-    assert not (tmp_path / "run").exists()
+        monkeypatch.setattr(connect, "__version__", "9.9")
+        with pytest.raises(UserError, match=r"has Shoal 0\..*, but the learner 9\.9; install the same on each node\."):
+            connect.check_nodes(ray)
+    finally:
+        ray.shutdown()
+
+
+def test_another_shoal_on_a_node(monkeypatch):
+    connect.check_same("The node", __version__, remote.source_digest())
+    monkeypatch.setattr(connect, "source_digest", lambda: "another")
+    with pytest.raises(UserError, match=r"The node has another Shoal .* \(its source differs\), but the learner"):
+        connect.check_same("The node", __version__, remote.source_digest())
+
+
+def test_a_cluster_is_checked_before_anything_is_started(monkeypatch, tmp_path):
+    checked = []
+    monkeypatch.setattr(cluster, "connect", lambda *_: checked.append("connect"))
+    monkeypatch.setattr(cluster, "check_nodes", lambda ray: checked.append("nodes"))
+
+    def few(ray, actors):
+        raise UserError(f"too many: {actors}")
+
+    monkeypatch.setattr(cluster, "check_cpus", few)
+    config = dataclasses.replace(ACTORS, actors=9, cluster="127.0.0.1:1", out=str(tmp_path / "run"))
+    with pytest.raises(UserError, match="too many: 9"):
+        train(config)
+    assert checked == ["connect", "nodes"] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("address", "refused"), [("127.0.0.1", False), ("192.0.2.2", True)])
+def test_a_local_ray_listens_on_this_machine_only(address, refused):
+    """Whether it really does is checked where one is started."""
+    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+    during = []
+    ray = SimpleNamespace(
+        _private=SimpleNamespace(ray_constants=constants), __version__="9", util=SimpleNamespace(
+            get_node_ip_address=lambda: address
+        ), init=lambda **settings: during.append(constants.ENABLE_RAY_CLUSTER),
+    )  # fmt: skip
+    with pytest.raises(UserError, match="would listen on all network") if refused else contextlib.nullcontext():
+        connect.connect(ray, "local", {})
+    assert during == [False] and constants.ENABLE_RAY_CLUSTER
 
 
 @pytest.mark.slow
@@ -211,7 +396,7 @@ def test_the_bench_has_a_row_for_each_transport(nodes, monkeypatch):
 
 
 def test_addresses_where_no_cluster_is(monkeypatch, tmp_path, shoal):
-    monkeypatch.setattr(cluster, "ANSWER", 0.5)
+    monkeypatch.setattr(connect, "ANSWER", 0.2)
     with socket.socket() as silent, socket.socket() as closed:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
