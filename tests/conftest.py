@@ -1,5 +1,6 @@
 """Tests run side by side, one thread each: small networks gain nothing from more; and however they were started."""
 
+import base64
 import os
 import signal
 import subprocess
@@ -29,6 +30,37 @@ def own_state(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def figures_without_pictures():
+    """Figures are built, but a white pixel is written in place of the picture, which would take most of a short run.
+
+    Tests with `rendered`, such as all in tests/report, have the real ones.
+    """
+    from matplotlib.figure import Figure
+
+    real = Figure.savefig
+
+    def savefig(figure, file, **options):
+        return real(figure, file, **options) if rendering else file.write(PIXEL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", savefig)
+        yield
+
+
+rendering = []
+"""Not empty while a test wants real pictures."""
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC")
+
+
+@pytest.fixture
+def rendered():
+    """Pictures of this test are really drawn."""
+    rendering.append(True)
+    yield
+    rendering.pop()
 
 
 @pytest.fixture(autouse=True)
