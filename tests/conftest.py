@@ -1,5 +1,6 @@
 """Tests run side by side, one thread each: small networks gain nothing from more; and however they were started."""
 
+import base64
 import os
 import signal
 import subprocess
@@ -36,22 +37,43 @@ def own_state(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def figures_without_pictures():
+    """Figures are built, but a white pixel is written in place of the picture, which would take most of a short run.
+
+    Tests with `rendered`, such as all in tests/report, have the real ones.
+    """
+    from matplotlib.figure import Figure
+
+    real = Figure.savefig
+
+    def savefig(figure, file, **options):
+        return real(figure, file, **options) if rendering else file.write(PIXEL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", savefig)
+        yield
+
+
+rendering = []
+"""Not empty while a test wants real pictures."""
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC")
+
+
+@pytest.fixture
+def rendered():
+    """Pictures of this test are really drawn."""
+    rendering.append(True)
+    yield
+    rendering.pop()
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Whatever the test before, or the start of numba's threads, has set: two workers with two threads would wait."""
     from shoal.training.setup import set_torch_threads
 
     set_torch_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def blank_curves(request, monkeypatch):
-    """Drawing a learning curve takes longer than most runs of the tests; tests that need it are marked `pictures`."""
-    from shoal.files import write_whole
-    from shoal.report import curve
-
-    if "pictures" not in request.keywords:
-        monkeypatch.setattr(curve, "draw_curve", lambda metrics, path, **options: write_whole(path, b""))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ SHORT = TrainConfig(
 )
 
 
-@pytest.mark.pictures
+@pytest.mark.usefixtures("rendered")
 def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
     def run(name, **how):
         result = train(dataclasses.replace(SHORT, out=str(tmp_path / name)), **how)

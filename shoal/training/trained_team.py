@@ -39,7 +39,7 @@ def load_team(
     if found is None:
         raise no_checkpoint(folder)
     check_settings(config, folder, found)
-    spec = stored_spec(folder, warn)
+    spec = stored_spec(config, folder, warn)
     elsewhere = named not in ("", config.env, config.env.removeprefix("gym:"))  # its own world is not made
     if spec is None or not elsewhere:
         check_world(config, folder, {"env": named}, trust)

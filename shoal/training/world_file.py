@@ -27,15 +27,19 @@ def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
     held |= {name: None if held[name] is None else held[name].tolist() for name in BOUNDS}
     signed = untrusted(config.env, config.env_options)
     signature = sign(folder, config.env, config.env_options) if signed else ""
-    return json.dumps(disk.sealed({"spec": held, "signature": signature}), indent=2) + "\n"
+    named = {"env": config.env, "env_options": config.env_options}
+    return json.dumps(disk.sealed({**named, "spec": held, "signature": signature}), indent=2) + "\n"
 
 
-def stored_spec(folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> EnvSpec | None:
+def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) -> EnvSpec | None:
     """The description of a run's world; None if it was not stored, or is damaged, of which `warn` is told."""
     if not (folder / WORLD).exists():  # trained by an earlier version
         return None
     try:
-        return _spec(_read(folder)["spec"])
+        held = _read(folder)
+        if (held["env"], held["env_options"]) != (config.env, config.env_options):
+            raise ValueError(f"it is of {held['env']}")
+        return _spec(held["spec"])
     except (ValueError, KeyError, TypeError, OSError, disk.Damaged, RecursionError) as error:
         warn(f"'{folder / WORLD}' is damaged: {error}; the world itself is asked instead.")
         return None

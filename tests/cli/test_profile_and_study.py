@@ -13,6 +13,7 @@ from shoal.report.panels import draw_figures
 from shoal.results import Result
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
     words = "profile --agents 2 --implementation engine --seconds 0.05 --ring 1024 --threads 1 --json --out"
     assert main([*words.split(), str(tmp_path / "profile")]) == 0

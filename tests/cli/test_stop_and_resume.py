@@ -124,18 +124,21 @@ def test_resuming_a_finished_run_writes_nothing(shoal, finished):
     assert {path: path.stat().st_mtime_ns for path in (finished, *finished.rglob("*"))} == before
 
 
-@pytest.mark.pictures
+@pytest.mark.usefixtures("rendered")
 def test_a_learning_curve_that_is_missing_is_drawn(shoal, finished):
     curve = finished / "curve.png"
     curve.unlink()
     assert "curve.png" in shoal("train", "--resume", finished)[1] and curve.stat().st_size > 5_000
 
 
-@pytest.mark.pictures
+@pytest.mark.usefixtures("rendered")
 def test_the_learning_curve_of_an_extended_run_is_drawn_anew(shoal, finished):
-    before = (finished / "curve.png").read_bytes()
+    curve = finished / "curve.png"
+    curve.unlink()
+    assert shoal("train", "--resume", finished)[0] == 0
+    before = curve.read_bytes()
     assert shoal("train", "--resume", finished, "--episodes", "90", "--quiet")[0] == 0
-    assert (finished / "curve.png").read_bytes() != before
+    assert curve.read_bytes() != before
 
 
 def test_ctrl_c_while_native_code_is_loaded_is_an_interruption(monkeypatch, capsys):

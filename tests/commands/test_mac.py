@@ -95,6 +95,7 @@ def test_the_comparison_as_json(shoal):
 # ---- sweep ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_sweep(shoal, tmp_path):
     words = ["mac", "sweep", "E5M2:5+E6M5", "E5M2:5+Q8.13", "--inner", "16,64", "--scale", "4"]
     code, out, err = shoal(*words, "--picture", "units.png")

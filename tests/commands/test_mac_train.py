@@ -22,6 +22,7 @@ def workplace(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.usefixtures("rendered")
 def test_one_scheme(shoal, tmp_path):
     words = ["mac", "train", *TINY, "--scheme", "E5M2:5+E6M5", "--out", "runs/mac1"]
     code, out, err = shoal(*words)
@@ -73,6 +74,7 @@ def test_a_diverging_training(shoal, tmp_path):
     assert "training has diverged; the last good checkpoint is that of step" in one_sentence(err)
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_sweep_with_training(shoal, tmp_path):
     words = [
         "mac",

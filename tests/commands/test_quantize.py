@@ -58,6 +58,7 @@ def ask(capsys, *words):
     return code, *capsys.readouterr()
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_zip(capsys, model, tmp_path):
     words = (model, "--env", "CartPole-v1", "--bits", "32,16,4,fp16,E4M3", "--episodes", 6, "--out", tmp_path / "out")
     code, out, _ = ask(capsys, *words, "--json")

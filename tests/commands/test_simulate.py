@@ -15,6 +15,7 @@ def test_plain(shoal):
     assert "int8: more actors hardly help beyond 4; the learner limits" in out
 
 
+@pytest.mark.usefixtures("rendered")
 def test_rows_and_picture(shoal, tmp_path):
     words = "simulate actorq --actors 1,4 --learner-ms 1 --step-ms 2.0,0.5 --insert-ms 0 --pull-ms 0 --load-ms 0 --json"
     code, out, _ = shoal(*words.split(), "--picture", tmp_path / "actors.png")

@@ -16,6 +16,7 @@ from tests.cli.helpers import one_sentence, strict
 TINY = {"episodes": 20, "copies": 5, "warmup": 100, "batch": 16, "hidden": [8], "evaluate_episodes": 4, "log_every": 5}
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     file, out = tmp_path / "tiny.json", tmp_path / "out"
     base = TINY | {"tensorboard": False, "sampler": "neighbor"}

@@ -77,6 +77,11 @@ class SelfDrawingWorld:
         return np.full(self.shape, 40 * self.time, np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def real_pictures(rendered):
+    """What is tested here is drawn."""
+
+
 @pytest.fixture
 def navigation():
     """One agent on the left, one landmark five steps of 0.2 to its right."""
