@@ -159,8 +159,7 @@ def disturb(process: "subprocess.Popen[bytes]", run: Path, rng: Random) -> str:
         return ""
     below = descendants(process.pid) if process.poll() is None else []
     if what.startswith("actor"):
-        actors = [pid for pid in below if "actor" in Path(f"/proc/{pid}/cmdline").read_text().lower()]
-        if not actors:
+        if not (actors := named(below, "shoal.actorq.actor", "ray::RemoteActor")):
             return ""
         os.kill(rng.choice(actors), signal.SIGKILL)
         return what
@@ -175,6 +174,12 @@ def disturb(process: "subprocess.Popen[bytes]", run: Path, rng: Random) -> str:
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
     return what
+
+
+def named(pids: list[int], *names: str) -> list[int]:
+    """Those of the processes that have one of these names in their command lines."""
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids if alive(pid)}
+    return [pid for pid in words if any(name in words[pid] for name in names)]
 
 
 def kill_over_and_over(case, run: Path, kills: int, *more: str) -> None:
