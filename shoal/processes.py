@@ -5,6 +5,7 @@ import gc
 import os
 import stat
 import tempfile
+import warnings
 from pathlib import Path
 
 from shoal.limits import live_within_limits
@@ -20,6 +21,8 @@ def prepare() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would tell when it starts and stops,
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # numba's, where /dev/shm is full or missing; it is for programs that fork while they import numba
+    warnings.filterwarnings("ignore", ".*Could not obtain multiprocessing lock")
     # The libraries make a million objects that live until the end: looking through them for garbage over and over while
     # they are imported, and once more at exit, took a third of the time of a short run.
     gc.set_threshold(50_000)
