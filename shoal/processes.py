@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import warnings
 
 from shoal.limits import live_within_limits
 from shoal.processors import usable_processors
@@ -17,6 +18,8 @@ def prepare() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would tell when it starts and stops,
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and that it saw only what happened in between
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # numba's, where /dev/shm is full or missing; it is for programs that fork while they import numba
+    warnings.filterwarnings("ignore", ".*Could not obtain multiprocessing lock")
     # The libraries make a million objects that live until the end: looking through them for garbage over and over while
     # they are imported, and once more at exit, took a third of the time of a short run.
     gc.set_threshold(50_000)

@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.actorq.board import Board
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
-from shoal.actorq.connect import check_cpus, check_nodes, connect, import_ray, in_a_line
+from shoal.actorq.connect import check_cpus, check_nodes, check_running, connect, import_ray, in_a_line
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
@@ -126,7 +126,7 @@ class ClusterSystem:
         due = [post.calls[0] for post in self.posts if post.calls]
         due += [self._converting.payload] if self._converting else []
         ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
-        self._replace_silent()
+        self._look()
         if self._converting and self._converting.payload in ready:
             self._take_version(self._converting)
         for post in self.posts:
@@ -148,12 +148,14 @@ class ClusterSystem:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _replace_silent(self) -> None:
-        """Replace who does not answer, because it is stopped or frozen: to Ray it is alive."""
+    def _look(self) -> None:
+        """Now and then: replace who does not answer, because it is stopped or frozen: to Ray it is alive."""
         passed = time.monotonic() - self._looked
         if passed < LOOK:
             return
         self._looked += passed
+        if self.config.cluster == "local":
+            check_running(self.ray)
         passed = min(passed, 2 * LOOK)  # of a time in which this process itself was stopped, only a part counts
         if self._quantizer_signs is not None and self._quantizer_signs.silent(passed):
             self._replace_quantizer(silence())

@@ -18,6 +18,8 @@ ANSWER = 5.0
 CHECK = 60.0
 """Seconds in which every node must say which Shoal it has."""
 LOOPBACK = ("127.0.0.1", "::1")
+VITAL = ("raylet", "gcs_server")
+"""Processes of Ray's without which nothing goes on."""
 
 
 def import_ray() -> Any:
@@ -122,6 +124,16 @@ def connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
             f"--cluster {address} cannot be used from here; this machine must be a node of it, with the same "
             f"versions of Ray and Python: {in_a_line(error)}."
         ) from None
+
+
+def check_running(ray: Any) -> None:
+    """Raise if a part of the Ray that this process started is gone: Ray would end this process without a word."""
+    for part, _ in ray._private.worker._global_node.dead_processes():
+        if part in VITAL:
+            raise UserError(
+                f"Ray's {part} on this machine has died, perhaps because memory ran out; --resume continues from the "
+                "last checkpoint."
+            )
 
 
 @contextlib.contextmanager

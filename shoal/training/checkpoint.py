@@ -35,7 +35,7 @@ import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UserError
-from shoal.replay.ring import one_or_each
+from shoal.replay.saved import one_or_each
 from shoal.training import disk
 
 Arrays = dict[str, NDArray[Any]]

@@ -160,6 +160,7 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
     system = Training(dataclasses.replace(ACTORS, actors=2, cluster="local")).collector.system
     system.ray = ray = FakeRay()
     system._template, system._remote = None, lambda *_, **__: SimpleNamespace(remote=lambda *_: Handle())
+    monkeypatch.setattr(cluster, "check_running", lambda ray: None)
     monkeypatch.setattr(cluster.ClusterSystem, "_start_quantizer", start_fake_quantizer)
     system._start_quantizer()
     for post in system.posts:
@@ -366,6 +367,17 @@ def test_a_cluster_is_checked_before_anything_is_started(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="too many: 9"):
         train(config)
     assert checked == ["connect", "nodes"] and not (tmp_path / "run").exists()
+
+
+def test_a_local_ray_that_died_ends_the_run_with_a_sentence():
+    """Ray itself would end the learner's process a while later."""
+    dead = [("log_monitor", None)]
+    node = SimpleNamespace(dead_processes=lambda: dead)
+    ray = SimpleNamespace(_private=SimpleNamespace(worker=SimpleNamespace(_global_node=node)))
+    connect.check_running(ray)
+    dead.append(("raylet", None))
+    with pytest.raises(UserError, match=r"Ray's raylet on this machine has died, .*; --resume continues from the last"):
+        connect.check_running(ray)
 
 
 @pytest.mark.parametrize(("address", "refused"), [("127.0.0.1", False), ("192.0.2.2", True)])

@@ -1,8 +1,12 @@
-"""Training killed with SIGKILL at random moments, over and over: the run ends with the bits of an unbroken one."""
+"""Training killed at random moments, over and over: the run ends with the bits of an unbroken one.
+
+With actors it ends with other bits, but nothing is lost, and every transition in the ring is one that happened.
+"""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +16,13 @@ from random import Random
 
 import pytest
 
+from shoal.training.checkpoint import Checkpoints
+from shoal.training.config import read_config
+from shoal.training.loop import Training
+from tests.actorq.test_cluster import descendants
+from tests.actorq.test_system import alive
+from tests.replay.model import all_live
+from tests.soak import counting_world
 from tests.soak.harness import HOME, digest, returns
 
 FULL, KILLS = 100, 10
@@ -24,6 +35,14 @@ RUN = (
     "--quiet"
 ).split()
 """Half a second of training between many checkpoints, a ring that wraps around, and some evaluation."""
+ACTORS = (
+    "--env gym:tests.soak.counting_world:Counting-v0 --algorithm dqn --episodes 6000 --actors 2 --copies 2 --batch 32 "
+    "--warmup 200 --hidden 16 16 --update-every 10 --checkpoint-every 50 --log-every 50 --evaluate-episodes 0 "
+    "--threads 1 --no-tensorboard --keep-replay --quiet"
+).split()
+"""The same with actors, in a world whose transitions can be checked."""
+ACTOR_CASES, ACTOR_KILLS = 6, 8
+CLUSTER_CASES, CLUSTER_KILLS = 2, 4
 
 
 def started(*words: object) -> "subprocess.Popen[bytes]":
@@ -112,3 +131,120 @@ def test_kills(soak, tmp_path):
                 assert digest(run) == digest(whole), "other weights"
                 assert returns(run) == returns(whole) and log(run) == log(whole), "other returns"
                 case.count("runs")
+
+
+# ---- with actors ----------------------------------------------------------------------------------------------------
+
+
+def check_ring(run: Path) -> int:
+    """Load the newest checkpoint as a resume does and check all that its ring holds; returns how much that is."""
+    training = Training(read_config(run).checked())
+    checkpoint = Checkpoints(run / "checkpoints").load(pytest.fail)
+    assert checkpoint is not None and training.load(checkpoint) == 0, "transitions are missing"
+    ring = training.ring
+    batch = ring.gather(*all_live(ring))
+    joint, after = batch.joint.reshape(-1, 5), batch.next_joint.reshape(-1, 5)
+    counting_world.check(joint[:, :3], joint[:, 3:], batch.reward.ravel(), batch.terminated.ravel(), after[:, :3])
+    return len(ring)
+
+
+def disturb(process: "subprocess.Popen[bytes]", run: Path, rng: Random) -> str:
+    """Kill the learner or one of its processes; what was done, or nothing if the run ended before."""
+    checkpoints = run / "checkpoints"
+    if not seen(process, lambda: at_work(process) and any(checkpoints.glob("[0-9]*"))):
+        return ""
+    what = rng.choice(["actor", "actor while a checkpoint is written", "learner", "learner", "learner, softly"])
+    time.sleep(rng.uniform(0, 1.0))
+    if "while" in what and not seen(process, lambda: writes(run)):
+        return ""
+    below = descendants(process.pid) if process.poll() is None else []
+    if what.startswith("actor"):
+        if not (actors := named(below, "shoal.actorq.actor", "ray::RemoteActor")):
+            return ""
+        os.kill(rng.choice(actors), signal.SIGKILL)
+        return what
+    process.send_signal(signal.SIGTERM if "softly" in what else signal.SIGKILL)
+    if process.wait(SECONDS) not in (-signal.SIGKILL, 128 + signal.SIGTERM):
+        return ""
+    for pid in below:  # Ray's own try for a minute to report the end of what started them
+        end = time.monotonic() + 20
+        while alive(pid) and "ray" not in Path(f"/proc/{pid}/comm").read_text():
+            assert time.monotonic() < end, f"process {pid} is left"
+            time.sleep(0.01)
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    return what
+
+
+def named(pids: list[int], *names: str) -> list[int]:
+    """Those of the processes that have one of these names in their command lines."""
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids if alive(pid)}
+    return [pid for pid in words if any(name in words[pid] for name in names)]
+
+
+def kill_over_and_over(case, run: Path, kills: int, *more: str) -> None:
+    """A run with actors that is killed so often, and goes on each time to its end."""
+    done: list[str] = []
+    while len(done) < kills:
+        shutil.rmtree(run, ignore_errors=True)
+        process = started(*ACTORS, *more, "--out", run)
+        while len(done) < kills and (what := disturb(process, run, case.rng)):
+            done.append(what)
+            case.story = f"disturbed {done}"
+            case.count(f"kills of the {what}")
+            if process.poll() is not None:
+                assert check_ring(run) > 100
+                process = started("--resume", run, "--trust", "--quiet")
+        finished(process)
+        assert json.loads((run / "result.json").read_text())["finished"] and check_ring(run) > 1_000
+        case.count("runs")
+
+
+@pytest.mark.slow
+def test_kills_with_actors(soak, tmp_path):
+    for case in soak.cases(ACTOR_CASES):
+        with case:
+            capacity = str(case.rng.choice([2_000, 100_000]))
+            kill_over_and_over(case, tmp_path / "run", ACTOR_KILLS, "--capacity", capacity)
+
+
+@pytest.mark.slow
+def test_kills_on_a_cluster(soak, tmp_path):
+    for case in soak.cases(CLUSTER_CASES):
+        with case:
+            kill_over_and_over(case, tmp_path / "run", CLUSTER_KILLS, "--cluster", "local")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [None, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_with_actors_is_resumed_several_times(tmp_path, stop):
+    """The commands of the report that it cannot be resumed a second time, and several stops in a row."""
+    words = (
+        "--actors 1 --keep-replay --hidden 16 16 --batch 64 --warmup 400 --evaluate-episodes 0 --quiet "
+        "--checkpoint-every 50"
+    ).split()
+    run = tmp_path / "kx"
+    process = started(*words, "--out", run, "--episodes", 200 if stop is None else 10**7)
+    for episodes in (400, 600, 800, 1_000):
+        if stop is None:
+            finished(process)
+            process = started("--resume", run, "--quiet", "--episodes", episodes)
+        else:
+            before = newest(run)
+            assert seen(process, lambda before=before: newest(run) > before)
+            process.send_signal(stop)
+            assert process.wait(SECONDS) in (-stop, 128 + stop)
+            process = started("--resume", run, "--quiet")
+    if stop is not None:
+        before = newest(run)
+        assert seen(process, lambda: newest(run) > before)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    else:
+        finished(process)
+        assert newest(run) >= 1_000
+
+
+def newest(run: Path) -> int:
+    """The episode of the newest checkpoint."""
+    return max((int(path.name) for path in (run / "checkpoints").glob("[0-9]*")), default=0)

@@ -466,3 +466,50 @@ def test_the_bytes_of_one_file_are_gone_before_the_next_are_made(tmp_path):
         return most
 
     assert peak("both", {"weights": part, "optimizer": part}) < 1.2 * peak("one", {"weights": part})
+
+
+def test_a_ring_that_restarts_after_every_checkpoint(folder: Path) -> None:
+    """As a run with actors that is resumed again and again; and one that an earlier version has saved so."""
+    spec = EnvSpec("toy", ("a", "b"), (3, 3), (2, 2), discrete=True)
+    rng = np.random.default_rng(0)
+    ring, store = Ring(spec, 3, capacity=300), Checkpoints(folder)
+    for episode in range(1, 6):
+        ring.restart(rng.random((3, 2, 3), np.float32), [0, 1, 2])
+        ring.add_chunk(*random_chunk(rng, [0, 1, 2], 4))
+        store.save(episode, {}, {}, ring)
+        back = Ring(spec, 3, capacity=300)
+        assert load(folder).load_ring(back) == 0
+        for ours, theirs in zip(everything(back), everything(ring), strict=True):
+            assert np.array_equal(ours, theirs)
+        ring, store = back, Checkpoints(folder)
+        assert store.load(no_warning) is not None
+    assert len(load(folder).segments) == 5
+
+    old = OldRing(spec, 3, capacity=300)
+    shutil.rmtree(folder)
+    store = Checkpoints(folder)
+    for episode in range(1, 4):
+        old.restart(rng.random((3, 2, 3), np.float32), [0, 1, 2])
+        old.add_chunk(*random_chunk(rng, [0, 1, 2], 4))
+        store.save(episode, {}, {}, old)
+    names_before = {segment.name for segment in load(folder).segments}
+    mended, store = Ring(spec, 3, capacity=300), Checkpoints(folder)
+    found = store.load(no_warning)
+    assert found is not None and 0 < (missing := found.load_ring(mended)) == 36 - len(mended) <= 6
+    store.write_whole_ring()
+    mended.restart(rng.random((3, 2, 3), np.float32), [0, 1, 2])
+    mended.add_chunk(*random_chunk(rng, [0, 1, 2], 4))
+    store.save(4, {}, {}, mended)
+    assert not names_before & {segment.name for segment in load(folder).segments}
+    back = Ring(spec, 3, capacity=300)
+    assert load(folder).load_ring(back) == 0 and len(back) == 48 - missing
+
+
+class OldRing(Ring):
+    """Saves what earlier versions saved."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {name: array for name, array in super().state().items() if name != "after"}
+
+    def segment(self, *window: Any) -> dict[str, NDArray[Any]]:
+        return {name: array for name, array in super().segment(*window).items() if name != "before"}

@@ -1,4 +1,4 @@
-"""Copies that begin anew in the middle of an episode, as the actors of a resumed run do, between any two checkpoints."""
+"""Copies that begin anew in the middle of an episode, as actors of a resumed run do, between any two checkpoints."""
 
 import numpy as np
 import pytest
