@@ -9,8 +9,10 @@ import json
 import os
 import shlex
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -101,25 +103,84 @@ def quoted(path: str) -> str:
     return f"$'{printable(escaped)}'"
 
 
-@contextlib.contextmanager
-def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on standard error, if that is a terminal; yields the function that moves it.
+class Progress:
+    """How far a command is: called with the amount of work done since the last call, and what is done now."""
 
-    It takes the amount of work done since the last call, and optionally a description of the current work.
+    def __init__(self, label: str, total: float | None) -> None:
+        self.label, self.total, self.done, self.doing = label, total, 0.0, ""
+
+    def __call__(self, amount: float, doing: str = "") -> None:
+        """Move it."""
+        self.done, self.doing = self.done + amount, doing
+        self.show()
+
+    def expect(self, total: float) -> None:
+        """Say how much work there will be, once that is known; what was called before counts as nothing."""
+        self.done, self.total = 0.0, total
+        self.show()
+
+    def show(self) -> None:
+        """Redraw the bar, if there is one."""
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.doing}" if self.doing else self.label
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: float | None = None) -> Iterator[Progress]:
+    """Progress on standard error: a bar with the time left on a terminal, elsewhere an occasional line.
+
+    Without a total, only the time that has passed is shown.
     """
+    if sys.stderr is None or not sys.stderr.isatty():
+        with _progress_lines(Progress(label, total)) as progress:
+            yield progress
+        return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import Progress
+    from rich.progress import Progress as Bars
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
 
-        def advance(amount: float, doing: str = "") -> None:
-            description = escape(printable(f"{label}: {doing}" if doing else label))
-            progress.update(task, advance=amount, description=description)
+        class Bar(Progress):
+            def show(self) -> None:
+                bars.update(task, completed=self.done, total=self.total, description=escape(printable(str(self))))
 
-        yield advance
+        yield Bar(label, total)
+
+
+FIRST_LINE, LINE_EVERY = 2.0, 10.0
+"""Seconds before the first line of progress without a terminal, and between two lines at first; later a tenth of the
+time that has passed."""
+
+
+@contextlib.contextmanager
+def _progress_lines(progress: Progress) -> Iterator[Progress]:
+    """Lines from a thread: a single step of the work may be long."""
+    began, ended = time.monotonic(), threading.Event()
+
+    def lines() -> None:
+        wait = FIRST_LINE
+        while not ended.wait(wait):
+            passed = time.monotonic() - began
+            say(_progress_line(str(progress), progress.done, progress.total, passed))
+            wait = max(LINE_EVERY, 0.1 * passed)
+
+    thread = threading.Thread(target=lines, daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _progress_line(label: str, done: float, total: float | None, passed: float) -> str:
+    """How far the work is, and how long it will take."""
+    if not total or not 0 < done < total:
+        return f"{label}: {passed:,.0f} s so far"
+    return f"{label}: {done / total:.0%} done, about {passed * (total - done) / done:,.0f} s left"
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import shoal.console
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # tables have 80 characters
+shoal.console.FIRST_LINE = 600.0  # no lines of progress on a busy machine
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # as under nohup or in the background; our runs would inherit it

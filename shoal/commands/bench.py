@@ -9,7 +9,7 @@ from shoal.errors import UserError, check_choice
 
 
 def bench(argv: list[str]) -> int:
-    """Benchmarks as ratios, both sides measured in one run: our worlds and mpe2's, updates and bare products, and so on.
+    """Benchmarks as ratios, both sides measured in one run: our worlds and mpe2's, updates and bare products, …
 
     shoal bench env
     shoal bench update --agents 3,12,48

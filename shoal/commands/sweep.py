@@ -1,5 +1,6 @@
 """`shoal sweep`, and the end of `shoal train --seeds`."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ def train_all(
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
             say(f"{counted(len(runs), 'run')}{pace}, into {out}{before}")
         episodes = sum(run.config.episodes for run in runs)
-        with progress_bar(f"shoal {argv[0]}", episodes) as advance:
+        bar = contextlib.nullcontext(lambda *_: None) if quiet else progress_bar(f"shoal {argv[0]}", episodes)
+        with bar as advance:
             lines = Lines(len(left), episodes, at_once, advance, quiet)
             outcomes, signal = run_side_by_side(runs, at_once, lines)
         result = summarize(outcomes, title).made_by(*argv)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shoal.arguments import parse
-from shoal.console import output_file, put, say
+from shoal.console import output_file, progress_bar, put, say
 from shoal.errors import check_range, printable
 
 
@@ -43,8 +43,11 @@ def watch(argv: list[str]) -> int:
     from shoal.training.weights_file import check_run
 
     check_run(Path(command.run), command.checkpoint)
-    from shoal.report.watch import draw_run
+    with progress_bar("shoal watch"):
+        from shoal.report.watch import draw_run
 
-    for path in draw_run(Path(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint):
+        run = Path(command.run)
+        files = draw_run(run, command.seed, command.noisy, say, command.trust, out, command.checkpoint)
+    for path in files:
         put(printable(str(path)))
     return 0
