@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +19,7 @@ from shoal.errors import UserError, printable
 from shoal.files import absolute, shown
 from shoal.results import Result, Table
 from shoal.results.layout import layout
-from shoal.waiting import ProgressLines
+from shoal.waiting import Progress, ProgressLines
 
 WIDTH = 80
 """Characters of a table that is not printed on a terminal, unless `COLUMNS` is set."""
@@ -108,30 +108,27 @@ def quoted(path: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, total: float) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on standard error, lines where that is no terminal; yields the function that moves it.
+def progress_bar(label: str, total: float | None = None) -> Iterator[Progress]:
+    """Progress on standard error: a bar with the time left on a terminal, elsewhere an occasional line.
 
-    It takes the amount of work done since the last call, and optionally a description of the current work.
+    Without a total, only the time that has passed is shown.
     """
+    if sys.stderr is None or not sys.stderr.isatty():
+        with ProgressLines(say, label, total) as lines:
+            yield lines
+        return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import Progress
+    from rich.progress import Progress as Bars
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        with ProgressLines(say, label, total) as lines:
-            yield lines.advance
-        return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(label, total=total)
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
 
-        def advance(amount: float, doing: str = "") -> None:
-            if not amount and not doing:  # still there, but no further
-                return
-            description = escape(printable(f"{label}: {doing}" if doing else label))
-            progress.update(task, advance=amount, description=description)
+        class Bar(Progress):
+            def show(self) -> None:
+                bars.update(task, completed=self.done, total=self.total, description=escape(printable(str(self))))
 
-        yield advance
+        yield Bar(label, total)
 
 
 def print_json(value: dict[str, Any]) -> None:

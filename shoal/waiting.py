@@ -1,4 +1,4 @@
-"""What a user reads while waiting: nothing for two seconds, then a line, then one every ten seconds.
+"""What a user reads while waiting: nothing for two seconds, then a line, then one every ten seconds or more.
 
 Threads print the lines, because the work that is waited for may not come back for a long time.
 """
@@ -24,13 +24,36 @@ def said_if_long(say: Callable[[str], None], sentence: str) -> Iterator[None]:
         timer.cancel()
 
 
-class ProgressLines:
-    """Lines with the share of the work that is done and the time left, where there is no terminal for a bar."""
+class Progress:
+    """How far the work is: called with the amount done since the last call, and perhaps with what is done now."""
 
-    def __init__(self, say: Callable[[str], None], label: str, total: float) -> None:
-        self._say, self._label, self._total = say, label, total
-        self._done, self._doing, self._since = 0.0, "", time.monotonic()
-        self._over = threading.Event()
+    def __init__(self, label: str, total: float | None = None) -> None:
+        self.label, self.total, self.done, self.doing = label, total, 0.0, ""
+
+    def __call__(self, amount: float, doing: str = "") -> None:
+        """Move it; an amount of zero with nothing else to say only means that the work is still going on."""
+        if amount or doing:
+            self.done, self.doing = self.done + amount, doing
+            self.show()
+
+    def expect(self, total: float) -> None:
+        """Say how much work there will be, once that is known; what was called before counts as nothing."""
+        self.done, self.total = 0.0, total
+        self.show()
+
+    def show(self) -> None:
+        """Redraw the bar, if there is one."""
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.doing}" if self.doing else self.label
+
+
+class ProgressLines(Progress):
+    """Progress where there is no terminal for a bar: now and then a line with the share done and the time left."""
+
+    def __init__(self, say: Callable[[str], None], label: str, total: float | None = None) -> None:
+        super().__init__(label, total)
+        self._say, self._since, self._over = say, time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "ProgressLines":
@@ -41,19 +64,16 @@ class ProgressLines:
         self._over.set()
         self._thread.join()
 
-    def advance(self, amount: float, doing: str = "") -> None:
-        """So much more of the work is done; `doing` describes what is being done now."""
-        self._done += amount
-        self._doing = doing
-
     def _run(self) -> None:
         wait = FIRST
         while not self._over.wait(wait):
-            self._say(self.line(time.monotonic() - self._since))
-            wait = EVERY
+            passed = time.monotonic() - self._since
+            self._say(self.line(passed))
+            wait = max(EVERY, 0.1 * passed)  # the log of a night is not worth a thousand lines
 
-    def line(self, seconds: float) -> str:
+    def line(self, passed: float) -> str:
         """How far the work is after this many seconds."""
-        share = min(1.0, self._done / self._total) if self._total else 0.0
-        left = f"about {seconds * (1 / share - 1):,.0f} s left" if share else f"{seconds:,.0f} s so far"
-        return ", ".join(part for part in (f"{self._label}: {share:.0%}", self._doing, left) if part)
+        if not self.total or not 0 < self.done < self.total:
+            return f"{self}: {passed:,.0f} s so far"
+        left = passed * (self.total - self.done) / self.done
+        return f"{self}: {self.done / self.total:.0%} done, about {left:,.0f} s left"

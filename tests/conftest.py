@@ -12,13 +12,14 @@ import pytest
 import shoal.waiting
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # tables have 80 characters
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # as under nohup or in the background; our runs would inherit it
         signal.signal(_number, _handler)
 
 
-shoal.waiting.FIRST = 60.0  # seconds: no test has a line more because the machine is busy
+shoal.waiting.FIRST = 600.0  # seconds: no test has a line more because the machine is busy
 
 
 def pytest_addoption(parser):

@@ -79,16 +79,17 @@ def export(argv: list[str]) -> int:
 
     check_bits(command.precision, command.bits)
     check_loadable(command.policy, command.checkpoint)
-    from shoal.policies import load
-    from shoal.policies.export import Wanted
-    from shoal.policies.export import export as write
-    from shoal.policies.torch_policy import TorchPolicy
-
-    wanted = Wanted(
-        command.precision, command.bits, command.single, command.sample, command.tolerance, command.seed, command.each,
-        command.correct_bias, command.rounding,
-    )  # fmt: skip
     with progress_bar("shoal export", 2) as advance:
+        advance(0, "loading")
+        from shoal.policies import load
+        from shoal.policies.export import Wanted
+        from shoal.policies.export import export as write
+        from shoal.policies.torch_policy import TorchPolicy
+
+        wanted = Wanted(
+            command.precision, command.bits, command.single, command.sample, command.tolerance, command.seed,
+            command.each, command.correct_bias, command.rounding,
+        )  # fmt: skip
         policy = load(
             command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
             trust=command.trust, warn=say,

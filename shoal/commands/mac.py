@@ -143,12 +143,13 @@ def mac_sweep(argv: list[str]) -> int:
     inner, picture = numbers("--inner", command.inner), None
     if command.picture:
         picture = output_file("--picture", command.picture, ".png")
-    from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
-
-    units = command.units or SLIDES_UNITS
     config = _training_config(command)
-    with options_of(command), progress_bar("shoal mac sweep", len(units) * len(inner)) as advance:
-        rows = sweep(units, inner, command.scale, command.seed, advance)
+    with options_of(command), progress_bar("shoal mac sweep") as progress:
+        from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
+
+        units = command.units or SLIDES_UNITS
+        progress.expect(len(units) * len(inner))
+        rows = sweep(units, inner, command.scale, command.seed, progress)
     found = sweep_result(rows, command.scale)
     if picture and not found.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")

@@ -1,12 +1,13 @@
 """`shoal mac train`."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.arguments import folder_after_resume, parse, stored_settings
-from shoal.console import print_files, print_json, print_result, quoted, say
+from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say
 from shoal.errors import UserError
 from shoal.files import shown
 
@@ -54,9 +55,10 @@ def mac_train(argv: list[str]) -> int:
     names = [field.name for field in dataclasses.fields(ClassifierConfig)]
     config = ClassifierConfig(**{name: getattr(command, name) for name in names}).checked()
 
-    from shoal.classifiers.comparison import Comparison, compare, split_schemes
-    from shoal.classifiers.observer import ClassifierDisplay, Quiet
-    from shoal.training.early import check_kept
+    with contextlib.nullcontext() if command.quiet else progress_bar("shoal mac train: loading"):
+        from shoal.classifiers.comparison import Comparison, compare, split_schemes
+        from shoal.classifiers.observer import ClassifierDisplay, Quiet
+        from shoal.training.early import check_kept
 
     schemes = split_schemes(command.schemes)
     if before is not None:

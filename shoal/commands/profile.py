@@ -65,26 +65,28 @@ def profile(argv: list[str]) -> int:
     sweep.check()
     geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
 
-    from shoal.profiling import profile as profiling
-    from shoal.profiling.figures import profile_result
-    from shoal.report.panels import draw_figures
-    from shoal.training.setup import make_device
+    with progress_bar("shoal profile") as progress:
+        from shoal.profiling import profile as profiling
+        from shoal.profiling.figures import profile_result
+        from shoal.report.panels import draw_figures
+        from shoal.training.setup import make_device
 
-    sweep = replace(sweep, settings={"device": str(make_device(command.device))})
-    with result_folder(command.out, "profile") as folder:
-        file = folder / "profile.json"
-        warn_of_replacing(file)
+        sweep = replace(sweep, settings={"device": str(make_device(command.device))})
+        with result_folder(command.out, "profile") as folder:
+            file = folder / "profile.json"
+            warn_of_replacing(file)
 
-        def keep(so_far: profiling.Profile) -> None:
-            write_json(profile_result(so_far).made_by("profile", *argv).to_json(), file)
+            def keep(so_far: profiling.Profile) -> None:
+                write_json(profile_result(so_far).made_by("profile", *argv).to_json(), file)
 
-        with progress_bar("shoal profile", sweep.total_seconds) as advance:
-            measured = profiling.profile(sweep, geometry, advance, keep)
-        if not measured.rows:
-            raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
-        found = profile_result(measured).made_by("profile", *argv)
-        write_json(found.to_json(), file)
-        pictures = draw_figures(found, folder)
+            progress.expect(sweep.total_seconds)
+            measured = profiling.profile(sweep, geometry, progress, keep)
+            if not measured.rows:
+                raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
+            progress(0, "pictures")
+            found = profile_result(measured).made_by("profile", *argv)
+            write_json(found.to_json(), file)
+            pictures = draw_figures(found, folder)
     if command.json:
         print_json(found.to_json())
     else:

@@ -89,28 +89,31 @@ def quantize(argv: list[str]) -> int:
     edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
     check_loadable(command.policy, command.checkpoint)
 
-    from shoal.policies import load
-    from shoal.policies.torch_policy import TorchPolicy
-    from shoal.policies.width_result import width_result
-    from shoal.policies.widths import WidthSweep, chosen_corrections, plays, sweep
-    from shoal.report.panels import draw_figures
+    with progress_bar("shoal quantize") as progress:
+        progress(0, "loading")
+        from shoal.policies import load
+        from shoal.policies.torch_policy import TorchPolicy
+        from shoal.policies.width_result import width_result
+        from shoal.policies.widths import WidthSweep, chosen_corrections, plays, sweep
+        from shoal.report.panels import draw_figures
 
-    wanted = WidthSweep(
-        tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
-        command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),
-    )  # fmt: skip
-    policy = load(
-        command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
-        trust=command.trust, warn=say,
-    )  # fmt: skip
-    if not isinstance(policy, TorchPolicy):
-        raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip that it was made from.")
-    with result_folder(command.out, f"quantize-{Path(command.policy).stem}") as folder:
-        warn_of_replacing(folder / "quantize.json")
-        with progress_bar("shoal quantize", plays(policy, wanted)) as advance:
-            found = width_result(sweep(policy, wanted, advance), command.style).made_by("quantize", *argv)
-        write_json(found.to_json(), folder / "quantize.json")
-        pictures = draw_figures(found, folder)
+        wanted = WidthSweep(
+            tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
+            command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),
+        )  # fmt: skip
+        policy = load(
+            command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
+            trust=command.trust, warn=say,
+        )  # fmt: skip
+        if not isinstance(policy, TorchPolicy):
+            raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip it was made from.")
+        with result_folder(command.out, f"quantize-{Path(command.policy).stem}") as folder:
+            warn_of_replacing(folder / "quantize.json")
+            progress.expect(plays(policy, wanted))
+            found = width_result(sweep(policy, wanted, progress), command.style).made_by("quantize", *argv)
+            progress(0, "pictures")
+            write_json(found.to_json(), folder / "quantize.json")
+            pictures = draw_figures(found, folder)
     if command.json:
         print_json(found.to_json() | {"pictures": [str(path) for path in pictures]})
     else:

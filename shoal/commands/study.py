@@ -84,19 +84,20 @@ def study(argv: list[str]) -> int:
         found = replace(study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
-        length = study_length(command.name, command.quick, options)
-        if command.cells:
-            output_folder(command.cells, "--cells")
-        folder = output_folder(command.out)
-        if command.name not in OF_CELLS:  # which are continued
-            warn_of_replacing(folder / f"{name}.json")
-        with progress_bar(f"shoal study {command.name}", length) as advance:
-            found = run_study(command.name, command.quick, advance, options).made_by("study", *argv)
+        with progress_bar(f"shoal study {command.name}") as progress:
+            progress.expect(study_length(command.name, command.quick, options))
+            if command.cells:
+                output_folder(command.cells, "--cells")
+            folder = output_folder(command.out)
+            if command.name not in OF_CELLS:  # which are continued
+                warn_of_replacing(folder / f"{name}.json")
+            found = run_study(command.name, command.quick, progress, options).made_by("study", *argv)
     as_json = found.to_json(nested=True) | {"picture": f"{name}.png"}
     write_json(as_json, folder / f"{name}.json")
-    from shoal.report.panels import draw_figures
+    with progress_bar(f"shoal study {command.name}: pictures"):
+        from shoal.report.panels import draw_figures
 
-    pictures = draw_figures(found, folder, name.removeprefix(command.name))
+        pictures = draw_figures(found, folder, name.removeprefix(command.name))
     if command.json:
         print_json(as_json)
     else:

@@ -1,8 +1,8 @@
 """`shoal sweep`, and the end of `shoal train --seeds`."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ from shoal.console import print_files, print_json, print_result, progress_bar, q
 from shoal.errors import UserError, check_range, counted
 from shoal.files import absolute, shown
 from shoal.trust import import_from_working_directory, is_third_party
+from shoal.waiting import Progress
 
 if TYPE_CHECKING:
     from shoal.sweeps.plan import PlannedRun
@@ -100,7 +101,8 @@ def train_all(
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
             say(f"{counted(len(runs), 'run')}{pace}, into {shown(out)}{before}")
         episodes = sum(run.config.episodes for run in runs)
-        with nullcontext(nothing) if quiet else progress_bar(f"shoal {argv[0]}", episodes) as advance:
+        bar = contextlib.nullcontext(Progress("")) if quiet else progress_bar(f"shoal {argv[0]}", episodes)
+        with bar as advance:
             lines = Lines(len(left), episodes, at_once, advance, quiet)
             outcomes, signal = run_side_by_side(runs, at_once, lines)
         result = summarize(outcomes, title).made_by(*argv)
@@ -119,10 +121,6 @@ def train_all(
         say(f"shoal: {counted(len(failed), 'run')} failed, {len(outcomes) - len(failed)} did not; {failed[0].error}")
         return 2
     return 0
-
-
-def nothing(*what: object) -> None:
-    """No progress is shown."""
 
 
 class Lines:

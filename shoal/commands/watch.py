@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from shoal.arguments import parse
-from shoal.console import output_file, put, say
+from shoal.console import output_file, progress_bar, put, say
 from shoal.errors import check_range, printable
 from shoal.files import absolute, shown
-from shoal.waiting import said_if_long
 
 
 def watch(argv: list[str]) -> int:
@@ -45,12 +44,11 @@ def watch(argv: list[str]) -> int:
     from shoal.training.weights_file import check_run
 
     check_run(Path(command.run), command.checkpoint)
-    from shoal.report.watch import draw_run
+    with progress_bar("shoal watch"):
+        from shoal.report.watch import draw_run
 
-    with said_if_long(say, "Playing and drawing an episode."):
-        files = draw_run(
-            absolute(command.run), command.seed, command.noisy, say, command.trust, out, command.checkpoint
-        )
+        run = absolute(command.run)
+        files = draw_run(run, command.seed, command.noisy, say, command.trust, out, command.checkpoint)
     for path in files:
         put(printable(shown(path)))
     return 0

@@ -213,7 +213,7 @@ class ProgressDisplay(Display):
         label = "evaluating trained and random teams"
         if not self._bar or self._gone:
             self._lines = ProgressLines(self.tell, label, episodes).__enter__()
-            return self._lines.advance
+            return self._lines
         playing = self._playing = Progress(console=self.console, transient=True, auto_refresh=False)
         task = playing.add_task(label, total=episodes)
         self._write(playing.start)

@@ -1,12 +1,16 @@
 """The benches of whole training: both sides are there, and the ratios are of them."""
 
+import functools
+
 import pytest
 
 from shoal.bench import checkpoint, phases, qat, train
 
 
 def test_train_beside_the_reference(monkeypatch):
-    monkeypatch.setattr(train, "RING", 1_100)
+    monkeypatch.setattr(train, "RING", 300)
+    monkeypatch.setattr(train, "usable_processors", lambda: 1)  # two tests with two threads each would wait
+    monkeypatch.setattr(train, "TrainConfig", functools.partial(train.TrainConfig, batch=64))
     (row,) = train.run((1,), seconds=0.05)
     assert row["ratio"] == pytest.approx(row["steps_per_second"] / row["reference_steps_per_second"])
     assert row["torch_ratio"] == pytest.approx(row["steps_per_second"] / row["torch_steps_per_second"])

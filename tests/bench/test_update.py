@@ -1,5 +1,7 @@
 """The bench of an update: all three sides are measured, and the ratios are of them."""
 
+import functools
+
 import pytest
 import torch
 
@@ -7,7 +9,10 @@ from shoal.bench import update
 from shoal.bench.bare import BareProducts
 
 
-def test_an_update_beside_its_products():
+def test_an_update_beside_its_products(monkeypatch):
+    monkeypatch.setattr(update, "TURN", 0.005)
+    monkeypatch.setattr(update, "usable_processors", lambda: 1)  # two tests with two threads each would wait
+    monkeypatch.setattr(update, "filled_training", functools.partial(update.filled_training, transitions=1_100))
     rows = update.run((1,), seconds=0.05)
     assert [row["update"] for row in rows] == ["native", "torch"]
     for row in rows:

@@ -15,6 +15,7 @@ from tests.cli.helpers import strict
 @pytest.fixture(autouse=True)
 def workplace(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")  # tables in one part
 
 
 def cells(out):

@@ -15,11 +15,28 @@ from tests.studies.at_once import AtOnce
 TINY = {"batch": 64, "hidden": (8, 8)}
 
 
+@pytest.fixture(scope="module")
+def profile_once():
+    """Measures in this process, and the same sweep only once: the studies differ in what they make of it."""
+    measure, kept = functools.partial(sweeps.profile, in_this_process=True), []
+
+    def profile(sweep, geometry, advance):
+        if not kept:
+            calls = []
+            kept.append((measure(sweep, geometry, lambda *call: calls.append(call)), calls))
+        found, calls = kept[0]
+        for call in calls:
+            advance(*call)
+        return found
+
+    return profile
+
+
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, profile_once):
     """Studies of seconds instead of minutes."""
     sweep = Sweep((3, 6), sampler=("uniform", "neighbor"), ring=1024, seconds=0.05, settings=TINY, memory=False)
-    monkeypatch.setattr(sweeps, "profile", functools.partial(sweeps.profile, in_this_process=True))
+    monkeypatch.setattr(sweeps, "profile", profile_once)
     monkeypatch.setattr(sweeps, "full", lambda quick, misses=False: sweep)
     monkeypatch.setattr(neighbor_time, "_sweep", lambda quick: sweep)
 
