@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ SAVED, TORCH, REFERENCE, SCHEME = 9, 10, 17, 18
 """How often all weights of a team are in memory while a checkpoint is saved: beside what learns in native code, and in
 all with torch, in the reference, and in a scheme. Measured by peak memory, with two layers of 600 to 3000 neurons, as
 8.6, 10.0, 16.5 and 18.0 at most; schemes differ (bf16 11.4, bm8 18.0)."""
+_threads_of: int | None = None  # the process in which torch has several threads
 PRODUCTS_PER_THREAD = 1_000_000_000
 """Multiplications of an update from which one more thread pays off. With fewer, a second thread saves less than a
 third of the time on an idle machine, and costs up to nine tenths of the speed if another program occupies one of the
@@ -77,11 +79,29 @@ def set_torch_threads(count: int) -> None:
 
     Starting numba's threads sets OpenMP's number of threads, which torch shares, so they are started first.
     """
+    global _threads_of
+    if count > 1:
+        if _threads_of not in (None, os.getpid()):
+            raise UserError(
+                "This process was forked from one in which torch has already learned with several threads, which do "
+                "not survive a fork; set --threads 1, or start the process with the method spawn."
+            )
+        _threads_of = os.getpid()
     import numba
     import torch
 
     numba.get_num_threads()  # starts them
     torch.set_num_threads(count)
+
+
+def _after_fork() -> None:
+    """OpenMP would wait forever for threads that the fork has left behind: whatever torch does, it does alone."""
+    if _threads_of is not None:
+        sys.modules["torch"].set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_threads(config: TrainConfig, spec: EnvSpec) -> int:

@@ -18,6 +18,7 @@ from shoal.algorithms.sizes import network_weights
 from shoal.algorithms.team import ONE_THREAD, threads_for
 from shoal.envs import make_env
 from shoal.errors import UserError
+from shoal.training import setup
 from shoal.training.config import TrainConfig
 from shoal.training.setup import (
     SAVED,
@@ -224,3 +225,13 @@ def test_devices():
     assert make_device("cpu").type == "cpu"
     with pytest.raises(UserError, match="'gpu' is not a torch device"):
         make_device("gpu")
+
+
+def test_several_threads_of_torch_do_not_survive_a_fork(monkeypatch):
+    monkeypatch.setattr(setup, "_threads_of", os.getpid() + 1)  # as a child of that process sees it
+    setup.set_torch_threads(1)
+    with pytest.raises(UserError, match="was forked from one in which torch has already learned with several threads"):
+        setup.set_torch_threads(2)
+    monkeypatch.setattr(setup, "_threads_of", None)
+    setup.set_torch_threads(2)
+    setup.set_torch_threads(2)
