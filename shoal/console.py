@@ -141,7 +141,7 @@ def print_json(value: dict[str, Any]) -> None:
 def print_files(run: Path, pictures: list[Path], json: bool = False) -> None:
     """Print where the files are; with `--json`, whose output is one object, as a message."""
     if json:
-        say(f"The files are in {run}.")
+        say(f"The files are in {shown(run)}.")
         return
     for path in pictures:
         put(f"{path.suffix[1:].upper():<4} {printable(shown(path))}")
@@ -230,7 +230,7 @@ def result_folder(out: str | None, name: str) -> Iterator[Path]:
 def warn_of_replacing(path: Path) -> None:
     """Say before the work that an earlier result in its place will be replaced."""
     if path.exists():
-        say(f"'{path}' exists and will be replaced; --out names another folder.")
+        say(f"'{shown(path)}' exists and will be replaced; --out names another folder.")
 
 
 def give_result(result: Result, picture: Path | None, named: str, json: bool) -> None:

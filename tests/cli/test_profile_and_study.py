@@ -42,15 +42,15 @@ def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
 def test_results_go_into_new_folders_below_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="wrong"), result_folder(None, "quantize-a b") as folder:
-        assert folder == Path("runs/quantize-a-b-1") and folder.is_dir()
+        assert folder == tmp_path / "runs/quantize-a-b-1" and folder.is_dir()
         raise UserError("wrong")
     assert not folder.exists()  # nothing was written
     for number in (1, 2):
         with result_folder(None, "profile") as folder:
             (folder / "profile.json").touch()
-        assert folder == Path(f"runs/profile-{number}") and folder.is_dir()
+        assert folder == tmp_path / f"runs/profile-{number}" and folder.is_dir()
     with result_folder("named", "profile") as folder:
-        assert folder == Path("named") and folder.is_dir()
+        assert folder == tmp_path / "named" and folder.is_dir()
 
 
 def test_a_study_says_where_its_files_are_and_what_it_replaces(tmp_path, capsys, monkeypatch):
