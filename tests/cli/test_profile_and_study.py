@@ -9,7 +9,6 @@ from shoal.cli import main
 from shoal.commands.profile import ended
 from shoal.console import result_folder
 from shoal.errors import UserError
-from shoal.report.panels import draw_figures
 from shoal.results import Result
 
 
@@ -23,11 +22,9 @@ def test_a_profile_and_the_studies_made_of_it(tmp_path, capsys):
     assert {"machine", "counters", "rows", "growth", "neighbor", "misses", "memory", "failed"} < set(found)
     profiled = Result.from_json(found)
     assert profiled.provenance.command.startswith("shoal profile --agents 2") and profiled.tables
-    assert [path.name for path in draw_figures(profiled, tmp_path)] == [
-        "shares.png",
-        "inside-update.png",
-        "neighbor.png",
-    ]
+    drawn = [figure.name for figure in profiled.figures]
+    assert drawn == ["shares", "inside-update", "neighbor"]
+    assert all((tmp_path / "profile" / f"{name}.png").stat().st_size > 5_000 for name in drawn)
     for name in ("breakdown", "inside-update", "neighbor-time"):
         data = ["--data", str(tmp_path / "profile" / "profile.json"), "--out", str(tmp_path / "studies")]
         assert main(["study", name, *data]) == 0

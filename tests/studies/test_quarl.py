@@ -44,6 +44,7 @@ def tiny(monkeypatch):
         ),
     }  # fmt: skip
     monkeypatch.setattr(recipes, "RECIPES", tiny)
+    monkeypatch.setattr(baselines, "CHOSEN_BY", 1)
     monkeypatch.setattr(ptq_table, "QUICK_EPISODES", 2)
     monkeypatch.setattr(torch_policy, "STATES", 512)
     monkeypatch.setattr(torch_policy, "IMAGES", 16)
