@@ -101,17 +101,14 @@ class DiskCache(_Cache):
     def _path(self, sig: Any, codegen: Any) -> Path:
         """The file for these types of arguments."""
         function, code = self.function, self.function.__code__
-        closure = tuple(cell.cell_contents for cell in function.__closure__ or ())
-        made_by = (__version__, sys.version, numba.__version__, llvmlite.__version__, np.__version__)
-        made_of = (
-            source_hash(code.co_filename),
-            function.__qualname__,
-            code.co_firstlineno,
-            closure and dumps(closure),
+        name = f"{function.__module__}.{function.__qualname__}".removeprefix("shoal.")
+        versions = (__version__, sys.version, numba.__version__, llvmlite.__version__, np.__version__)
+        closure = dumps(tuple(cell.cell_contents for cell in function.__closure__ or ()))
+        processor = codegen.magic_tuple()
+        key = repr((versions, source_hash(code.co_filename), name, code.co_firstlineno, closure, processor, sig))
+        return (
+            cache_folder() / f"{re.sub(r'[^A-Za-z0-9_.]', '', name)}-{hashlib.sha256(key.encode()).hexdigest()}{SUFFIX}"
         )
-        key = repr((made_by, made_of, codegen.magic_tuple(), sig))  # the magic tuple is the processor
-        name = re.sub(r"[^\w.]", "", f"{function.__module__}.{function.__qualname__}".removeprefix("shoal."))
-        return cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()}{SUFFIX}"
 
     def enable(self) -> None:
         """Always enabled."""
