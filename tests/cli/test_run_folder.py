@@ -287,7 +287,8 @@ def test_lines_of_the_log_and_the_result(shoal, tmp_path):
     assert code == 2 and "--log-every is 101" in one_sentence(err)
 
 
-def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run):
+def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # headings on one line
     for words in (["evaluate", finished_run, "--episodes", "8"], ["train", "--resume", finished_run]):
         code, out, _ = shoal(*words)
         assert code == 0 and "landmarks covered" in out and " ± " in out
