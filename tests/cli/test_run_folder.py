@@ -288,7 +288,7 @@ def test_lines_of_the_log_and_the_result(shoal, tmp_path):
 
 
 def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")  # headings are not folded
+    monkeypatch.setenv("COLUMNS", "120")  # headings on one line
     for words in (["evaluate", finished_run, "--episodes", "8"], ["train", "--resume", finished_run]):
         code, out, _ = shoal(*words)
         assert code == 0 and "landmarks covered" in out and " ± " in out
