@@ -25,6 +25,7 @@ from shoal.numerics import parse_scheme
 from shoal.training import disk
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
+from shoal.waiting import said_if_long
 
 SCHEMES = "schemes.json"
 _OPTION = re.compile(r"\s*[a-z_]+\s*=")
@@ -107,9 +108,10 @@ def compare(
     if config.out is not None and not resume:
         _check_free(Path(config.out))
     if not resume:  # what is wrong is found before anything is written, and before the first of many trainings
-        data = load_data(config.data) if data is None else data
-        for scheme in comparison.schemes:
-            ClassifierTraining(dataclasses.replace(config, scheme=scheme), data)
+        with said_if_long(observer.note, "Loading the data and building the network."):
+            data = load_data(config.data) if data is None else data
+            for scheme in comparison.schemes:
+                ClassifierTraining(dataclasses.replace(config, scheme=scheme), data)
     single = len(comparison.schemes) == 1
     with _folder(comparison, resume) as folder:
         results: list[ClassifierResult] = []

@@ -61,18 +61,19 @@ def evaluate(argv: list[str]) -> int:
     command = parse(EvaluateCommand, evaluate, argv)
     check_range("--seed", command.seed, 0, 2**62)
     check_range("--episodes", command.episodes, 1, 10**7)
-    from shoal.policies import load
-    from shoal.training.result import by_player
-    from shoal.training.weights_file import updates_made
+    with progress_bar("shoal evaluate") as advance:
+        from shoal.policies import load
+        from shoal.training.result import by_player
+        from shoal.training.weights_file import updates_made
 
-    policy = load(
-        command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
-        env_options=command.env_options, env_workers=command.env_workers, normaliser=command.normaliser,
-        threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
-    )  # fmt: skip
-    updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
-    played = {}
-    with progress_bar("shoal evaluate", (len(policy.modes) + 1) * command.episodes) as advance:
+        policy = load(
+            command.policy, command.env, agents=command.agents, episode_length=command.episode_length,
+            env_options=command.env_options, env_workers=command.env_workers, normaliser=command.normaliser,
+            threads=command.threads, checkpoint=command.checkpoint, trust=command.trust, warn=say,
+        )  # fmt: skip
+        updates = updates_made(Path(command.policy), command.checkpoint) if policy.kind == "run" else None
+        played = {}
+        advance.expect((len(policy.modes) + 1) * command.episodes)
         for deterministic in policy.modes:
             way = "deterministic" if deterministic or len(policy.modes) == 1 else "noisy"
             played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
