@@ -26,6 +26,7 @@ from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.contention import Contention
+from shoal.training.diverged import remedy
 from shoal.training.early import CURVE, check_new, check_workers, check_world, run_to_resume
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
@@ -38,11 +39,7 @@ from shoal.training.play import Evaluation
 from shoal.training.result import TrainResult, result_json, training_means
 from shoal.training.returns import Columns, Episode
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, new_run
-from shoal.training.setup import (
-    stored_config,
-    told_if_long,
-    use_threads,
-)
+from shoal.training.setup import stored_config, told_if_long, use_threads
 from shoal.training.snapshot import restore, snapshot
 from shoal.training.stall import StallWatch
 from shoal.training.stored import check_settings, finished_result
@@ -56,8 +53,6 @@ IMPLEMENTATIONS = {
     "actors": "shoal.actorq.training",
 }
 """Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""
-LARGE_RETURN = 1e6
-"""A larger return explains why training diverges: networks and losses are in float32."""
 LAST_EPISODES = 1_000  # the result's return is the mean over the last this many episodes
 
 
@@ -263,15 +258,7 @@ class Training:
         try:
             self._run(folder, log, observer, interrupt)
         except Diverged as how:  # the previous checkpoint stays
-            raise UserError(f"{how} at episode {self.episodes}: training has diverged; {self._remedy()}.") from None
-
-    def _remedy(self) -> str:
-        """What may help a training that has diverged: large rewards are the more likely cause."""
-        returns = [abs(value) for episode in self.last for value in episode.agents]
-        returns += np.abs(self.collector.state()[0].get("returns.sums", np.zeros(1))).ravel().tolist()
-        if (largest := max(returns)) > LARGE_RETURN:
-            return f"returns are as large as {largest:.1e}: scale down the rewards of {self.config.env}"
-        return f"a smaller --learning-rate than {self.config.learning_rate} may help"
+            raise UserError(f"{how} at episode {self.episodes}: training has diverged; {remedy(self)}.") from None
 
     def _run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
         self.learner.publish()
