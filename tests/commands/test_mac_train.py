@@ -75,20 +75,9 @@ def test_a_diverging_training(shoal, tmp_path):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_a_sweep_with_training(shoal, tmp_path):
-    words = [
-        "mac",
-        "sweep",
-        "E5M2:5+E6M5",
-        "E5M2:5+Q8.13",
-        "--inner",
-        "16",
-        "--train",
-        "--model",
-        "mlp",
-        "--epochs",
-        "1",
-    ]
+def test_a_sweep_with_training(shoal, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # the title has a path in it
+    words = "mac sweep E5M2:5+E6M5 E5M2:5+Q8.13 --inner 16 --train --model mlp --epochs 1".split()
     folder = write_idx(tmp_path / "set")
     words += ["--data", f"idx:{folder}", "--loss-scale", "none", "--out", "runs/sweep", "--picture", "accuracy.png"]
     code, out, err = shoal(*words)
