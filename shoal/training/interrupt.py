@@ -16,7 +16,7 @@ class Stopped(KeyboardInterrupt):
     """A signal arrived while there was nothing to save."""
 
     def __init__(self, number: int) -> None:
-        super().__init__()
+        super().__init__(number)
         self.number = number
 
 

@@ -31,3 +31,9 @@ def test_a_second_ctrl_c_takes_effect_at_once():
     with pytest.raises(Stopped), Interrupt(pytest.fail):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stop_can_be_rebuilt_from_its_arguments():
+    """As simpy does with what its processes raise, and pickle."""
+    stopped = Stopped(signal.SIGTERM)
+    assert type(stopped)(*stopped.args).number == signal.SIGTERM
