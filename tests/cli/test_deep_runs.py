@@ -53,7 +53,8 @@ def test_config_names_the_algorithms_own_settings(run):
     assert config.v_max == (150.0 if config.algorithm == "d4pg" else None)
 
 
-def test_evaluated_quantized_and_exported(run, shoal, tmp_path):
+def test_evaluated_quantized_and_exported(run, shoal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder, _ = run
     code, out, _ = shoal("evaluate", folder, "--episodes", 2, "--json")
     own = strict(out)
