@@ -1,6 +1,7 @@
 """Signals are recorded; whoever waits long after one is told why."""
 
 import signal
+import time
 
 import pytest
 
@@ -31,3 +32,16 @@ def test_a_second_ctrl_c_takes_effect_at_once():
     with pytest.raises(Stopped), Interrupt(pytest.fail):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_run_that_is_given_up_ends_where_ctrl_c_is_ignored():
+    """As under nohup, or in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped) as stopped, Interrupt(pytest.fail) as noted:
+            signal.raise_signal(signal.SIGTERM)
+            noted.abandon()
+            time.sleep(0.01)  # a signal to this thread is noticed between two instructions
+        assert stopped.value.number == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGINT, before)
