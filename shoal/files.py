@@ -6,14 +6,21 @@ from pathlib import Path
 
 from shoal.errors import UserError
 
-_start: Path | None = None  # the working directory of the command
+_start = Path()  # the working directory of the command
 
 
 def start_here() -> None:
     """A command begins in the present working directory."""
     global _start
-    with contextlib.suppress(OSError):  # it was deleted
-        _start = Path.cwd()
+    _start = working_directory()
+
+
+def working_directory() -> Path:
+    """The present working directory; `.` if it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
 
 
 def absolute(path: str | Path) -> Path:
@@ -27,8 +34,8 @@ def absolute(path: str | Path) -> Path:
 def shown(path: str | Path) -> str:
     """A path as the user of a command would write it: from the command's working directory, if it is below that."""
     path = Path(path)
-    below = _start is not None and path.is_relative_to(_start) and path != _start
-    return str(path.relative_to(_start) if below and _start else path)
+    below = path.is_relative_to(_start) and path != _start
+    return str(path.relative_to(_start) if below else path)
 
 
 def write_whole(path: str | Path, content: bytes, what: str = "the picture") -> Path:

@@ -15,6 +15,7 @@ import secrets
 import sys
 import tempfile
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from shoal.trust import import_from_working_directory, is_local, is_third_party, module_of
@@ -47,15 +48,18 @@ def _signature(key: bytes, folder: Path, env: str, options: str) -> str:
 
 
 def _module_file(env: str) -> str:
-    """Where the world's package or module is, or would be imported from; nothing is imported."""
+    """Where the world's package or module is, or would be imported from; nothing is imported.
+
+    A package without `__init__.py` may lie in several folders, all of which count.
+    """
     name = module_of(env).partition(".")[0] if is_third_party(env) else ""
     if not name:
         return ""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     with contextlib.suppress(OSError, ValueError):  # the working directory may be gone
-        spec = spec or PathFinder.find_spec(name, [*sys.path, os.getcwd()])
+        spec = spec or PathFinder.find_spec(name, [*sys.path, os.getcwd()]) or find_spec(name)  # installed with -e
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-    return next((os.path.realpath(place) for place in places if place), "")
+    return os.pathsep.join(os.path.realpath(place) for place in places if place)
 
 
 def _key_file() -> Path | None:

@@ -83,6 +83,8 @@ def damages():
     yield "one bit", lambda path: path.write_bytes(path.read_bytes()[:500] + b"\0" + path.read_bytes()[501:])
     yield "a folder", lambda path: (path.unlink(), path.mkdir())
     yield "nowhere", lambda path: (path.unlink(), path.symlink_to("nowhere"))
+    yield "a link to the same", lambda path: path.symlink_to(path.rename(path.with_name("elsewhere")))
+    yield "a pipe", lambda path: (path.unlink(), os.mkfifo(path))
     yield "others can write", lambda path: path.chmod(0o622)
 
 

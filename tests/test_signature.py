@@ -3,6 +3,8 @@
 import os
 import stat
 import sys
+from importlib.util import spec_from_file_location
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,35 @@ def test_what_is_signed(place, monkeypatch):
 
 def test_a_relative_path_is_the_same_folder(place):
     assert is_signed(sign(place / "work" / "run", WORLD, ""), "run", WORLD, "")
+
+
+def test_a_world_that_pip_installed_with_e_is_found(place, monkeypatch):
+    """setuptools puts a finder after Python's own; a file in the working directory would be imported instead."""
+    source = place / "project" / "editable_world.py"
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return spec_from_file_location(name, source) if name == "editable_world" else None
+
+    trained = SimpleNamespace(__spec__=spec_from_file_location("editable_world", source))
+    with monkeypatch.context() as training:
+        training.setitem(sys.modules, "editable_world", trained)
+        signature = sign(place, "pettingzoo:editable_world", "")
+    assert not is_signed(signature, place, "pettingzoo:editable_world", "")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert is_signed(signature, place, "pettingzoo:editable_world", "")
+    (place / "work" / "editable_world.py").write_text("")
+    assert not is_signed(signature, place, "pettingzoo:editable_world", "")
+
+
+def test_another_part_of_a_package_without_init_counts(place, monkeypatch):
+    (place / "installed" / "parts").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(place / "installed")])
+    signature = sign(place, "pettingzoo:parts.world", "")
+    assert is_signed(signature, place, "pettingzoo:parts.world", "")
+    (place / "work" / "parts").mkdir()
+    assert not is_signed(signature, place, "pettingzoo:parts.world", "")
 
 
 def test_the_key_is_the_users_alone(place, monkeypatch):

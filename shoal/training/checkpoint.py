@@ -138,6 +138,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self._kept: list[Checkpoint] = []  # at most two, newest last; without their parts
+        self._whole_ring = False  # the next checkpoint shares no segments
 
     def load(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest intact checkpoint, or None if there is none at all; `warn` is called for damaged ones."""
@@ -192,7 +193,7 @@ class Checkpoints:
 
     def write_whole_ring(self) -> None:
         """Let the next checkpoint write the whole ring, not what was added since the segments it was loaded from."""
-        self._kept = [replace(kept, segments=()) for kept in self._kept]
+        self._whole_ring = True
 
     def _write(self, checkpoint: Checkpoint, ring: RingStore | None) -> None:
         """Write the new checkpoint up to the rename that commits it, or undo everything."""
@@ -216,6 +217,7 @@ class Checkpoints:
                 _delete_folder(old)
                 os.rename(final, old)
             os.rename(new, final)
+            self._whole_ring = False
             self._kept = [kept for kept in self._kept if kept.episode < checkpoint.episode][-1:]
             self._kept.append(replace(checkpoint, parts={}))
         except BaseException:
@@ -237,7 +239,8 @@ class Checkpoints:
         """
         folder = self.folder / _REPLAY
         disk.make_folder(folder)
-        before = next((kept.segments for kept in reversed(self._kept) if kept.segments), ())
+        kept = () if self._whole_ring else reversed(self._kept)
+        before = next((checkpoint.segments for checkpoint in kept if checkpoint.segments), ())
         oldest, added = np.asarray(ring.oldest), np.asarray(ring.added)
         if before and np.any(before[-1].last > added):
             raise ValueError(f"the ring ends at {added}, before the last segment that it continues: {before[-1]}")

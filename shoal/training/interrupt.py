@@ -53,16 +53,17 @@ class Interrupt:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
-            raise Stopped(self.signal if self._abandoned else number)
+        if self._abandoned or (self.signal is not None and number == signal.SIGINT):
+            raise Stopped(number)
         if self.signal is None:
             self.signal = number
             self._reminder.start()
 
     def abandon(self) -> None:
         """From another thread, after a signal: do not wait for the next safe point."""
+        assert self.signal is not None
         self._abandoned = True
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, self.signal)  # Ctrl-C may be ignored, as under nohup
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError, counted
-from shoal.files import absolute
+from shoal.files import absolute, working_directory
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
 from shoal.training import disk
@@ -85,8 +85,9 @@ def train(
         raise UserError("--out is empty, but must be the name of a folder.")
     if not resume:
         check_new(config)  # before anything is built
+        start = working_directory()  # building a world may change it
         training = build(config, observer)
-        with new_run(config) as folder:
+        with new_run(config, start) as folder:
             folder.write(CONFIG, training.config.to_json())  # the first file: a run killed from now on can be resumed
             return carry_out(training, folder, None, observer, callbacks)
     out = absolute(run_to_resume(config.out))

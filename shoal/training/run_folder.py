@@ -34,15 +34,15 @@ def writing(path: Path) -> contextlib.AbstractContextManager[None]:
     return disk.sentence(f"'{path}' cannot be written")
 
 
-def new_run(config: TrainConfig) -> "RunFolder":
-    """Create and lock the folder of a new run of a team."""
-    return new_folder(config.out, f"{config.env}-{config.algorithm}-seed{config.seed}")
+def new_run(config: TrainConfig, start: Path = Path()) -> "RunFolder":
+    """Create and lock the folder of a new run of a team; relative paths begin at `start`."""
+    return new_folder(config.out, f"{config.env}-{config.algorithm}-seed{config.seed}", start)
 
 
-def new_folder(out: str | None, name: str) -> "RunFolder":
+def new_folder(out: str | None, name: str, start: Path = Path()) -> "RunFolder":
     """Create and lock the folder of a new run: the one asked for, or one under runs/ that is called `name`."""
     if out is not None:
-        folder = RunFolder(Path(out), make=True)
+        folder = RunFolder(start / out, make=True)
         try:
             check_free(folder.path)
         except UserError:
@@ -52,7 +52,7 @@ def new_folder(out: str | None, name: str) -> "RunFolder":
     name = file_name(name)
     number = 1
     while True:
-        path = Path("runs") / f"{name}-{number}"
+        path = start / "runs" / f"{name}-{number}"
         with writing(path):
             path.parent.mkdir(exist_ok=True)
             try:

@@ -46,7 +46,11 @@ class Nested:
 
 
 class Wanderer(Corridor):
-    """Changes the working directory with every step."""
+    """Changes the working directory when it is made, and with every step."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        os.chdir("/")
 
     def step(self, action):
         os.chdir("/")

@@ -45,7 +45,7 @@ def material(tmp_path_factory, shoal_process):
     for line in (
         ["train", *RUN, "--out", "run"],
         ["export", "run", "--out", "policy.onnx"],
-        "profile --agents 2 --seconds 0.05 --ring 1024 --implementation engine --threads 1".split(),
+        "profile --agents 2 --seconds 0.05 --ring 1024 --implementation engine --threads 1 --out profile".split(),
     ):
         ended = shoal_process.run(line, folder, 300)
         assert ended.code == 0, ended

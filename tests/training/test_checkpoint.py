@@ -503,6 +503,10 @@ def test_a_ring_that_restarts_after_every_checkpoint(folder: Path) -> None:
     assert not names_before & {segment.name for segment in load(folder).segments}
     back = Ring(spec, 3, capacity=300)
     assert load(folder).load_ring(back) == 0 and len(back) == 48 - missing
+    (folder / "00000004" / "meta.json").unlink()  # the one before is still whole
+    newest = Checkpoints(folder).load(lambda text: None)
+    assert newest is not None and newest.episode == 3
+    assert newest.load_ring(Ring(spec, 3, capacity=300)) == missing
 
 
 class OldRing(Ring):

@@ -1,6 +1,7 @@
 """Signals are recorded; whoever waits long after one is told why."""
 
 import signal
+import time
 
 import pytest
 
@@ -37,3 +38,16 @@ def test_a_stop_can_be_rebuilt_from_its_arguments():
     """As simpy does with what its processes raise, and pickle."""
     stopped = Stopped(signal.SIGTERM)
     assert type(stopped)(*stopped.args).number == signal.SIGTERM
+
+
+def test_a_run_that_is_given_up_ends_where_ctrl_c_is_ignored():
+    """As under nohup, or in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped) as stopped, Interrupt(pytest.fail) as noted:
+            signal.raise_signal(signal.SIGTERM)
+            noted.abandon()
+            time.sleep(0.01)  # a signal to this thread is noticed between two instructions
+        assert stopped.value.number == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGINT, before)
