@@ -106,6 +106,7 @@ def test_a_sweep(shoal, tmp_path):
         ["E5M2:5+E6M5", "16"], ["E5M2:5+E6M5", "64"], ["E5M2:5+Q8.13", "16"], ["E5M2:5+Q8.13", "64"],
         ["E5M2:5+E6M5", "42,640"], ["E5M2:5+Q8.13", "43,471"],
     ]  # fmt: skip
+    assert out.endswith("PNG  units.png\nJSON units.json\n")
     assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(os.listdir(tmp_path)) == ["units.json", "units.png"]
     saved = Result.from_json(json.loads((tmp_path / "units.json").read_text()))
