@@ -84,6 +84,13 @@ def test_the_comparison(shoal):
     assert "float accumulator" in shoal("mac", "area", "--fits")[1]
 
 
+def test_units_with_commas(shoal):
+    apart, joined = (
+        shoal("mac", "area", *words)[1] for words in (("E5M2:5+E6M5", "E5M2:5+Q8.13"), ("E5M2:5+E6M5,E5M2:5+Q8.13",))
+    )
+    assert apart == joined and "Q8.13" in apart
+
+
 def test_the_comparison_as_json(shoal):
     found = strict(shoal("mac", "area", "E5M2:5+E6M5", "fp32", "--pes", "128", "--json")[1])
     assert [unit["unit"] for unit in found["units"]] == ["E5M2:5+E6M5", "E8M23+E8M23"]
