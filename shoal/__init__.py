@@ -24,3 +24,8 @@ __getattr__ = lazy(
         "train": "shoal.api",
     },
 )
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not, for completion in a notebook."""
+    return sorted({*globals(), *__all__})

@@ -246,6 +246,7 @@ def give_result(result: Result, picture: Path | None, named: str, json: bool) ->
     print_result(result)
     if picture:
         put(f"PNG  {printable(shown(picture))}")
+        put(f"JSON {printable(shown(picture.with_suffix('.json')))}")
 
 
 def write_json(value: dict[str, Any], path: Path) -> None:

@@ -81,12 +81,15 @@ class UnknownName(UserError, TypeError):
     """A keyword argument that a function or a class does not have; a `TypeError` as well, as Python's own would be."""
 
 
-def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
-    """Refuse the first of the given keyword arguments that is not known, with the one that was probably meant."""
+def check_names(what: str, given: Collection[str], known: Collection[str], otherwise: str = "") -> None:
+    """Refuse the first of the given keyword arguments that is not known, with the one that was probably meant.
+
+    `otherwise` is said where nothing similar is known.
+    """
     for name in given:
         if name not in known:
             meant = nearest(name, known)
-            raise UnknownName(f"{what} has no '{name}'{f'; perhaps you meant {meant}' if meant else ''}.")
+            raise UnknownName(f"{what} has no '{name}'{f'; perhaps you meant {meant}' if meant else otherwise}.")
 
 
 def names_checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -95,7 +98,7 @@ def names_checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **named: P.kwargs) -> T:
-        check_names(f"{function.__name__}()", named, known)
+        check_names(f"{function.__name__}()", named, known, "; settings are in its config" if "config" in known else "")
         return function(*args, **named)
 
     return checked

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import shoal
 from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.training.checkpoint import Checkpoints
@@ -28,6 +29,24 @@ def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
     assert drawn.st_size > 5_000
     train(TrainConfig(out=str(tmp_path / "with")), resume=True)
     assert (tmp_path / "with" / "curve.png").stat() == drawn  # it was finished: nothing is written
+
+
+def test_public_names_can_be_completed():
+    assert {*shoal.__all__} <= {*dir(shoal)}
+
+
+def test_warnings_are_those_of_python(tmp_path):
+    config = dataclasses.replace(SHORT, warmup=100_000, evaluate_episodes=0, out=str(tmp_path))
+    with pytest.warns(UserWarning, match="^Nothing will be learned: the run ends after at most"):
+        assert train(config, pictures=False).updates == 0
+
+
+@pytest.mark.parametrize("config", ["predator-prey", {"episodes": 3}, None])
+def test_anything_else_than_a_config_is_refused(config):
+    with pytest.raises(
+        UserError, match=r"^train\(\) takes a TrainConfig, as in train\(TrainConfig\(episodes=2_000\)\), not"
+    ):
+        train(config)
 
 
 @pytest.mark.parametrize("keep_replay", [False, True])

@@ -66,6 +66,7 @@ def test_names_are_suggested_only_where_there_is_such_a_setting():
         (lambda: make_env("predator-prey", n_envs=6), "make_env() has no 'n_envs'; perhaps you meant copies."),
         (lambda: load("run", env_option="{}"), "load() has no 'env_option'; perhaps you meant env_options."),
         (lambda: train(TrainConfig(), callback=[]), "train() has no 'callback'; perhaps you meant callbacks."),
+        (lambda: train(episodes=3), "train() has no 'episodes'; settings are in its config."),
     ],
 )
 def test_keyword_arguments_of_python(call, said):

@@ -10,7 +10,6 @@ runs/mac2/                several schemes
 import contextlib
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +21,13 @@ from shoal.classifiers.result import ClassifierResult
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
 from shoal.errors import UserError, counted
 from shoal.numerics import parse_scheme
+from shoal.numerics.formats.notation import split_list
 from shoal.training import disk
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
 from shoal.waiting import said_if_long
 
 SCHEMES = "schemes.json"
-_OPTION = re.compile(r"\s*[a-z_]+\s*=")
 
 
 @dataclass(frozen=True)
@@ -56,22 +55,12 @@ class Comparison:
 
 
 def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
-    """The schemes of a command line: several words, or one with commas.
-
-    A comma separates schemes, unless an option such as `order=pairwise` follows it.
-    """
-    schemes: list[str] = []
-    for word in words:
-        before = len(schemes)
-        for piece in word.split(","):
-            if _OPTION.match(piece) and len(schemes) > before:
-                schemes[-1] += f",{piece}"
-            elif piece.strip():
-                schemes.append(piece.strip())
+    """The schemes of a command line: several words, or one with commas; none twice."""
+    schemes = split_list(words)
     meant = [parse_scheme(scheme) for scheme in schemes]
     if twice := [scheme for scheme, own in zip(schemes, meant, strict=True) if meant.count(own) > 1]:
         raise UserError(f"--schemes names {twice[0]} twice.")
-    return tuple(schemes)
+    return schemes
 
 
 def run_name(number: int, scheme: str) -> str:

@@ -88,11 +88,12 @@ def mac_area(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(AreaCommand, mac_area, argv)
+    from shoal.numerics.formats.notation import split_list
     from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
     with options_of(command):
-        found = area_result(command.units or tuple(SYSTEM.rows), command.pes, command.fits)
+        found = area_result(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
         print_json(found.made_by("mac", "area", *argv).to_json())
     else:
@@ -145,9 +146,10 @@ def mac_sweep(argv: list[str]) -> int:
         picture = output_file("--picture", command.picture, ".png")
     config = _training_config(command)
     with options_of(command), progress_bar("shoal mac sweep") as progress:
+        from shoal.numerics.formats.notation import split_list
         from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
-        units = command.units or SLIDES_UNITS
+        units = split_list(command.units) or SLIDES_UNITS
         progress.expect(len(units) * len(inner))
         rows = sweep(units, inner, command.scale, command.seed, progress)
     found = sweep_result(rows, command.scale)

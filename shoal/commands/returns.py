@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.console import print_table, put
 from shoal.errors import counted
-from shoal.results import Column, Table
+from shoal.results import ADVICE, Column, Table
 
 if TYPE_CHECKING:
     from shoal.training.result import Figures
@@ -15,7 +15,6 @@ MOST_AGENTS = 12
 """A larger team's returns are not shown by agent; --json has all of them."""
 
 OVERLAP = "The 95 % intervals of the trained and the random team overlap"
-ADVICE = "docs/advice.md says what to try when a team does not learn."
 
 
 def print_returns(

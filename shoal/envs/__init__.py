@@ -219,6 +219,9 @@ def _check_world(name: str) -> None:
         close = difflib.get_close_matches(str(name), WORLDS, n=1)
         if re.fullmatch(r"[\w/]+-v\d+", str(name)):  # as Gymnasium names its environments
             close = [f"gym:{name}"]
+        elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", str(name)):  # as PettingZoo and mpe2 do
+            module = str(name).replace(":", ".")
+            close = [f"pettingzoo:{module if '.' in module else f'mpe2.{module}'}"]
         guess = f" (perhaps you meant {close[0]})" if close else ""
         known = ", ".join(WORLDS)
         raise UserError(

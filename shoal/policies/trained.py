@@ -104,8 +104,8 @@ class TrainedPolicy(ABC):
             as_choices: choices as whole numbers, counted from 0, instead of one-hot vectors.
 
         Returns:
-            (A,), (N, A) or (E, N, A) float32: choices one-hot, boxes in the world's units; with `as_choices` (), (N,)
-            or (E, N) int64.
+            (A,), (N, A) or (E, N, A) float32: choices one-hot (sampled ones soft where training's are), boxes in the
+            world's units; with `as_choices` (), (N,) or (E, N) int64.
 
         """
         observation = np.asarray(observation, np.float32)

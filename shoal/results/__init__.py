@@ -8,4 +8,7 @@ from shoal.results.provenance import Provenance
 from shoal.results.result import Result
 from shoal.results.table import Column, Table, Value, share_text
 
-__all__ = ["Column", "Figure", "Panel", "Provenance", "Result", "Series", "Table", "Value", "share_text"]
+ADVICE = "docs/advice.md says what to try when a team does not learn."
+"""Where a reader of returns that are no better than random reads on."""
+
+__all__ = ["ADVICE", "Column", "Figure", "Panel", "Provenance", "Result", "Series", "Table", "Value", "share_text"]

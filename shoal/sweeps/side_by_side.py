@@ -24,6 +24,7 @@ from shoal.report.curve import lacks_curve
 from shoal.sweeps.child import told
 from shoal.sweeps.plan import PlannedRun
 from shoal.training.config import TrainConfig, read_config
+from shoal.training.observer import Silent
 from shoal.training.result import TrainResult, read_result
 
 PROCESS_BYTES = 500 * 10**6
@@ -123,7 +124,7 @@ def _complete(run: PlannedRun, watcher: Watcher) -> None:
         from shoal.api import train  # here, because what it imports takes its time
 
         try:
-            train(TrainConfig(out=str(run.folder)), resume=True, trust=True)
+            train(TrainConfig(out=str(run.folder)), resume=True, observer=Silent(), trust=True)
         except UserError as error:
             watcher.warned(run, str(error))
 

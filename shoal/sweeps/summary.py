@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
-from shoal.results import Column, Figure, Panel, Result, Series, Table
+from shoal.results import ADVICE, Column, Figure, Panel, Result, Series, Table
 from shoal.sweeps.side_by_side import Outcome
 from shoal.training.early import METRICS
 from shoal.training.metrics import read_metrics
@@ -35,6 +35,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
     if untrained := sum(found["untrained"] for found in configurations):
         findings.append(f"{counted(untrained, 'run')} ended before the warm-up, without a single update: untrained.")
+    findings += _no_better(configurations) if not groups else []
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
@@ -129,6 +130,26 @@ def _rows(
         row[Column("time per run", "s", ",.1f")] = found["seconds"]
         rows.append(row)
     return rows
+
+
+def _no_better(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence if trained teams are not clearly better than the random one."""
+    returns = [
+        (found["return"] + found["return_ci95"], found["return"] - found["return_ci95"], found["return_random"])
+        for found in configurations
+        if not found["untrained"] and None not in (found["return"], found["return_ci95"], found["return_random"])
+    ]
+    among = f" of {counted(len(configurations), 'configuration')}" if len(configurations) > 1 else ""
+    overlap = sum(low <= random <= high for high, low, random in returns)
+    worse = sum(high < random for high, _, random in returns)
+    sentences = []
+    if overlap:
+        number = f"{overlap:,}{among}: the" if among else "The"
+        sentences.append(f"{number} 95 % interval over seeds includes the random team's return: {ADVICE}")
+    if worse:
+        number = f"{worse:,}{among}: the" if among else "The"
+        sentences.append(f"{number} trained team does worse than the random one: {ADVICE}")
+    return sentences
 
 
 def _interval(mean: float | None, half: float | None) -> str:

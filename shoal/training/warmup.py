@@ -16,7 +16,7 @@ class WarmUp:
 
     def before(self) -> str | None:
         """A sentence before the start, if no episode can be long enough."""
-        return None if self._most is None else self._sentence(self._most, "ends", "will be")
+        return None if self._most is None else self._sentence(self._most, "ends after at most", "will be")
 
     def so_far(self, episodes: int, samples: int) -> str | None:
         """A sentence if episodes turn out to be too short; so far no update was made.
@@ -27,14 +27,14 @@ class WarmUp:
             return None
         over = episodes >= self._episodes
         expected = samples if over else samples * self._episodes // episodes
-        return self._sentence(expected, "ended" if over else "ends", "was" if over else "will be")
+        return self._sentence(expected, "ended after" if over else "ends after about", "was" if over else "will be")
 
     def _sentence(self, samples: int, ends: str, was: str) -> str | None:
         if samples >= self._needed:
             return None
         self._said = True
         return (
-            f"Nothing {was} learned: the run {ends} after about {samples:,} samples, before the warm-up of "
+            f"Nothing {was} learned: the run {ends} {samples:,} samples, before the warm-up of "
             f"{self._needed:,}; set --warmup or --episodes."
         )
 

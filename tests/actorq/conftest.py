@@ -40,12 +40,17 @@ class ThreadChild:
         assert not self.thread.is_alive() and self.fault is None
 
 
+def play_in_threads(patch):
+    """Let actors and quantizer be threads; processes take seconds to start."""
+    patch.setattr("shoal.actorq.system.WatchedChild", ThreadChild)
+    for module in ("actor", "quantizer"):
+        patch.setattr(f"shoal.actorq.{module}.live", lambda board, index: board.add(index, "ticks"))
+
+
 @pytest.fixture
 def threads(monkeypatch):
-    """Let actors and quantizer be threads; processes take seconds to start."""
-    monkeypatch.setattr("shoal.actorq.system.WatchedChild", ThreadChild)
-    for module in ("actor", "quantizer"):
-        monkeypatch.setattr(f"shoal.actorq.{module}.live", lambda board, index: board.add(index, "ticks"))
+    """Actors and quantizer are threads."""
+    play_in_threads(monkeypatch)
 
 
 @pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.slow)])

@@ -31,14 +31,25 @@ from shoal.errors import UserError
 from shoal.inference.policy import Exploration
 from shoal.shared_memory import SharedMemory
 from shoal.training.loop import Training
+from tests.actorq.conftest import play_in_threads
 from tests.actorq.test_system import ACTORS, Meddler, alive
 from tests.actorq.test_transport import policy, queues, sent
 
 NODE = {"num_cpus": 2, "object_store_memory": 80_000_000}
+INT8 = {"actor_precision": "int8", "actor_engine": "native"}
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def compiled(tmp_path_factory):
+    """What actors compile is in the cache: on a fresh machine each of them would compile all of it, side by side."""
+    with pytest.MonkeyPatch.context() as patch:
+        play_in_threads(patch)
+        out = tmp_path_factory.mktemp("compiled") / "run"
+        train(dataclasses.replace(ACTORS, **INT8, out=str(out)), pictures=False)
+
+
+@pytest.fixture(scope="module")
+def nodes(compiled):
     """A Ray of two nodes with two CPUs each; the learner runs on the first. The other is killed by the first test."""
     connect.import_ray()
     from ray.cluster_utils import Cluster
@@ -107,9 +118,7 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
         yield "end"
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    result, system, line = run(
-        nodes, tmp_path, script, episodes=10**6, capacity=1_000, actor_precision="int8", actor_engine="native"
-    )
+    result, system, line = run(nodes, tmp_path, script, episodes=10**6, capacity=1_000, **INT8)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert seen[0] != seen[1] and seen[2:] == ["1", "1"]
     assert result.finished and result.updates > 5

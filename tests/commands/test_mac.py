@@ -84,6 +84,13 @@ def test_the_comparison(shoal):
     assert "float accumulator" in shoal("mac", "area", "--fits")[1]
 
 
+def test_units_with_commas(shoal):
+    apart, joined = (
+        shoal("mac", "area", *words)[1] for words in (("E5M2:5+E6M5", "E5M2:5+Q8.13"), ("E5M2:5+E6M5,E5M2:5+Q8.13",))
+    )
+    assert apart == joined and "Q8.13" in apart
+
+
 def test_the_comparison_as_json(shoal):
     found = strict(shoal("mac", "area", "E5M2:5+E6M5", "fp32", "--pes", "128", "--json")[1])
     assert [unit["unit"] for unit in found["units"]] == ["E5M2:5+E6M5", "E8M23+E8M23"]
@@ -106,6 +113,7 @@ def test_a_sweep(shoal, tmp_path):
         ["E5M2:5+E6M5", "16"], ["E5M2:5+E6M5", "64"], ["E5M2:5+Q8.13", "16"], ["E5M2:5+Q8.13", "64"],
         ["E5M2:5+E6M5", "42,640"], ["E5M2:5+Q8.13", "43,471"],
     ]  # fmt: skip
+    assert out.endswith("PNG  units.png\nJSON units.json\n")
     assert (tmp_path / "units.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(os.listdir(tmp_path)) == ["units.json", "units.png"]
     saved = Result.from_json(json.loads((tmp_path / "units.json").read_text()))

@@ -85,7 +85,7 @@ print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON"
 def test_a_kept_run_that_was_killed_at_its_end_is_completed(stand_in, monkeypatch):
     runs, seen, resumed = stand_in("finish()")[:3], Seen(), []
 
-    def train(config, resume, trust):
+    def train(config, resume, observer, trust):
         resumed.append(config.out)
         if config.out == str(runs[2].folder):
             raise UserError("Its checkpoints are gone.")

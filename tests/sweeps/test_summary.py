@@ -130,6 +130,24 @@ def test_runs_without_an_update_are_untrained(tmp_path):
     assert "3 runs ended before the warm-up, without a single update: untrained." in found.findings
 
 
+@pytest.mark.parametrize(
+    ("random", "said"),
+    [
+        (0.0, []),
+        (2.5, ["The 95 % interval over seeds includes the random team's return: docs/advice.md says"]),
+        (9.0, ["The trained team does worse than the random one: docs/advice.md says"]),
+    ],
+)
+def test_a_team_that_is_no_better_than_random(tmp_path, random, said):
+    runs = sweep_runs({"seeds": "0-2"}, tmp_path)
+    ended = [
+        Outcome(run, TrainResult("", True, 1, 1, 1, 2.0, 1.0, value, return_random=random))
+        for run, value in zip(runs, (2.0, 2.1, 2.6), strict=True)
+    ]
+    findings = [sentence for sentence in summarize(ended, "Seeds").findings if "missing from" not in sentence]
+    assert [sentence.partition(" what to try")[0] for sentence in findings] == said
+
+
 def test_one_run_is_called_by_its_seed(tmp_path):
     (one,) = sweep_runs({"seeds": [3]}, tmp_path)
     (row,) = summarize([outcome(one, 1.0, [(10, 1.0)])], "One").tables[0].records()

@@ -12,6 +12,10 @@ from shoal.training.early import check_kept, check_new
 
 WRONG = [
     ({"env": "nothing"}, "The world 'nothing' is not known"),
+    ({"env": "mpe2.simple_spread_v3"}, "perhaps you meant pettingzoo:mpe2.simple_spread_v3.; known"),
+    ({"env": "mpe2:simple_spread_v3"}, "perhaps you meant pettingzoo:mpe2.simple_spread_v3.; known"),
+    ({"env": "simple_spread_v3"}, "perhaps you meant pettingzoo:mpe2.simple_spread_v3.; known"),
+    ({"env": "pettingzoo.sisl.multiwalker_v9"}, "perhaps you meant pettingzoo:pettingzoo.sisl.multiwalker_v9.; known"),
     ({"agents": 0}, "--agents is 0"),
     ({"landmarks": 0}, "--landmarks is 0"),
     ({"env": "predator-prey", "landmarks": 3}, "--landmarks is not a setting of predator-prey"),

@@ -45,7 +45,7 @@ def config(**settings):
 def test_before_the_start(settings, lengths, most):
     said = WarmUp(config(**settings), spec(**lengths)).before()
     assert (said is None) == (most is None)
-    assert most is None or f"Nothing will be learned: the run ends after about {most:,} samples, before" in said
+    assert most is None or f"Nothing will be learned: the run ends after at most {most:,} samples, before" in said
 
 
 def test_as_soon_as_episodes_are_clearly_too_short():
@@ -59,7 +59,7 @@ def test_as_soon_as_episodes_are_clearly_too_short():
 
 def test_at_the_end_at_the_latest():
     watch = WarmUp(config(episodes=2, copies=1), spec())
-    assert "Nothing was learned: the run ended after about 30 samples, before the warm-up of 5,000; set" in (
+    assert "Nothing was learned: the run ended after 30 samples, before the warm-up of 5,000; set" in (
         watch.so_far(2, 30)
     )
 

@@ -1,6 +1,7 @@
 """Names of formats and MAC units: what `repr` writes, the slides' notation, and other common names."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ NAMES = {
 
 _FLOAT = re.compile(r"E(\d+)M(\d+)(?:B(\d+))?(FNUZ|FN|F)?(?::([1-6]))?(\(.*\))?", re.IGNORECASE)
 _FIXED = re.compile(r"Q(\d+)\.(\d+)(\(.*\))?", re.IGNORECASE)
+_OPTION = re.compile(r"\s*[a-z_]+\s*=")
 _WHOLE = re.compile(r"\d{1,18}")  # `int` refuses very long numbers, and none of them is a sensible length or bit count
 _FINITE: dict[str, dict[str, Any]] = {
     "F": {"infinities": False, "nans": False},  # finite numbers only
@@ -145,3 +147,19 @@ def _fields(words: str | None) -> dict[str, Any]:
             raise ValueError(word)
         fields[name] = _WORDS.get(value.lower(), value if value.isalpha() else int(value))
     return fields
+
+
+def split_list(words: Sequence[str]) -> tuple[str, ...]:
+    """The units or schemes of a command line: several words, or one with commas.
+
+    A comma separates them, unless an option such as `order=pairwise` follows it.
+    """
+    found: list[str] = []
+    for word in words:
+        before = len(found)
+        for piece in word.split(","):
+            if _OPTION.match(piece) and len(found) > before:
+                found[-1] += f",{piece}"
+            elif piece.strip():
+                found.append(piece.strip())
+    return tuple(found)
