@@ -1,5 +1,6 @@
 """Products through random MAC units against an oracle of their own: every bit, and what is counted on the way."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -155,7 +156,10 @@ def expected(a: np.ndarray, b: np.ndarray, own: Unit, seed: int, call: int) -> n
         y = np.vectorize(lambda value: cast(float(value), own.multiplier.b, own.nan), otypes=[float])(b)
         for output, at in enumerate(np.ndindex(*result.shape)):
             draw = random_bits(seed, call, output, own.bits)
+            before = replace(own.counts)
             result[at] = own.dot(x[at[0], at[1]].tolist(), y[at[0], :, at[2]].tolist(), draw)
+            if not (np.isfinite(x[at[0], at[1]]).all() and np.isfinite(y[at[0], :, at[2]]).all()):
+                own.counts = before  # a sum with an infinite or NaN operand counts no events
     except Refused:
         return None
     return result
