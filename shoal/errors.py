@@ -29,6 +29,10 @@ class Diverged(UserError):
     """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
 
+class ActorsLost(UserError):
+    """Who plays for a training is gone, all at once; a run that was asked to stop saves its state nevertheless."""
+
+
 def closest(word: object, choices: Iterable[str]) -> str | None:
     """The choice that was probably meant by a word that is none of them.
 

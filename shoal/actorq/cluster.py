@@ -18,7 +18,15 @@ import numpy as np
 
 from shoal.actorq.board import Board
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
-from shoal.actorq.connect import check_cpus, check_nodes, check_running, connect, import_ray, in_a_line
+from shoal.actorq.connect import (
+    check_cpus,
+    check_nodes,
+    check_running,
+    connect,
+    import_ray,
+    in_a_line,
+    told_if_gone,
+)
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
@@ -125,7 +133,8 @@ class ClusterSystem:
             return
         due = [post.calls[0] for post in self.posts if post.calls]
         due += [self._converting.payload] if self._converting else []
-        ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
+        with told_if_gone():
+            ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
         self._look()
         if self._converting and self._converting.payload in ready:
             self._take_version(self._converting)

@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal import __version__
 from shoal.actorq.remote import source_digest
-from shoal.errors import UserError, counted
+from shoal.errors import ActorsLost, UserError, counted
 
 ANSWER = 5.0
 """Seconds in which something must answer at an address."""
@@ -130,10 +130,19 @@ def check_running(ray: Any) -> None:
     """Raise if a part of the Ray that this process started is gone: Ray would end this process without a word."""
     for part, _ in ray._private.worker._global_node.dead_processes():
         if part in VITAL:
-            raise UserError(
+            raise ActorsLost(
                 f"Ray's {part} on this machine has died, perhaps because memory ran out; --resume continues from the "
                 "last checkpoint."
             )
+
+
+@contextlib.contextmanager
+def told_if_gone() -> Iterator[None]:
+    """Where a Ray that does not answer any more is met before `check_running` finds it dead."""
+    try:
+        yield
+    except OSError as error:
+        raise ActorsLost(f"Ray has gone ({in_a_line(error)}); --resume continues from the last checkpoint.") from None
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ class Interrupt:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come by now."""
+        return self.signal is not None
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._abandoned or (self.signal is not None and number == signal.SIGINT):
             raise Stopped(number)

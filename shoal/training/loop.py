@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
-from shoal.errors import Diverged, UserError, counted
+from shoal.errors import ActorsLost, Diverged, UserError, counted
 from shoal.files import absolute, working_directory
 from shoal.memory import keep_freed_memory
 from shoal.processors import check_threads
@@ -298,7 +298,13 @@ class Training:
             if every and self.episodes // every > self.saved // every:
                 with said_if_long(observer.note, f"Writing the checkpoint of episode {self.episodes:,}."):
                     self.save(folder, log)
-            if ended := self.step():
+            try:
+                ended = self.step()
+            except ActorsLost:  # where everybody gets the signal that asks the run to stop, they may be gone first
+                if not interrupt.asked:
+                    raise
+                break
+            if ended:
                 self.hooks("on_episodes", ended)
                 if not self.updates and (sentence := self.warm_up.so_far(self.episodes, self.samples)) is not None:
                     observer.tell(sentence)

@@ -27,7 +27,7 @@ from shoal.actorq.remote import RemoteActor
 from shoal.actorq.system import seeds
 from shoal.bench import cluster as bench
 from shoal.envs import make_env
-from shoal.errors import UserError
+from shoal.errors import ActorsLost, UserError
 from shoal.inference.policy import Exploration
 from shoal.shared_memory import SharedMemory
 from shoal.training.loop import Training
@@ -387,6 +387,13 @@ def test_a_local_ray_that_died_ends_the_run_with_a_sentence():
     dead.append(("raylet", None))
     with pytest.raises(UserError, match=r"Ray's raylet on this machine has died, .*; --resume continues from the last"):
         connect.check_running(ray)
+    with (
+        pytest.raises(
+            ActorsLost, match=r"^Ray has gone \(Connection reset by peer\); --resume continues from the last"
+        ),
+        connect.told_if_gone(),
+    ):
+        raise OSError("Connection reset by peer")
 
 
 @pytest.mark.parametrize(("address", "refused"), [("127.0.0.1", False), ("192.0.2.2", True)])

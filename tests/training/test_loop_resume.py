@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from shoal import TrainConfig, train
 from shoal.cli import main
-from shoal.errors import UserError
+from shoal.errors import ActorsLost, UserError
 from shoal.training import disk, loop
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
@@ -281,3 +281,27 @@ def test_finished_run_says_so(shoal, whole):
         code, _, err = shoal("train", *words)
         assert code == 0 and "finished" in err
     assert os.stat(run / "metrics.jsonl").st_mtime_ns == before
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_run_whose_actors_are_gone_is_saved_if_it_was_asked_to_stop(tmp_path, monkeypatch, stopped):
+    """A signal to all processes of a run ends those that play before the learner has come to a safe point."""
+    step, steps = loop.Training.step, []
+
+    def lose(training):
+        steps.append(training)
+        if len(steps) < 20:
+            return step(training)
+        if stopped:
+            signal.raise_signal(signal.SIGTERM)
+        raise ActorsLost("They are gone.")
+
+    monkeypatch.setattr(loop.Training, "step", lose)
+    config = TrainConfig(out=str(tmp_path / "run"), hidden=(4,), threads=1, tensorboard=False, evaluate_episodes=0)
+    if not stopped:
+        with pytest.raises(ActorsLost):
+            train(config)
+    else:
+        result = train(config)
+        assert result.signal == signal.SIGTERM and result.env_steps == steps[0].samples > 0
+        assert any((tmp_path / "run" / "checkpoints").iterdir())
