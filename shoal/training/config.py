@@ -31,7 +31,7 @@ class StoredConfig:
     """What runs did that were stored before a setting existed, where that is not the default."""
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
-        """Suggest a setting in place of one that there is not."""
+        """Suggest a setting in place of an unknown one."""
         check_names(cls.__name__, settings, [field.name for field in dataclasses.fields(cls)])
         return super().__new__(cls)
 

@@ -153,7 +153,7 @@ def carry_out(
                 folder.checkpoints.write_whole_ring()
                 observer.tell(
                     f"An earlier version of Shoal did not save what followed {counted(missing, 'transition')}: the "
-                    "replay ring continues without."
+                    "replay ring continues without them."
                 )
             if config.update != "native" and (before := checkpoint.meta["threads"]) != training.threads:
                 observer.tell(
