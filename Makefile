@@ -1,4 +1,4 @@
-# make setup | train | test | lint | bench | docs: each sets up what it needs in .venv.
+# make setup | train | test | quick | lint | format | bench | docs | wheel: each sets up what it needs in .venv.
 # `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Shoal runs from this folder. A copy of it means that `pip install .` has replaced that, or left a remainder in its way.
 COPY := $(wildcard .venv/lib/python*/site-packages/shoal)
 
-.PHONY: setup train test lint bench docs clean FORCE
+.PHONY: setup train test quick lint format bench docs wheel clean FORCE
 
 setup: .venv/ready
 
@@ -42,11 +42,21 @@ train: setup
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Under a minute: the tests of what has changed since a commit (SINCE=HEAD~3), or TESTS="tests/replay tests/envs".
+SINCE ?= main
+TESTS ?=
+quick: lint
+	@$(BIN)/python -m tests.changed --since $(SINCE) $(TESTS)
+
 lint: .venv/ready-dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
+
+format: .venv/ready-dev
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
 
 bench: .venv/ready-dev
 	@$(BIN)/shoal bench all
@@ -56,5 +66,16 @@ docs: .venv/ready-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/index.html"
 
+# The wheel is built from the source archive, so that nothing is missing there, and tried in an environment of its own.
+TRY := --episodes 60 --warmup 300 --batch 32 --hidden 8 --evaluate-episodes 4 --quiet
+wheel: .venv/ready
+	@rm -rf build dist *.egg-info
+	@$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist dist/*.tar.gz
+	@$(BIN)/python -m venv build/clean
+	@build/clean/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	@cd build/clean && unset PYTHONPATH && bin/shoal --version && bin/shoal train $(TRY) --out run
+	@ls dist/*
+
 clean:
-	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

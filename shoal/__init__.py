@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shoal.training.callbacks import Callback
     from shoal.training.config import TrainConfig
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Callback", "TrainConfig", "load", "make_env", "train"]
 
 __getattr__ = lazy(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import changed
 from tests.doc_blocks import run_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -68,15 +69,12 @@ def test_included_sections_are_marked():
 
 def test_the_tests_of_every_module_can_be_found():
     """At its own path under tests/, or where the table in docs/testing.md says."""
-    _, _, section = (DOCS / "testing.md").read_text().partition("## Where the tests of a module are\n")
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", section.partition("\n## ")[0].partition("|---|")[2], re.M)
-    modules, tests = (re.findall("`(.*?)`", " ".join(column)) for column in zip(*rows, strict=True))
-    assert all(list((ROOT / "tests").glob(path)) for path in tests)
+    rows = changed.table()
+    assert all(list((ROOT / "tests").glob(path)) for _, tests in rows for path in tests)
     for path in sorted((ROOT / "shoal").rglob("[!_]*.py")):
         module = path.relative_to(ROOT / "shoal")
-        own = ROOT / "tests" / module.parent
-        mirrored = [*own.glob(f"test_{module.stem}.py"), *own.glob(f"test_{module.stem}_*.py")]
-        assert mirrored or any(fnmatch(str(module), pattern) for pattern in modules), module
+        stated = any(fnmatch(str(module), pattern) for modules, _ in rows for pattern in modules)
+        assert changed.mirrored(module) or stated, module
 
 
 def described():

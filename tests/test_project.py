@@ -1,0 +1,76 @@
+"""What belongs to the project as a whole: the version, releases, CI, hooks, and which tests `make quick` runs."""
+
+import re
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+import shoal
+from tests import changed
+
+ROOT = changed.ROOT
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("shoal/replay/ring.py", {"tests/replay/test_ring.py", "tests/replay/test_ring_returns.py"}),
+        ("shoal/replay/layout.py", {"tests/replay/test_ring.py"}),  # named in the table
+        ("shoal/policies/states.py", {"tests/commands/test_quantize.py"}),  # not all of `policies/*`
+        ("shoal/actorq/remote.py", {"tests/actorq/test_cluster.py"}),  # in braces there
+        ("shoal/actorq/actor.py", {"tests/actorq/test_system.py", "tests/actorq/test_transport.py"}),  # by a wildcard
+        ("shoal/cli.py", {"tests/cli", "tests/test_wrong_inputs.py"}),
+        ("shoal/__init__.py", {"tests/test_api.py", "tests/test_project.py"}),
+        ("shoal/envs/__init__.py", {"tests/envs"}),
+        ("shoal/seeding.py", set()),
+        ("shoal/replay/deleted.py", set()),
+        ("tests/replay/test_ring.py", {"tests/replay/test_ring.py"}),
+        ("tests/replay/test_deleted.py", set()),
+        ("tests/cli/helpers.py", {"tests/cli"}),
+        ("tests/conftest.py", set()),
+        ("docs/replay.md", {"tests/test_docs.py", "tests/test_doc_commands.py"}),
+        ("docs/cells/a.json", set()),
+        ("Makefile", {"tests/test_project.py"}),
+        ("tests/changed.py", {"tests/test_project.py"}),
+    ],
+)
+def test_what_quick_runs(path, tests):
+    assert set(changed.tests_of(path)) == tests
+
+
+def test_quick_begins_no_test_when_the_time_is_up(monkeypatch):
+    monkeypatch.delenv(changed.END, raising=False)
+    changed.pytest_runtest_setup(SimpleNamespace())
+    monkeypatch.setenv(changed.END, "1")
+    with pytest.raises(pytest.skip.Exception):
+        changed.pytest_runtest_setup(SimpleNamespace())
+
+
+def test_quick_with_an_unknown_commit_is_told_so():
+    with pytest.raises(SystemExit, match="SINCE="):
+        changed.changed_since("no-such-commit")
+
+
+def test_the_version_is_in_one_place():
+    """A literal in shoal/__init__.py, which setuptools reads without importing Shoal; the newest release has it."""
+    held = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in held["project"] and "version" in held["project"]["dynamic"]
+    assert held["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "shoal.__version__"}
+    assert f'\n__version__ = "{shoal.__version__}"\n' in (ROOT / "shoal" / "__init__.py").read_text()
+    assert "\nversion:" not in (ROOT / "CITATION.cff").read_text()
+    releases = re.findall(r"^## (\d\S*) \(\d{4}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert releases[0] == shoal.__version__
+
+
+def test_hosted_ci_only_calls_the_makefile():
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    commands = [step["run"].split() for step in job["steps"] if "run" in step and step["run"][0] != ":"]
+    assert commands and all(words[0] == "make" and words[1] in targets for words in commands)
+
+
+def test_hooks_fetch_nothing():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local" and {hook["language"] for hook in repository["hooks"]} == {"system"}
