@@ -88,9 +88,7 @@ def changed_since(commit):
     def git(*words):
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(
-                f"make quick: git {' '.join(words)}: {done.stderr.strip()}. Name a commit: make quick SINCE=HEAD~1"
-            )
+            sys.exit(f"git {' '.join(words)}: {done.stderr.strip()}; name a commit, as in `make quick SINCE=HEAD~1`.")
         return done.stdout
 
     base = git("merge-base", commit, "HEAD").strip()
