@@ -16,8 +16,8 @@ from shoal.commands.train import train
 from shoal.commands.watch import watch
 from shoal.console import answers_only, put, say, warnings_as_sentences
 from shoal.errors import UserError, perhaps
-from shoal.files import start_here
-from shoal.memory import ran_out_of_memory
+from shoal.system.files import start_here
+from shoal.system.memory import ran_out_of_memory
 from shoal.trust import import_from_working_directory, names_third_party
 
 COMMANDS = {
@@ -79,8 +79,8 @@ def run_command(argv: list[str]) -> int:
         raise UserError(
             f"There is no command '{argv[0]}'{perhaps(argv[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}."
         )
-    from shoal.limits import check_limits
-    from shoal.processes import prepare
+    from shoal.system.limits import check_limits
+    from shoal.system.processes import prepare
     from shoal.training.interrupt import stop_at_signals
 
     prepare()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
-from shoal.files import absolute, shown
 from shoal.results import Result, Table
 from shoal.results.layout import layout
+from shoal.system.files import absolute, shown
 from shoal.waiting import Progress, ProgressLines
 
 WIDTH = 80
@@ -251,7 +251,7 @@ def give_result(result: Result, picture: Path | None, named: str, json: bool) ->
 
 def write_json(value: dict[str, Any], path: Path) -> None:
     """Write the object that `--json` prints to a file."""
-    from shoal.files import write_whole
+    from shoal.system.files import write_whole
     from shoal.training.run_folder import finite
 
     write_whole(path, (json.dumps(finite(value), indent=1) + "\n").encode(), what="the file")

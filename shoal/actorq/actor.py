@@ -10,10 +10,10 @@ from shoal.actorq.child import live
 from shoal.actorq.chunks import Chunk, ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play, Player, make_player
 from shoal.actorq.versions import Versions, VersionSource
-from shoal.child import reporting
 from shoal.envs.base import VectorEnv
 from shoal.inference.policy import Policy
-from shoal.shared_memory import SharedMemory
+from shoal.system.child import reporting
+from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 from shoal.training.play import build_env
 

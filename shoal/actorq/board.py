@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shared_memory import LINE, SharedMemory
+from shoal.system.shared_memory import LINE, SharedMemory
 
 COUNTS = ("ticks", "steps", "pulls", "bytes", "refused", "number")
 SECONDS = ("act", "environment", "pull", "load", "wait", "deserialize")

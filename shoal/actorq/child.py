@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from shoal.actorq.board import Board
-from shoal.child import Child
+from shoal.system.child import Child
 
 TICK = 0.2
 """Seconds between signs of life."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.checksum import checksum
 from shoal.envs.base import EnvSpec, Step
-from shoal.shared_memory import LINE, SharedMemory, aligned
+from shoal.system.shared_memory import LINE, SharedMemory, aligned
 
 CHUNK = 64
 """Transitions of a chunk, about."""

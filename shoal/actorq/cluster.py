@@ -32,12 +32,12 @@ from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
 from shoal.actorq.signs import GROUP, Signs, silence
 from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
-from shoal.child import thread_limits
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
-from shoal.shared_memory import SharedMemory
+from shoal.system.child import thread_limits
+from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
 AHEAD = 3

@@ -7,9 +7,9 @@ from shoal.actorq.board import Board
 from shoal.actorq.child import live
 from shoal.actorq.player import Play, payload_of
 from shoal.actorq.versions import Versions
-from shoal.child import reporting
 from shoal.inference.policy import Policy
-from shoal.shared_memory import SharedMemory
+from shoal.system.child import reporting
+from shoal.system.shared_memory import SharedMemory
 
 PAUSE = 0.0005
 """Seconds between looks for a new version."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UserError
-from shoal.processes import prepare
+from shoal.system.processes import prepare
 
 if TYPE_CHECKING:
     from shoal.actorq.actor import Actor
@@ -67,7 +67,7 @@ class RemoteActor:
     def _made(self) -> "Actor":
         from shoal.actorq.actor import make_actor
         from shoal.actorq.board import Board
-        from shoal.shared_memory import SharedMemory
+        from shoal.system.shared_memory import SharedMemory
 
         if self._told["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
             raise UserError("A node has another version of Shoal than the learner's; install the same one on each.")

@@ -17,14 +17,14 @@ from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.versions import Versions, versions_bytes
-from shoal.child import ended
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
-from shoal.memory import check_fits
 from shoal.seeding import stream_seed
-from shoal.shared_memory import SharedMemory
+from shoal.system.child import ended
+from shoal.system.memory import check_fits
+from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
 QUANTIZER = 0

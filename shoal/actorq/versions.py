@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.actorq.checksum import copy_checked
-from shoal.shared_memory import LINE, SharedMemory, aligned
+from shoal.system.shared_memory import LINE, SharedMemory, aligned
 
 Bytes = NDArray[np.uint8]
 NUMBER, VERSION, SIZE, CHECKSUM = range(4)

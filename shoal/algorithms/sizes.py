@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
-from shoal.memory import check_fits
+from shoal.system.memory import check_fits
 
 
 def check_team_fits(spec: EnvSpec, config: LearnConfig) -> None:

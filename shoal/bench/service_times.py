@@ -17,7 +17,7 @@ from shoal.actorq.simulation import ServiceTimes
 from shoal.actorq.system import QUANTIZER, ActorSystem, Post
 from shoal.bench.actorq import FIRST
 from shoal.errors import UserError
-from shoal.processors import usable_processors
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training, implementation
 

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
-from shoal.processors import usable_processors
 from shoal.profiling.cells import Cell
 from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 
 RING = 25_600

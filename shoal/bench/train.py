@@ -4,12 +4,12 @@ import time
 from typing import Annotated, TypedDict
 
 from shoal.bench.bare import BareProducts
-from shoal.processors import usable_processors
 from shoal.profiling.cells import Cell
 from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.rows import time_row
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.setup import set_torch_threads
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypedDict
 from shoal.bench.bare import BareProducts
 from shoal.bench.peak import peak
 from shoal.bench.timing import blocks, torch_threads
-from shoal.processors import usable_processors
 from shoal.results import Column
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 

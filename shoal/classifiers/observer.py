@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.classifiers.config import ClassifierConfig
-from shoal.files import shown
+from shoal.system.files import shown
 from shoal.training.progress import Display
 
 if TYPE_CHECKING:

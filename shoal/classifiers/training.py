@@ -24,8 +24,8 @@ from shoal.errors import Diverged, UserError, counted
 from shoal.networks.arrays import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.run import LayerCounts
-from shoal.processors import check_threads, usable_processors
 from shoal.seeding import stream_seed
+from shoal.system.processors import check_threads, usable_processors
 from shoal.training.checkpoint import Arrays, Checkpoint
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.early import check_kept

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from shoal.arguments import parse
 from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
 from shoal.errors import UserError, check_range
-from shoal.files import shown
 from shoal.results import Column, Table
+from shoal.system.files import shown
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shoal.arguments import folder_after_resume, parse, stored_settings
 from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say
 from shoal.errors import UserError
-from shoal.files import shown
+from shoal.system.files import shown
 
 if TYPE_CHECKING:
     from shoal.classifiers.comparison import Comparison

@@ -93,7 +93,7 @@ def simulate(argv: list[str]) -> int:
     given = {name: pair(name, getattr(command, name)) for name in TIMES if getattr(command, name)}
     from shoal.actorq.simulation import Settings
     from shoal.actorq.sweep import HUMANOID, sweep, sweep_result
-    from shoal.processors import usable_processors
+    from shoal.system.processors import usable_processors
 
     names = {field.name for field in fields(Settings)} - {"times", "actors"}
     own = {name: getattr(command, name) for name in names}

@@ -9,7 +9,7 @@ from shoal.arguments import folder_after_resume, is_given, parse, renamed, store
 from shoal.commands.returns import print_returns
 from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
-from shoal.files import shown
+from shoal.system.files import shown
 from shoal.waiting import said_if_long
 
 if TYPE_CHECKING:

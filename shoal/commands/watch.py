@@ -7,7 +7,7 @@ from typing import Annotated
 from shoal.arguments import parse
 from shoal.console import output_file, progress_bar, put, say
 from shoal.errors import check_range, printable
-from shoal.files import absolute, shown
+from shoal.system.files import absolute, shown
 
 
 def watch(argv: list[str]) -> int:

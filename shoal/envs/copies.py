@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import SettingError
-from shoal.memory import check_fits
+from shoal.system.memory import check_fits
 
 MOST = 2**14
 """Copies of third-party code: they are stepped one after another, and a step of so many takes about a second."""

@@ -15,9 +15,9 @@ from shoal.envs import physics
 from shoal.envs.base import Array, Entity, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.physics import Layout
 from shoal.errors import UserError, counted
-from shoal.memory import check_fits
 from shoal.seeding import stream
-from shoal.threads import share_out
+from shoal.system.memory import check_fits
+from shoal.system.threads import share_out
 
 ACTIONS = 5  # do nothing, and a push along each of two axes either way
 THREADS_FROM = 400_000  # numbers in all observations of a step; for fewer, waking threads (0.1 ms) saves nothing

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors.numpy import load, save
 
-from shoal.child import reporting
 from shoal.envs.adapters import make_copies
 from shoal.envs.base import EnvSpec
 from shoal.envs.parallel import ParallelCopies, differs
-from shoal.shared_memory import SharedMemory, aligned
+from shoal.system.child import reporting
+from shoal.system.shared_memory import SharedMemory, aligned
 
 
 def run(told: dict[str, Any]) -> None:

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load, save
 
-from shoal.child import Child, ended, no_process
 from shoal.envs.base import Array, EnvSpec, Step, random_actions
 from shoal.envs.parallel import check_state, checked_actions
 from shoal.envs.worker import described, receive, send, step_arrays, step_bytes
 from shoal.errors import SettingError, UserError, counted
-from shoal.memory import check_fits
 from shoal.seeding import stream
-from shoal.shared_memory import SharedMemory
+from shoal.system.child import Child, ended, no_process
+from shoal.system.memory import check_fits
+from shoal.system.shared_memory import SharedMemory
 
 MOST = 1024
 """Worker processes."""

@@ -17,7 +17,7 @@ from shoal.inference.policy import FORMAT, Actions
 from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session, reason, session_options
 from shoal.inference.seal import intact
-from shoal.memory import human_bytes
+from shoal.system.memory import human_bytes
 
 MOST_BYTES = 2**31 - 1  # what an ONNX file can hold
 NEEDED = {

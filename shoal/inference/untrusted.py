@@ -14,7 +14,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from shoal.errors import UserError
 from shoal.inference.shapes import OPERATORS, Contradiction, Shape, inferred
-from shoal.memory import check_fits
+from shoal.system.memory import check_fits
 
 ATTRIBUTES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING}
 MOST_NODES = 2**16

@@ -18,7 +18,7 @@ from shoal.native.program import Program, Rows, Span, aligned
 from shoal.native.tile import host_plan
 from shoal.native.work import OFFSET_BITS, Own, Tables
 from shoal.replay import Batch, Returns
-from shoal.threads import lend
+from shoal.system.threads import lend
 
 
 class ThreadMemory:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from shoal import __version__
 from shoal.errors import UserError
-from shoal.files import write_whole
 from shoal.inference.correction import NOTHING, Correction, Rounding
 from shoal.inference.policy import Policy
 from shoal.inference.precision import CODED, ExportPrecision
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, file_bytes, make_form, raw_states
+from shoal.system.files import write_whole
 
 if TYPE_CHECKING:
     from shoal.policies.torch_policy import StatesFrom, TorchPolicy

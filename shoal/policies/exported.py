@@ -12,7 +12,7 @@ from shoal.inference.engine import Draws
 from shoal.inference.file import PolicyFile
 from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array, TrainedPolicy
 from shoal.policies.worlds import world_config
-from shoal.processors import check_threads
+from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig
 from shoal.training.play import build_env
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
-from shoal.files import absolute
 from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
 from shoal.networks.actors import log_deviation
@@ -23,6 +22,7 @@ from shoal.policies.torch_policy import StatesFrom, TorchPolicy
 from shoal.policies.trained import Array
 from shoal.policies.worlds import world_config, world_settings
 from shoal.quantization.export import from_team
+from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
 from shoal.training.play import build_env
 from shoal.training.precision import QatPrecision

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.processors import check_threads
 from shoal.reference import SAMPLERS
+from shoal.system.processors import check_threads
 
 ENVS = ("predator-prey", "cooperative-navigation")
 ALGORITHMS = ("maddpg", "masac")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import UserError, counted
-from shoal.processors import processor_name
+from shoal.system.processors import processor_name
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 

@@ -10,11 +10,11 @@ import torch
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.memory import free_memory, human_bytes
 from shoal.profiling.counters import Counters, PhaseCounters
 from shoal.reference.replay import Replays
 from shoal.replay import Ring, Sampler
 from shoal.replay.layout import RowLayout, ring_bytes
+from shoal.system.memory import free_memory, human_bytes
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import TrainConfig

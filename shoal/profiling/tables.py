@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.memory import human_bytes
 from shoal.profiling.misses import EVENTS, Event
 from shoal.profiling.profile import PAPER_GROWTH, Profile
 from shoal.profiling.rows import GrowthRow, MemoryRow, MissesRow, SavingRow, TimeRow
 from shoal.results import Column, Table, Value
+from shoal.system.memory import human_bytes
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
 Cells = dict[Column, Value]

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range, counted
-from shoal.memory import check_fits
 from shoal.reference import SAMPLERS
 from shoal.replay.samplers import Uniform
+from shoal.system.memory import check_fits
 
 Transition = tuple[Array, Array, float, Array, float]
 """Observation, action, reward, next observation, done."""

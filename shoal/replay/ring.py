@@ -22,13 +22,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range, counted
-from shoal.memory import check_fits
 from shoal.replay import gather
 from shoal.replay.gather import Batch, Returns, Store, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
 from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, most_that_fit, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
 from shoal.replay.saved import SavedRing
+from shoal.system.memory import check_fits
 
 PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import group_of
 from shoal.errors import counted
-from shoal.files import write_whole
 from shoal.report.drawing import drawing, plain
 from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.system.files import write_whole
 from shoal.training.config import read_config
 from shoal.training.early import CURVE, METRICS
 from shoal.training.metrics import read_metrics

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shoal.files import write_whole
 from shoal.report.drawing import drawing, plain_texts
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Numbers, Panel, Series
 from shoal.results.result import Result
 from shoal.results.table import share_text
+from shoal.system.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

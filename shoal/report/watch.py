@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import Array, Entity, VectorEnv
 from shoal.errors import UserError, check_range
-from shoal.files import write_whole
 from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
+from shoal.system.files import write_whole
 from shoal.training.play import Act
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from shoal import __version__
-from shoal.processors import processor_name, usable_processors
+from shoal.system.processors import processor_name, usable_processors
 
 PACKAGES = ("numba", "numpy", "onnxruntime", "torch")
 

@@ -14,11 +14,11 @@ from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.actorq.system import SLOTS
 from shoal.advance import Advance
 from shoal.errors import counted
-from shoal.processors import usable_processors
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.studies import actorq_paper
 from shoal.studies.cells import Cells, StudyCell, total_seconds
 from shoal.studies.study import Options, panel_result
+from shoal.system.processors import usable_processors
 
 WITHIN = 0.15
 """Goal: predictions are at most this far from what is measured."""

@@ -19,10 +19,10 @@ from typing import Any
 
 from shoal.advance import Advance
 from shoal.errors import UserError, counted
-from shoal.files import write_whole
-from shoal.processors import usable_processors
 from shoal.results.provenance import Provenance
 from shoal.studies.study import Options
+from shoal.system.files import write_whole
+from shoal.system.processors import usable_processors
 from shoal.training import disk
 from shoal.training.run_folder import finite
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from shoal.advance import Advance
 from shoal.errors import counted
-from shoal.processors import usable_processors
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95, smooth
 

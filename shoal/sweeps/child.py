@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.child import STOPS, end_with_parent
 from shoal.console import answers_only, print_json
 from shoal.errors import UserError
-from shoal.processes import prepare
+from shoal.system.child import STOPS, end_with_parent
+from shoal.system.processes import prepare
 from shoal.training.config import TrainConfig
 from shoal.training.interrupt import stop_at_signals
 

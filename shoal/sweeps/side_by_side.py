@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.algorithms.base import check_choices
-from shoal.child import ended, signals_held, thread_limits
 from shoal.errors import UserError, counted
-from shoal.memory import check_fits, free_memory, human_bytes
-from shoal.processors import usable_processors
 from shoal.report.curve import lacks_curve
 from shoal.sweeps.child import told
 from shoal.sweeps.plan import PlannedRun
+from shoal.system.child import ended, signals_held, thread_limits
+from shoal.system.memory import check_fits, free_memory, human_bytes
+from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.observer import Silent
 from shoal.training.result import TrainResult, read_result

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from shoal.control_groups import read_text
+from shoal.system.control_groups import read_text
 
 LOOK_EVERY = 5.0  # seconds; shorter intervals are not informative
 MUCH = 0.3  # share of the time spent waiting that is worth a message

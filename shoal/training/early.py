@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.algorithms.config import option
 from shoal.errors import UserError
-from shoal.processors import check_threads
+from shoal.system.processors import check_threads
 from shoal.training import disk
 from shoal.training.config import CONFIG, StoredConfig, TrainConfig
 from shoal.training.play import check_env

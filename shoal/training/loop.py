@@ -16,9 +16,9 @@ import numpy as np
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import ActorsLost, Diverged, UserError, counted
-from shoal.files import absolute, working_directory
-from shoal.memory import keep_freed_memory
-from shoal.processors import check_threads
+from shoal.system.files import absolute, working_directory
+from shoal.system.memory import keep_freed_memory
+from shoal.system.processors import check_threads
 from shoal.training import disk
 from shoal.training.callbacks import Callback, Hooks, Run, check_callbacks
 from shoal.training.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from shoal import waiting
 from shoal.errors import counted, printable
-from shoal.files import shown
+from shoal.system.files import shown
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent

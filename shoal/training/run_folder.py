@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
-from shoal.files import absolute, replace_file
+from shoal.system.files import absolute, replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Checkpoints
 from shoal.training.config import CONFIG, TrainConfig

@@ -17,12 +17,12 @@ from shoal.algorithms.sizes import heads, network_weights
 from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted
-from shoal.memory import check_fits
 from shoal.native.engine import why_unusable
 from shoal.native.maddpg import CHUNK, copies_of_weights
-from shoal.processors import check_threads, usable_processors
 from shoal.replay import Ring, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
+from shoal.system.memory import check_fits
+from shoal.system.processors import check_threads, usable_processors
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.early import check_kept
 from shoal.training.evaluation import build_env

@@ -16,7 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from shoal.errors import UserError
-from shoal.files import replace_file
+from shoal.system.files import replace_file
 from shoal.training import disk
 from shoal.training.checkpoint import Arrays, Checkpoint, newest
 from shoal.training.config import read_config

@@ -29,7 +29,7 @@ from shoal.bench import cluster as bench
 from shoal.envs import make_env
 from shoal.errors import ActorsLost, UserError
 from shoal.inference.policy import Exploration
-from shoal.shared_memory import SharedMemory
+from shoal.system.shared_memory import SharedMemory
 from shoal.training.loop import Training
 from tests.actorq.conftest import play_in_threads
 from tests.actorq.test_system import ACTORS, Meddler, alive

@@ -34,7 +34,7 @@ from shoal.inference.codes import encode, fields, pack, safe_bits
 from shoal.inference.correction import corrected
 from shoal.inference.layers import Linear
 from shoal.inference.policy import Head, Policy
-from shoal.shared_memory import SharedMemory
+from shoal.system.shared_memory import SharedMemory
 
 
 def policy(agents=2, sizes=(5, 7, 3), seed=0):

@@ -127,7 +127,7 @@ def test_the_memory_of_a_team_is_counted(algorithm, monkeypatch):
     team = make_team(spec, config, 0, torch.device("cpu"))
     held = sum(4 * array.size for state in (team.weights(), team.optimizer_state()) for array in state.values())
     assert held < team_bytes(spec, config) < 1.6 * held
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     monkeypatch.setattr("shoal.networks.layout.xavier", lambda *_: pytest.fail("a layer was built"))
     with pytest.raises(UserError, match=r"4 agents with hidden layers of 50,000 × 50,000 units needs \d+ GB"):
         make_team(spec, dataclasses.replace(config, hidden=(50_000, 50_000)), 0, torch.device("cpu"))

@@ -8,7 +8,7 @@ from tests.cli.helpers import SHORT, one_sentence
 @pytest.mark.parametrize("command", ["evaluate", "watch", "quantize", "export"])
 def test_the_team_of_a_run_that_does_not_fit(finished_run, shoal, monkeypatch, tmp_path, command):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 20_000)  # enough for the world
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 20_000)  # enough for the world
     code, out, err = shoal(command, finished_run)
     assert (code, out) == (2, "") and not any(tmp_path.iterdir())
     assert "A team of 3 agents with hidden layers of 8 units needs" in one_sentence(err)
@@ -25,7 +25,7 @@ def test_the_team_of_a_run_that_does_not_fit(finished_run, shoal, monkeypatch, t
     ],
 )
 def test_runs_that_do_not_fit(shoal, monkeypatch, tmp_path, words, said):
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     code, out, err = shoal("train", *SHORT, *words.split(), "--out", tmp_path / "run")
     assert (code, out) == (2, "") and said in one_sentence(err)
     assert not (tmp_path / "run").exists()

@@ -8,8 +8,8 @@ import signal
 import pytest
 import torch
 
-from shoal import processors
 from shoal.cli import main
+from shoal.system import processors
 from shoal.training import loop
 from shoal.training.checkpoint import Checkpoints
 from tests.cli.helpers import QUIET, SHORT, call_before, one_sentence, send, strict

@@ -38,7 +38,7 @@ def test_measured_times_share_this_machines_cores(shoal, monkeypatch):
         return ServiceTimes(learner_ms=2, step_ms=1.0 if config.actor_precision == "float32" else 0.5)
 
     monkeypatch.setattr(service_times, "measure", measure)
-    monkeypatch.setattr("shoal.processors.usable_processors", lambda: 3)
+    monkeypatch.setattr("shoal.system.processors.usable_processors", lambda: 3)
     words = (
         "simulate actorq --measure --env gym:CartPole-v1 --algorithm dqn --hidden 8 8 --seconds 0.5 --actors 8 --json"
     )

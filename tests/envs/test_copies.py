@@ -16,7 +16,7 @@ def growing(monkeypatch):
 
     def grow(each, free):
         monkeypatch.setattr(copies, "resident_bytes", lambda: 10**8 + each * len(built))
-        monkeypatch.setattr("shoal.memory.free_memory", lambda: free)
+        monkeypatch.setattr("shoal.system.memory.free_memory", lambda: free)
         return lambda: built.append(len(built)) or built[-1], built
 
     return grow
@@ -51,7 +51,7 @@ def spec(length):
 
 
 def test_the_actions_of_an_episode_are_kept(monkeypatch):
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     check_arrays(spec(None), 10)
     check_arrays(spec(1000), 10)
     with pytest.raises(

@@ -202,7 +202,7 @@ def test_workers_that_are_refused(name, keywords, words):
 
 
 def test_more_workers_than_memory_has_room_for(monkeypatch):
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**8)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     with pytest.raises(UserError, match=r"Running 4 worker processes needs 160 MB.*at most 2 fit \(--env-workers\)"):
         make_env(CORRIDOR, copies=4, workers=4)
 

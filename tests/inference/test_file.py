@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.files import write_whole
 from shoal.inference.file import PolicyFile
 from shoal.inference.form import Form
 from shoal.inference.graph import build
+from shoal.system.files import write_whole
 from tests.inference.policies import image_policy, observations, random_policy
 
 

@@ -135,6 +135,6 @@ def test_exports_stay_far_below_the_bounds(tmp_path, monkeypatch, precision):
 def test_a_policy_that_does_not_fit_into_memory(tmp_path, monkeypatch):
     path = tmp_path / "policy.onnx"
     path.write_bytes(build(random_policy(hidden=(256, 256)), Form()).SerializeToString())
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 500_000)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 500_000)
     with pytest.raises(UserError, match=r"The policy in '.*' needs .* but only 500 kB of memory is free"):
         PolicyFile(path)

@@ -185,7 +185,7 @@ def test_saved_lists_that_do_not_fit_are_refused():
 
 def test_what_would_not_fit_is_refused(monkeypatch):
     spec = make_spec(3)
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     Replays(spec, 10**9, limit=1000)
     with pytest.raises(UserError, match=r"3 agents needs .* the largest --capacity that fits is [0-9,]+"):
         Replays(spec, 10**9)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal import memory
 from shoal.envs.base import Step, stagger_offsets
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform, can_sample
 from shoal.replay import ring as ring_module
 from shoal.replay.layout import rows_needed
+from shoal.system import memory
 from tests.replay.model import Model, ToyWorld, UnevenModel, all_live, equal, make_spec
 
 ROUNDED = {

@@ -189,7 +189,7 @@ def test_as_many_as_processors_and_memory_allow(tmp_path, monkeypatch):
         (3 * needed, 4, "--parallel 2 would"),
         (3 * needed, 40, "10 runs side by side needs"),
     ):
-        for module in ("shoal.sweeps.side_by_side", "shoal.memory"):
+        for module in ("shoal.sweeps.side_by_side", "shoal.system.memory"):
             monkeypatch.setattr(f"{module}.free_memory", lambda free=free: int(free))
         with pytest.raises(UserError, match=sentence):
             choose_parallel(runs, asked)

@@ -122,14 +122,14 @@ def test_native_activations_are_those_of_a_chunk():
 
 
 def test_an_update_that_does_not_fit(monkeypatch):
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**8)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     assert check_update_memory(TrainConfig(), SPEC) < 10**8
     with pytest.raises(UserError, match=r"update of 4 agents needs .* smaller --hidden"):
         check_update_memory(TrainConfig(hidden=(1000, 1000)), SPEC)
 
 
 def test_a_world_that_does_not_fit(monkeypatch):
-    monkeypatch.setattr("shoal.memory.free_memory", lambda: 10**8)
+    monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     with pytest.raises(UserError, match=r"copies of 64 agents needs .* at most .* copies fit"):
         make_env("cooperative-navigation", agents=64, copies=10_000)
 
@@ -179,7 +179,7 @@ def test_threads_that_the_person_has_set_in_the_environment(monkeypatch):
 
 def test_threads_are_set_in_torch_and_numba(monkeypatch):
     before, before_numba = torch.get_num_threads(), numba.get_num_threads()
-    monkeypatch.setattr("shoal.processors.usable_processors", lambda: 2)
+    monkeypatch.setattr("shoal.system.processors.usable_processors", lambda: 2)
     try:
         for threads in (1, 2):
             use_threads(TrainConfig(threads=threads), SPEC)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.classifiers.data.images import ImageData, Split
 from shoal.errors import UserError
-from shoal.memory import check_fits
+from shoal.system.memory import check_fits
 
 FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
 """Where Debian's package installs the files."""

@@ -28,7 +28,7 @@ from shoal.numerics.emulation.contraction import (
 )
 from shoal.numerics.emulation.window_kernels import surround
 from shoal.numerics.mac.product import flat
-from shoal.threads import share_out
+from shoal.system.threads import share_out
 
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
 

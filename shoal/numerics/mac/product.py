@@ -27,7 +27,7 @@ from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known, tile
 from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
 from shoal.numerics.rounding.randomness import Keys
-from shoal.threads import share_out
+from shoal.system.threads import share_out
 
 ALONE = 2**17
 """Up to this many MACs one thread is faster than two."""

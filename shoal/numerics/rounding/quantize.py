@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
-from shoal.memory import check_fits
 from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
 from shoal.numerics.rounding import block_kernels, kernels32, kernels64, tensors
@@ -30,7 +29,8 @@ from shoal.numerics.rounding.plan import (
     rounds_in,
 )
 from shoal.numerics.rounding.randomness import SPAN, keys
-from shoal.threads import share_out
+from shoal.system.memory import check_fits
+from shoal.system.threads import share_out
 
 Array = TypeVar("Array", bound=Any)
 

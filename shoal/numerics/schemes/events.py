@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.compiled import njit
-from shoal.threads import share_out
+from shoal.system.threads import share_out
 
 ALONE = 2**16
 """Up to this many numbers one thread is faster than two."""

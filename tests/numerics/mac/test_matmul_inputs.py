@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from shoal import memory
 from shoal.errors import UserError
 from shoal.numerics import matmul, quantize
+from shoal.system import memory
 from tests.numerics.macs import numbers
 
 UNIT = "E5M2:5+E6M5"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from shoal import memory
 from shoal.errors import UserError
 from shoal.numerics import FloatFormat, parse, quantize
 from shoal.numerics.rounding.quantize import memory_needed
+from shoal.system import memory
 from tests.numerics.numbers import assert_same, float16_values
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from shoal import memory
-from shoal.memory import free_memory, human_bytes
+from shoal.system import memory
+from shoal.system.memory import free_memory, human_bytes
 
 
 def write(root, files):

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from shoal import processors
 from shoal.errors import UserError
-from shoal.processors import check_threads, usable_processors
+from shoal.system import processors
+from shoal.system.processors import check_threads, usable_processors
 
 
 @pytest.fixture(autouse=True)

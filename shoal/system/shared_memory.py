@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from shoal.errors import UserError
-from shoal.memory import check_fits
+from shoal.system.memory import check_fits
 
 LINE = 64
 """Bytes of a cache line: counters that different processes write are kept that far apart."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TypeVar
 
-from shoal.processors import usable_processors
+from shoal.system.processors import usable_processors
 
 Result = TypeVar("Result")
 

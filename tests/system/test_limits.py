@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from shoal import cli, limits
+from shoal import cli
 from shoal.errors import UserError
-from shoal.limits import LEAST_LEFT, LIMITS, check_limits, limits_left, live_within_limits
-from shoal.memory import check_fits, free_memory, keep_freed_memory, ran_out_of_memory
+from shoal.system import limits
+from shoal.system.limits import LEAST_LEFT, LIMITS, check_limits, limits_left, live_within_limits
+from shoal.system.memory import check_fits, free_memory, keep_freed_memory, ran_out_of_memory
 
 UNLIMITED = resource.RLIM_INFINITY
 STATUS = "VmPeak:\t 900000 kB\nVmSize:\t 800000 kB\nVmData:\t 300000 kB\n"

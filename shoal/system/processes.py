@@ -5,8 +5,8 @@ import gc
 import os
 import warnings
 
-from shoal.limits import live_within_limits
-from shoal.processors import usable_processors
+from shoal.system.limits import live_within_limits
+from shoal.system.processors import usable_processors
 
 
 def prepare() -> None:

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from shoal.control_groups import group_folders, read_number, read_text
 from shoal.errors import UserError
-from shoal.limits import limits_left
+from shoal.system.control_groups import group_folders, read_number, read_text
+from shoal.system.limits import limits_left
 
 HEAP_BYTES = 2**28  # of the heap in large pages: what the updates of a dozen agents work in
 

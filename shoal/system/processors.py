@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.control_groups import group_folders, read_number, read_text
 from shoal.errors import UserError, check_range
+from shoal.system.control_groups import group_folders, read_number, read_text
 
 
 def usable_processors(root: Path = Path("/")) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.envs import make_env, particle
-from shoal.threads import share_out
+from shoal.system.threads import share_out
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
