@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 
 FIRST, EVERY = 2.0, 10.0
 """Seconds until the first line, and between lines."""
@@ -48,21 +49,32 @@ class Progress:
         return f"{self.label}: {self.doing}" if self.doing else self.label
 
 
-class ProgressLines(Progress):
-    """Progress where there is no terminal for a bar: now and then a line with the share done and the time left."""
+class BackgroundThread:
+    """A thread that runs beside a block of work: `_run` returns soon after `_over` is set."""
 
-    def __init__(self, say: Callable[[str], None], label: str, total: float | None = None) -> None:
-        super().__init__(label, total)
-        self._say, self._since, self._over = say, time.monotonic(), threading.Event()
+    def __init__(self) -> None:
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "ProgressLines":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class ProgressLines(BackgroundThread, Progress):
+    """Progress where there is no terminal for a bar: now and then a line with the share done and the time left."""
+
+    def __init__(self, say: Callable[[str], None], label: str, total: float | None = None) -> None:
+        BackgroundThread.__init__(self)
+        Progress.__init__(self, label, total)
+        self._say, self._since = say, time.monotonic()
 
     def _run(self) -> None:
         wait = FIRST

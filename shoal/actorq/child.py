@@ -1,4 +1,4 @@
-"""A child process of a run with actors: one that gives signs of life on the board."""
+"""A child process of a run with actors: its heartbeat is on the board."""
 
 import os
 import select
@@ -10,13 +10,13 @@ from shoal.actorq.board import Board
 from shoal.system.child import Child
 
 TICK = 0.2
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 SILENT, STARTING = 5.0, 120.0
 """Seconds without one after which a process counts as dead; before its first it has much to import and to compile."""
 
 
 class WatchedChild(Child):
-    """A child process whose signs of life its parent counts."""
+    """A child process whose heartbeats its parent counts."""
 
     def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int, ticks: int) -> None:
         """Start it; `index` is its place on the board, where there were so many ticks before."""
@@ -24,7 +24,7 @@ class WatchedChild(Child):
         self._ticks, self._begun, self._quiet = ticks, False, 0.0
 
     def alive(self, ticks: int, passed: float) -> bool:
-        """Whether it is there and gives signs of life, of which there were so many, after so many more seconds."""
+        """Whether its heartbeat is recent, given its count so far and the seconds since the last call."""
         self._begun |= ticks != self._ticks
         self._quiet = 0.0 if ticks != self._ticks else self._quiet + passed
         self._ticks = ticks
@@ -32,7 +32,7 @@ class WatchedChild(Child):
 
 
 def live(board: Board, index: int) -> None:
-    """In a child: give signs of life from now on, and end when the parent is gone."""
+    """In a child: send heartbeats from now on, and end when the parent is gone."""
 
     def beat() -> None:
         while True:

@@ -27,10 +27,10 @@ from shoal.actorq.connect import (
     in_a_line,
     told_if_gone,
 )
+from shoal.actorq.heartbeat import GROUP, Heartbeat, silence
 from shoal.actorq.player import Play
 from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
-from shoal.actorq.signs import GROUP, Signs, silence
 from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
@@ -46,7 +46,7 @@ and one more is due."""
 FETCH = 30.0
 """Seconds in which a chunk that is here already must be readable."""
 LOOK = 1.0
-"""Seconds between looks for signs of life."""
+"""Seconds between checks of the heartbeats."""
 STORE = 100_000_000
 """Bytes of a local Ray's object store, at least."""
 LONGEST_FOLDER = 40
@@ -59,7 +59,7 @@ class Post:
 
     actor: int
     handle: Any = None
-    signs: Signs | None = None
+    heartbeat: Heartbeat | None = None
     calls: deque[Any] = field(default_factory=deque)
     started: int = 0
     barren: int = 0
@@ -100,7 +100,7 @@ class ClusterSystem:
         self._samples = self._barren = 0
         self._looked = time.monotonic()
         self._quantizer: Any = None
-        self._quantizer_signs: Signs | None = None
+        self._quantizer_heartbeat: Heartbeat | None = None
         self._waiting: tuple[Array, int] | None = None  # the newest numbers, if the quantizer does not have them yet
         self._converting: Conversion | None = None
         self._newest: tuple[Any, int, int] | None = None  # payload, number and version of what actors are handed
@@ -147,9 +147,9 @@ class ClusterSystem:
 
     def close(self) -> None:
         """Leave the cluster: what was started for this run ends, a local Ray whole."""
-        self._quantizer = self._quantizer_signs = self._newest = self._converting = None
+        self._quantizer = self._quantizer_heartbeat = self._newest = self._converting = None
         for post in self.posts:
-            post.handle = post.signs = None
+            post.handle = post.heartbeat = None
             post.calls.clear()
         if self._connected:
             self.ray.shutdown()
@@ -166,10 +166,10 @@ class ClusterSystem:
         if self.config.cluster == "local":
             check_running(self.ray)
         passed = min(passed, 2 * LOOK)  # of a time in which this process itself was stopped, only a part counts
-        if self._quantizer_signs is not None and self._quantizer_signs.silent(passed):
+        if self._quantizer_heartbeat is not None and self._quantizer_heartbeat.silent(passed):
             self._replace_quantizer(silence())
         for post in self.posts:
-            if post.signs is not None and post.signs.silent(passed):
+            if post.heartbeat is not None and post.heartbeat.silent(passed):
                 self._replace_actor(post, silence())
 
     # ---- versions ----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class ClusterSystem:
         strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         remote = self._remote(RemoteQuantizer, num_cpus=0, scheduling_strategy=strategy)
         self._quantizer = remote.remote(json.dumps(self._told["play"]), self._template)
-        self._quantizer_signs = Signs(self.ray, self._quantizer)
+        self._quantizer_heartbeat = Heartbeat(self.ray, self._quantizer)
         self._convert()
 
     def _convert(self) -> None:
@@ -245,7 +245,7 @@ class ClusterSystem:
         told |= seeds(self.config.seed, post.actor, self._samples, post.started)
         remote = self._remote(RemoteActor, num_cpus=1, scheduling_strategy="SPREAD")
         post.handle = remote.remote(json.dumps(told), self._template)
-        post.signs = Signs(self.ray, post.handle)
+        post.heartbeat = Heartbeat(self.ray, post.handle)
         post.started += 1
 
     def _count_death(self, what: str, barren: int, reason: str) -> None:

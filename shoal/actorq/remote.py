@@ -62,7 +62,7 @@ class RemoteActor:
         return message
 
     def alive(self) -> None:
-        """A sign of life."""
+        """A heartbeat."""
 
     def _made(self) -> "Actor":
         from shoal.actorq.actor import make_actor
@@ -109,7 +109,7 @@ class RemoteQuantizer:
         self._made: Any = None
 
     def alive(self) -> None:
-        """A sign of life."""
+        """A heartbeat."""
 
     def convert(self, row: "Array", seen: tuple[int, int]) -> "Bytes":
         """The payload for this row of the policy's numbers, with recent states behind them; see `payload_of`."""

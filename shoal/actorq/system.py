@@ -269,7 +269,7 @@ def ending(code: int | None) -> str:
     """How a process ended, and what may help; None: it was still there, but silent."""
     if code is None:
         return (
-            f"gave no sign of life for {SILENT:g} seconds; an environment that blocks the Python interpreter for so "
+            f"sent no heartbeat for {SILENT:g} seconds; an environment that blocks the Python interpreter for so "
             "long can only be trained with --actors 0"
         )
     return ended(code) + ("; use fewer --actors" if code == -signal.SIGKILL else "")

@@ -48,7 +48,7 @@ def build_env(
 
 
 def check_env(config: TrainConfig) -> None:
-    """Refuse a world that there is not, or that does not have these settings, without importing or building it."""
+    """Refuse an unknown world, or one that does not have these settings, without importing or building it."""
     with options_named():
         planned_env(**_world(config, config.copies, config.seed, config.stagger))
 

@@ -1,11 +1,11 @@
 """Notices an environment that does not return from its step: a run would wait for it without a word."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.training.interrupt import Interrupt
+from shoal.waiting import BackgroundThread
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -18,21 +18,12 @@ GIVE_UP = 300.0
 """Seconds in one step after which a run that was asked to stop does so without saving."""
 
 
-class StallWatch:
+class StallWatch(BackgroundThread):
     """A thread that tells if a step takes long, and ends it where somebody waits for the run to stop."""
 
     def __init__(self, training: "Training", tell: Callable[[str], None], interrupt: Interrupt) -> None:
+        super().__init__()
         self._training, self._tell, self._interrupt = training, tell, interrupt
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "StallWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _run(self) -> None:
         samples, since, told = -1, time.monotonic(), False

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from shoal import TrainConfig, __version__, train
-from shoal.actorq import cluster, connect, remote, signs
+from shoal.actorq import cluster, connect, heartbeat, remote
 from shoal.actorq.board import Board
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.player import Play, make_player
@@ -163,7 +163,7 @@ class FakeRay:
 
 
 def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypatch):
-    monkeypatch.setattr(signs, "SILENT", 5.0)
+    monkeypatch.setattr(heartbeat, "SILENT", 5.0)
     now = [0.0]
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
     system = Training(dataclasses.replace(ACTORS, actors=2, cluster="local")).collector.system
@@ -193,7 +193,7 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
     assert ray.killed == [stopped] and system.replaced == 1 and system.posts[0].handle is not stopped
     pass_seconds(5, *(post.handle for post in system.posts))
     assert ray.killed == [stopped, quantizer] and system.replaced == 2 and system._quantizer is not quantizer
-    with pytest.raises(UserError, match=r"actor 0 died 3 times in a row .*: it gave no sign of life for 5 seconds\.$"):
+    with pytest.raises(UserError, match=r"actor 0 died 3 times in a row .*: it sent no heartbeat for 5 seconds\.$"):
         for _ in range(2):
             pass_seconds(1, *(post.handle for post in system.posts), system._quantizer)
             pass_seconds(5, *(post.handle for post in system.posts[1:]), system._quantizer)
@@ -201,12 +201,12 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
 
 def start_fake_quantizer(system):
     system._quantizer = Handle()
-    system._quantizer_signs = signs.Signs(system.ray, system._quantizer)
+    system._quantizer_heartbeat = heartbeat.Heartbeat(system.ray, system._quantizer)
 
 
 @pytest.mark.slow
 def test_an_actor_that_is_stopped_but_not_dead_is_replaced(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(signs, "SILENT", 4.0)
+    monkeypatch.setattr(heartbeat, "SILENT", 4.0)
 
     def stop(system):
         os.kill(ask(system, lambda actor: __import__("os").getpid())[0], signal.SIGSTOP)

@@ -252,7 +252,7 @@ def test_a_world_that_blocks_the_interpreter_ends_the_run_with_advice(tmp_path, 
     monkeypatch.setattr("shoal.actorq.child.SILENT", 0.6)
     monkeypatch.setattr("shoal.actorq.system.DEATHS", 2)
     config = dataclasses.replace(ACTORS, env="gym:frozen_world:Frozen-v0", episode_length=None, copies=1, pull_every=10)
-    said = r"^Actor 0 failed 2 times in a row before it had sent anything: it gave no sign of life .* --actors 0\.$"
+    said = r"^Actor 0 failed 2 times in a row before it had sent anything: it sent no heartbeat .* --actors 0\.$"
     with pytest.raises(UserError, match=said):
         train(dataclasses.replace(config, out=str(tmp_path / "run")))
 

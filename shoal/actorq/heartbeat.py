@@ -1,15 +1,15 @@
-"""Signs of life of actors on a Ray cluster: Ray notices one that is dead, but not one that is stopped."""
+"""Heartbeats of actors on a Ray cluster: Ray notices one that is dead, but not one that is stopped."""
 
 from typing import Any
 
-GROUP = {"signs": 1}
+GROUP = {"heartbeat": 1}
 """Ray's concurrency group for `alive`, which is answered by a thread of its own while another call runs."""
 SILENT = 30.0
 """Seconds without an answer after which an actor counts as dead: more than a network or a long import takes."""
 
 
-class Signs:
-    """Asks one actor for signs of life, one at a time."""
+class Heartbeat:
+    """Asks one actor for a heartbeat, over and over."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray, self._handle = ray, handle
@@ -33,4 +33,4 @@ class Signs:
 
 def silence() -> str:
     """What is said of such an actor."""
-    return f"it gave no sign of life for {SILENT:g} seconds"
+    return f"it sent no heartbeat for {SILENT:g} seconds"
