@@ -115,6 +115,8 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
         sent = [queue.sent for queue in system.queues]
         while any(queue.sent < before + 3 for queue, before in zip(system.queues, sent, strict=True)):
             yield
+        while not all(system.board.count(1 + post.actor, "pulls") for post in system.posts):  # the new ones, too
+            yield
         yield "end"
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
