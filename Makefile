@@ -19,7 +19,7 @@ setup: .venv/ready
 	@echo "Installing Shoal into .venv (about a minute the first time)"
 	@$(INSTALL) -e .
 	@rm -rf $(COPY)
-	@$(BIN)/python -m compileall -q -j 0 -x '/(torch|sympy|tests?)/' shoal .venv/lib > /dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -q -j 0 -x '/(torch|sympy|tests?)/' shoal papers .venv/lib > /dev/null 2>&1 || true
 	@$(BIN)/python -c "import torch"
 	@touch $@
 

@@ -2,8 +2,9 @@
 
 import sys
 
-from shoal.arguments import overview
+from shoal.commands.arguments import overview
 from shoal.commands.bench import bench
+from shoal.commands.console import warnings_as_sentences
 from shoal.commands.evaluate import evaluate
 from shoal.commands.export import export
 from shoal.commands.mac import mac
@@ -14,10 +15,10 @@ from shoal.commands.study import study
 from shoal.commands.sweep import sweep
 from shoal.commands.train import train
 from shoal.commands.watch import watch
-from shoal.console import answers_only, put, say, warnings_as_sentences
 from shoal.errors import UserError, perhaps
 from shoal.system.files import start_here
 from shoal.system.memory import ran_out_of_memory
+from shoal.system.streams import answers_only, put, say
 from shoal.trust import import_from_working_directory, names_third_party
 
 COMMANDS = {
@@ -79,9 +80,9 @@ def run_command(argv: list[str]) -> int:
         raise UserError(
             f"There is no command '{argv[0]}'{perhaps(argv[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}."
         )
+    from shoal.runs.interrupt import stop_at_signals
     from shoal.system.limits import check_limits
     from shoal.system.processes import prepare
-    from shoal.training.interrupt import stop_at_signals
 
     prepare()
     if not {"-h", "--help"} & set(argv):

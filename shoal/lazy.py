@@ -14,3 +14,8 @@ def lazy(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     return __getattr__
+
+
+def papers(module: str = "") -> Any:
+    """`shoal_papers`, the second package of this distribution, or a module of it; the library finds it by name only."""
+    return importlib.import_module(f"shoal_papers.{module}".rstrip("."))

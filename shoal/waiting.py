@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
+Advance = Callable[[float, str], None]
+"""Reports progress: called with the amount of work done since the last call, and a description of the current work."""
 FIRST, EVERY = 2.0, 10.0
 """Seconds until the first line, and between lines."""
 

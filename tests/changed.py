@@ -71,6 +71,8 @@ def tests_of(name):
         found = DOCUMENT_TESTS
     elif path.parts[0] == "shoal":
         found = tests_of_module(path.relative_to("shoal"))
+    elif name.startswith("papers/shoal_papers/"):
+        found = tests_of_module("papers" / path.relative_to("papers/shoal_papers"))
     elif path.parts[0] != "tests":
         found = [PROJECT_TESTS] if len(path.parts) == 1 or path.parts[0] == ".github" else []
     elif path.name.startswith("test_"):

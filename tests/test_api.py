@@ -9,7 +9,7 @@ import pytest
 import shoal
 from shoal import TrainConfig, load, train
 from shoal.errors import UserError
-from shoal.training.checkpoint import Checkpoints
+from shoal.runs.checkpoint import Checkpoints
 from tests.envs.own_worlds import Corridor
 
 SHORT = TrainConfig(

@@ -10,7 +10,7 @@ import shoal.commands
 from shoal.bench import BENCHES
 from shoal.cli import COMMANDS
 from shoal.errors import UserError, check_choice
-from shoal.studies import STUDIES
+from shoal_papers import STUDIES
 from tests.doc_commands import all_commands, needed, page_commands
 
 BY_DOCUMENT = {

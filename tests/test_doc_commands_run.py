@@ -160,7 +160,7 @@ def bring(document, commands, belongings, folder):
         if named and not made:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / name)
-    if any("docs/cells" in command.words for command in commands):
+    if any("papers/cells" in command.words for command in commands):
         shutil.copytree(ROOT / "docs" / "cells", folder / "docs" / "cells")
     if document.endswith(".md"):
         for name, code in re.findall(r'```python title="(.*?)"\n(.*?)```', (ROOT / document).read_text(), re.S):

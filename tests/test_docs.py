@@ -71,8 +71,10 @@ def test_the_tests_of_every_module_can_be_found():
     """At its own path under tests/, or where the table in docs/testing.md says."""
     rows = changed.table()
     assert all(list((ROOT / "tests").glob(path)) for _, tests in rows for path in tests)
-    for path in sorted((ROOT / "shoal").rglob("[!_]*.py")):
-        module = path.relative_to(ROOT / "shoal")
+    library = [path.relative_to(ROOT / "shoal") for path in (ROOT / "shoal").rglob("[!_]*.py")]
+    package = ROOT / "papers" / "shoal_papers"
+    papers = ["papers" / path.relative_to(package) for path in package.rglob("[!_]*.py")]
+    for module in sorted(library + papers):
         stated = any(fnmatch(str(module), pattern) for modules, _ in rows for pattern in modules)
         assert changed.mirrored(module) or stated, module
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import COMMANDS
-from shoal.console import answers_only, print_table, quoted
+from shoal.commands.console import print_table, quoted
 from shoal.errors import SettingError, check_choice, check_range, closest, counted, install, printable, whole_number
 from shoal.results import Table
+from shoal.system.streams import answers_only
 
 
 @pytest.mark.parametrize(

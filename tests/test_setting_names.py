@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from shoal import TrainConfig, load, make_env, train
-from shoal.arguments import settings_in
 from shoal.classifiers import ClassifierConfig
+from shoal.commands.arguments import settings_in
 from shoal.commands.train_arguments import TrainArguments
 from shoal.errors import UserError
 from shoal.setting_names import ELSEWHERE, OTHER_COMMANDS, SETTING_ALIASES, nearest

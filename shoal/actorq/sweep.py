@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 from typing import TypedDict, cast
 
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
-from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.waiting import Advance
 
 HUMANOID = {
     "float32": ServiceTimes(
@@ -21,7 +21,7 @@ HUMANOID = {
 }  # fmt: skip
 """dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's
 GPU learner, for which 3 ms per update are assumed. The actors' times were measured on two quiet cores (AMD Zen 4) by
-`shoal study actorq-model`; they are the cells "paper Humanoid Stand" in docs/cells/actorq-model."""
+`shoal study actorq-model`; they are the cells "paper Humanoid Stand" in papers/cells/actorq-model."""
 STOPS = 0.95
 """More actors have stopped helping at the first number that reaches this share of the highest rate."""
 

@@ -10,7 +10,7 @@ from shoal.profiling.cells import Cell
 from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.subjects import Subject, changed, play_step, rows_that_fit
 from shoal.results import Column
-from shoal.training.checkpoint import Checkpoints
+from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import random_act
 from shoal.training.loop import Training

@@ -22,7 +22,7 @@ from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, tra
 from shoal.errors import UserError, counted
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
-from shoal.training import disk
+from shoal.runs import disk
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
 from shoal.waiting import said_if_long

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
-from shoal.training.checkpoint import Checkpoint
+from shoal.runs.checkpoint import Checkpoint
 from shoal.training.result import read_result_as
 from shoal.training.run_folder import RESULT
 from shoal.training.stored import no_checkpoint

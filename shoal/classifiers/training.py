@@ -24,12 +24,12 @@ from shoal.errors import Diverged, UserError, counted
 from shoal.networks.arrays import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.run import LayerCounts
+from shoal.runs.checkpoint import Arrays, Checkpoint
+from shoal.runs.interrupt import Interrupt
 from shoal.seeding import stream_seed
 from shoal.system.processors import check_threads, usable_processors
-from shoal.training.checkpoint import Arrays, Checkpoint
 from shoal.training.config import CONFIG, read_settings
 from shoal.training.early import check_kept
-from shoal.training.interrupt import Interrupt
 from shoal.training.result import result_json
 from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_folder
 from shoal.training.setup import PRODUCTS_PER_THREAD, set_torch_threads

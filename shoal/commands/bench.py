@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from shoal.arguments import Numbers, numbers, parse
-from shoal.console import print_json, print_result, progress_bar
+from shoal.commands.arguments import Numbers, numbers, parse
+from shoal.commands.console import print_result, progress_bar
 from shoal.errors import UserError, check_choice
+from shoal.system.streams import print_json
 
 
 def bench(argv: list[str]) -> int:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from shoal.arguments import parse
+from shoal.commands.arguments import parse
+from shoal.commands.console import progress_bar
 from shoal.commands.returns import print_returns
-from shoal.console import print_json, progress_bar, say
 from shoal.errors import check_range
+from shoal.system.streams import print_json, say
 
 if TYPE_CHECKING:
     from shoal.policies import TrainedPolicy

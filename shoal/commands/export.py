@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from shoal.arguments import parse
-from shoal.console import output_file, print_json, print_table, progress_bar, put, quoted, say
+from shoal.commands.arguments import parse
+from shoal.commands.console import output_file, print_table, progress_bar, quoted
 from shoal.errors import UserError, check_range
 from shoal.results import Column, Table
 from shoal.system.files import shown
+from shoal.system.streams import print_json, put, say
 from shoal.trust import untrusted
 
 if TYPE_CHECKING:

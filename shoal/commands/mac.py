@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal.algorithms.config import option
-from shoal.arguments import Numbers, numbers, options_of, overview, parse
+from shoal.commands.arguments import Numbers, numbers, options_of, overview, parse
+from shoal.commands.console import give_result, output_file, print_result, progress_bar
 from shoal.commands.mac_train import mac_train
-from shoal.console import give_result, output_file, print_json, print_result, progress_bar, put, say
 from shoal.errors import UserError, perhaps
+from shoal.system.streams import print_json, put, say
 
 if TYPE_CHECKING:
     from shoal.classifiers.config import ClassifierConfig

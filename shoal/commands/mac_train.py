@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.arguments import folder_after_resume, parse, stored_settings
-from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say
+from shoal.commands.arguments import folder_after_resume, parse, stored_settings
+from shoal.commands.console import print_files, print_result, progress_bar, quoted
 from shoal.errors import UserError
 from shoal.system.files import shown
+from shoal.system.streams import print_json, say
 
 if TYPE_CHECKING:
     from shoal.classifiers.comparison import Comparison

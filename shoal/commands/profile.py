@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from shoal.arguments import Numbers, Words, numbers, parse, words
-from shoal.console import (
+from shoal.commands.arguments import Numbers, Words, numbers, parse, words
+from shoal.commands.console import (
     ended,
     print_files,
-    print_json,
     print_result,
     progress_bar,
     result_folder,
@@ -14,6 +13,7 @@ from shoal.console import (
     write_json,
 )
 from shoal.errors import UserError
+from shoal.system.streams import print_json
 
 
 def profile(argv: list[str]) -> int:

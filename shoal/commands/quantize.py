@@ -4,19 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from shoal.arguments import Words, parse, words
-from shoal.console import (
+from shoal.commands.arguments import Words, parse, words
+from shoal.commands.console import (
     ended,
     print_files,
-    print_json,
     print_result,
     progress_bar,
     result_folder,
-    say,
     warn_of_replacing,
     write_json,
 )
 from shoal.errors import UserError, check_choice, check_range
+from shoal.system.streams import print_json, say
 
 
 def quantize(argv: list[str]) -> int:

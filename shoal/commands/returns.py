@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shoal.console import print_table, put
+from shoal.commands.console import print_table
 from shoal.errors import counted
 from shoal.results import ADVICE, Column, Table
+from shoal.system.streams import put
 
 if TYPE_CHECKING:
     from shoal.training.result import Figures

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.arguments import Numbers, numbers, options_of, parse, words
-from shoal.console import give_result, output_file, progress_bar
+from shoal.commands.arguments import Numbers, numbers, options_of, parse, words
+from shoal.commands.console import give_result, output_file, progress_bar
 from shoal.errors import UserError, check_range
 
 if TYPE_CHECKING:

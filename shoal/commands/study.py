@@ -4,20 +4,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from shoal.arguments import parse
-from shoal.console import (
+from shoal.commands.arguments import parse
+from shoal.commands.console import (
     ended,
     output_folder,
     print_files,
-    print_json,
     print_result,
     progress_bar,
-    put,
     read_json,
     warn_of_replacing,
     write_json,
 )
 from shoal.errors import UserError, check_range
+from shoal.lazy import papers
+from shoal.system.streams import print_json, put
 
 
 def study(argv: list[str]) -> int:
@@ -27,7 +27,7 @@ def study(argv: list[str]) -> int:
     shoal study breakdown --quick                              # needs the extra pettingzoo
     shoal study neighbor-reward --out figures
     shoal study qat --budget 120                               # needs the extra sb3
-    shoal study ptq-table --cells docs/cells --budget 0        # from finished cells alone; needs the extra sb3
+    shoal study ptq-table --cells papers/cells --budget 0        # from finished cells alone; needs the extra sb3
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
     shoal study actorq-speed --budget 70                       # needs the extra control
     """
@@ -56,42 +56,43 @@ def study(argv: list[str]) -> int:
         out: str = "runs/studies"
         """Folder for the picture, the JSON file and finished cells, which a repeated study does not run again."""
         cells: str = ""
-        """Folder for finished cells, e.g. docs/cells; empty: the folder cells in --out."""
+        """Folder for finished cells, e.g. papers/cells; empty: the folder cells in --out."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
+    studies = papers()
+
     from shoal.results import Result
-    from shoal.studies import OF_CELLS, STUDIES, Options, check_options, run_study, study_length, study_of
 
     if command.list:
         if command.json:
-            print_json({"studies": STUDIES})
+            print_json({"studies": studies.STUDIES})
         else:
-            put("\n".join(f"{name:<20} {title}" for name, title in STUDIES.items()))
+            put("\n".join(f"{name:<20} {title}" for name, title in studies.STUDIES.items()))
         return 0
     if not command.name:
-        raise UserError(f"A study must be named: {', '.join(STUDIES)}.")
+        raise UserError(f"A study must be named: {', '.join(studies.STUDIES)}.")
     check_range("--budget", command.budget, 0, 10**6)
     cells = Path(command.cells) if command.cells else None
-    options = Options(
+    options = studies.Options(
         Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
     )
-    check_options(command.name, options)
+    studies.check_options(command.name, options)
     name = f"{command.name}{'-quick' if command.quick else ''}"
     if command.data:
         held = Result.from_json(read_json(Path(command.data)))
-        found = replace(study_of(command.name, held.data), provenance=held.provenance)
+        found = replace(studies.study_of(command.name, held.data), provenance=held.provenance)
         folder = output_folder(command.out)
     else:
         with progress_bar(f"shoal study {command.name}") as progress:
-            progress.expect(study_length(command.name, command.quick, options))
+            progress.expect(studies.study_length(command.name, command.quick, options))
             if command.cells:
                 output_folder(command.cells, "--cells")
             folder = output_folder(command.out)
-            if command.name not in OF_CELLS:  # which are continued
+            if command.name not in studies.OF_CELLS:  # which are continued
                 warn_of_replacing(folder / f"{name}.json")
-            found = run_study(command.name, command.quick, progress, options).made_by("study", *argv)
+            found = studies.run_study(command.name, command.quick, progress, options).made_by("study", *argv)
     as_json = found.to_json(nested=True) | {"picture": f"{name}.png"}
     write_json(as_json, folder / f"{name}.json")
     with progress_bar(f"shoal study {command.name}: pictures"):

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from shoal.arguments import parse
-from shoal.console import print_files, print_json, print_result, progress_bar, quoted, say, write_json
+from shoal.commands.arguments import parse
+from shoal.commands.console import print_files, print_result, progress_bar, quoted, write_json
 from shoal.errors import UserError, check_range, counted
 from shoal.system.files import absolute, shown
+from shoal.system.streams import print_json, say
 from shoal.trust import import_from_working_directory, is_third_party
 from shoal.waiting import Progress
 

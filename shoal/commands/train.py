@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.algorithms.config import option
-from shoal.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
+from shoal.commands.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
+from shoal.commands.console import print_files, quoted
 from shoal.commands.returns import print_returns
-from shoal.console import print_files, print_json, put, quoted, say
 from shoal.errors import UserError, counted
 from shoal.system.files import shown
+from shoal.system.streams import print_json, put, say
 from shoal.waiting import said_if_long
 
 if TYPE_CHECKING:

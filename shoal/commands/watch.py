@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from shoal.arguments import parse
-from shoal.console import output_file, progress_bar, put, say
+from shoal.commands.arguments import parse
+from shoal.commands.console import output_file, progress_bar
 from shoal.errors import check_range, printable
 from shoal.system.files import absolute, shown
+from shoal.system.streams import put, say
 
 
 def watch(argv: list[str]) -> int:

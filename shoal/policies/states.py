@@ -10,7 +10,7 @@ import numpy as np
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.policies.trained import Array
 from shoal.replay.layout import RowLayout
-from shoal.training.checkpoint import newest_segment
+from shoal.runs.checkpoint import newest_segment
 from shoal.training.play import Act
 from shoal.training.run_folder import CHECKPOINTS
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.advance import Advance
 from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
 from shoal.inference.precision import ExportPrecision
@@ -26,6 +25,7 @@ from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.quantization.scheme import Scheme
 from shoal.training.play import play
+from shoal.waiting import Advance
 
 if TYPE_CHECKING:
     from shoal.policies.torch_policy import TorchPolicy

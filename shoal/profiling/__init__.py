@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from shoal.profiling.caches import CacheModel, Misses, mean_misses
     from shoal.profiling.counters import Counters, PhaseCounters
     from shoal.profiling.machine import Geometry, Level, machine_geometry, parse_geometry
-    from shoal.profiling.object_addresses import VirtualObjects, object_ranges, walk
     from shoal.profiling.ring_addresses import VirtualRing, ring_ranges
 else:
     __getattr__ = lazy(
@@ -16,7 +15,6 @@ else:
         dict.fromkeys(("CacheModel", "Misses", "mean_misses"), "shoal.profiling.caches")
         | dict.fromkeys(("Counters", "PhaseCounters"), "shoal.profiling.counters")
         | dict.fromkeys(("Geometry", "Level", "machine_geometry", "parse_geometry"), "shoal.profiling.machine")
-        | dict.fromkeys(("VirtualObjects", "object_ranges", "walk"), "shoal.profiling.object_addresses")
         | dict.fromkeys(("VirtualRing", "ring_ranges"), "shoal.profiling.ring_addresses"),
     )
 
@@ -27,12 +25,9 @@ __all__ = [
     "Level",
     "Misses",
     "PhaseCounters",
-    "VirtualObjects",
     "VirtualRing",
     "machine_geometry",
     "mean_misses",
-    "object_ranges",
     "parse_geometry",
     "ring_ranges",
-    "walk",
 ]

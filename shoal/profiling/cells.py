@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.reference import SAMPLERS
+from shoal.lazy import papers
 from shoal.system.processors import check_threads
 
 ENVS = ("predator-prey", "cooperative-navigation")
@@ -54,7 +54,7 @@ class Sweep:
         for what, values, choices in (
             ("--env", self.env, ENVS),
             ("--algorithm", self.algorithm, ALGORITHMS),
-            ("--sampler", self.sampler, SAMPLERS),
+            ("--sampler", self.sampler, papers("reference").SAMPLERS),
             ("--implementation", self.implementation, IMPLEMENTATIONS),
         ):
             for value in values:

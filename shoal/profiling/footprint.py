@@ -11,7 +11,6 @@ from torch.autograd.profiler import profile  # not torch.profiler's, which impor
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import Team
 from shoal.profiling.subjects import replay_bytes
-from shoal.reference.team import ReferenceTeam
 from shoal.training.clock import PhaseClock
 from shoal.training.loop import Training
 
@@ -89,7 +88,6 @@ def policy_calls(training: Training) -> int:
 
 def policies(team: Any) -> list[nn.Module]:
     """All actors and target actors of a team, stacked or one by one."""
-    if isinstance(team, ReferenceTeam):
-        return [policy for agent in team.agents for policy in (agent.actor, agent.target_actor)]
-    assert isinstance(team, Team)
-    return [network for name, network in team.networks.items() if name.endswith("actors")]
+    if isinstance(team, Team):
+        return [network for name, network in team.networks.items() if name.endswith("actors")]
+    return [policy for agent in team.agents for policy in (agent.actor, agent.target_actor)]  # the reference

@@ -7,13 +7,12 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
+from shoal.lazy import papers
 from shoal.profiling.caches import CacheModel, Misses, mean_misses
 from shoal.profiling.cells import Cell
 from shoal.profiling.machine import Geometry
-from shoal.profiling.object_addresses import object_ranges, walk
 from shoal.profiling.ring_addresses import VirtualRing
 from shoal.profiling.subjects import Subject
-from shoal.reference.replay import ListSampler, Replays
 
 WARM, COUNTED = 1, 3  # mini-batches; they are alike, so a few tell the mean of all
 Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
@@ -39,16 +38,10 @@ def sampling_misses(cell: Cell, subject: Subject, geometry: Geometry) -> Missed:
     rng, model = np.random.default_rng(0), CacheModel(geometry)
     batch, ring, sampler = training.config.batch, training.ring, training.learner.sampler
     found: list[Misses] = []
-    if isinstance(ring, Replays):
-        assert isinstance(sampler, ListSampler)
-        storages = [buffer.storage for buffer in ring.agents]
-        for k in range(WARM + COUNTED):
-            indices = sampler.indices(ring, batch, rng)
-            own = k % len(storages)  # every agent gathers all agents' transitions, then its own again
-            found.append(
-                model.run(object_ranges([*storages, storages[own]], walk(sampler, indices, len(ring), ring.capacity)))
-            )
-        minibatches = len(storages)
+    if training.config.implementation == "reference":
+        ranges = papers("reference.profiling").sampled_ranges(ring, sampler, batch, rng)
+        found += [model.run(next(ranges)) for _ in range(WARM + COUNTED)]
+        minibatches = training.env.spec.agents
     else:
         virtual = VirtualRing(training.env.spec, training.config.copies, len(ring), training.config.storage)
         for _ in range(WARM + COUNTED):

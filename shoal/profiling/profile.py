@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from shoal.advance import Advance
 from shoal.errors import counted
 from shoal.profiling.apart import Ended, apart
 from shoal.profiling.cells import Cell, Sweep
@@ -30,6 +29,7 @@ from shoal.profiling.rows import (
 )
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
 from shoal.training.config import TrainConfig
+from shoal.waiting import Advance
 
 PAPER_GROWTH = 3.9  # cache and dTLB load misses from 3 to 6 agents, both texts
 PAPER_REDUCTION = {3: 26.66, 12: 27.39}  # per cent of the sampling phase by neighbours, by number of agents

@@ -1,18 +1,16 @@
 """What is measured: an implementation's world, a full ring and a team for each algorithm, ready to play and learn."""
 
 import dataclasses
-import gc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
+from shoal.lazy import papers
 from shoal.profiling.counters import Counters, PhaseCounters
-from shoal.reference.replay import Replays
-from shoal.replay import Ring, Sampler
+from shoal.replay import Sampler
 from shoal.replay.layout import RowLayout, ring_bytes
 from shoal.system.memory import free_memory, human_bytes
 from shoal.training.clock import PhaseClock
@@ -23,7 +21,6 @@ from shoal.training.loop import Training, implementation
 from shoal.training.setup import update_bytes
 
 PAPER_RING = 1_000_000
-FILL_BLOCK = 4096  # different rows that a reference's lists are filled with
 
 
 class Subject:
@@ -65,8 +62,8 @@ def changed(config: TrainConfig, **settings: Any) -> TrainConfig:
 
 def fill(training: Training, rows: int) -> None:
     """Fill the ring: by random play in a world that is fast enough, else with random rows."""
-    if isinstance(training.ring, Replays):
-        fill_lists(training.ring, rows)
+    if training.config.implementation == "reference":
+        papers("reference.profiling").fill(training.ring, rows)
         return
     act = random_act(training.env.spec, 0)
     while len(training.ring) < rows - rows % training.env.copies:
@@ -86,27 +83,6 @@ def own_collector(training: Training) -> Collector:
     """The collector of a training without actors in other processes."""
     assert isinstance(training.collector, Collector)
     return training.collector
-
-
-def fill_lists(replays: Replays, rows: int) -> None:
-    """Fill the reference's lists as its own steps would: each observation an object of its own, kept once."""
-    rng = np.random.default_rng(0)
-    was_enabled = gc.isenabled()
-    gc.disable()  # it would walk through millions of tuples again and again
-    for buffer, observation, action in zip(
-        replays.agents, replays.spec.observation_sizes, replays.spec.action_sizes, strict=True
-    ):
-        seen = rng.normal(size=(FILL_BLOCK, observation)).astype(np.float32)
-        played = rng.random((FILL_BLOCK, action)).astype(np.float32)
-        here = seen[0].copy()
-        for t in range(rows):
-            there = seen[(t + 1) % FILL_BLOCK].copy()
-            buffer.add(here, played[t % FILL_BLOCK].copy(), float(t), there, 0.0)
-            here = there
-    replays.added += rows
-    if was_enabled:
-        gc.enable()
-    gc.collect()
 
 
 def rows_that_fit(
@@ -142,12 +118,10 @@ def rows_that_fit(
 def transition_bytes(name: str, spec: EnvSpec, copies: int) -> int:
     """What an implementation keeps of a transition of all agents, in bytes."""
     if name == "reference":
-        return Replays(spec, 1).transition_bytes
+        return int(papers("reference.profiling").transition_bytes(spec))
     return -(-ring_bytes(spec, RowLayout.of(spec, "float32"), copies, 1000) // (1000 * copies))
 
 
 def replay_bytes(training: Training) -> int:
     """What the full ring of a training takes."""
-    ring = training.ring
-    assert isinstance(ring, Ring | Replays)
-    return ring.nbytes
+    return int(cast(Any, training.ring).nbytes)

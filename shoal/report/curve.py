@@ -15,10 +15,10 @@ from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.report.drawing import drawing, plain
 from shoal.results.figure import COLOURS, FAINT_INK, INK
+from shoal.runs.metrics import read_metrics
 from shoal.system.files import write_whole
 from shoal.training.config import read_config
 from shoal.training.early import CURVE, METRICS
-from shoal.training.metrics import read_metrics
 from shoal.training.returns import smooth
 
 if TYPE_CHECKING:

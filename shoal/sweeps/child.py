@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.console import answers_only, print_json
 from shoal.errors import UserError
+from shoal.runs.interrupt import stop_at_signals
 from shoal.system.child import STOPS, end_with_parent
 from shoal.system.processes import prepare
+from shoal.system.streams import answers_only, print_json
 from shoal.training.config import TrainConfig
-from shoal.training.interrupt import stop_at_signals
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training

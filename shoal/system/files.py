@@ -1,8 +1,11 @@
 """Files that are whole or not there, and paths that stay right if an environment changes the working directory."""
 
 import contextlib
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import UserError
 
@@ -62,3 +65,16 @@ def replace_file(path: Path, content: bytes, temporary: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)  # gone already, unless something went wrong
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None where a number is not finite, however deep: JSON has no other word for it."""
+    return {key: _finite(value) for key, value in values.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return finite(value)
+    if isinstance(value, list | tuple):
+        return [_finite(element) for element in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

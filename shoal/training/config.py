@@ -11,8 +11,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared, option
 from shoal.errors import UserError, check_range, printable
+from shoal.runs import disk
 from shoal.setting_names import check_names
-from shoal.training import disk
 from shoal.trust import check_importable, env_name
 
 CONFIG = "config.json"

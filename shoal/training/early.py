@@ -8,8 +8,8 @@ from typing import Any
 
 from shoal.algorithms.config import option
 from shoal.errors import UserError
+from shoal.runs import disk
 from shoal.system.processors import check_threads
-from shoal.training import disk
 from shoal.training.config import CONFIG, StoredConfig, TrainConfig
 from shoal.training.play import check_env
 from shoal.training.world_file import needs_trust

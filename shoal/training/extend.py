@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UserError, counted
-from shoal.training.checkpoint import Checkpoint
+from shoal.runs.checkpoint import Checkpoint
+from shoal.runs.interrupt import Interrupt
 from shoal.training.clock import PhaseClock
 from shoal.training.config import TrainConfig
-from shoal.training.interrupt import Interrupt
 from shoal.training.observer import Observer
 from shoal.training.run_folder import RunFolder
 

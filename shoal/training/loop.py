@@ -16,12 +16,13 @@ import numpy as np
 from shoal.algorithms.config import as_declared
 from shoal.envs.base import VectorEnv
 from shoal.errors import ActorsLost, Diverged, UserError, counted
+from shoal.runs import disk
+from shoal.runs.checkpoint import Checkpoint
+from shoal.runs.interrupt import Interrupt
 from shoal.system.files import absolute, working_directory
 from shoal.system.memory import keep_freed_memory
 from shoal.system.processors import check_threads
-from shoal.training import disk
 from shoal.training.callbacks import Callback, Hooks, Run, check_callbacks
-from shoal.training.checkpoint import Checkpoint
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
 from shoal.training.config import CONFIG, TrainConfig, read_config
@@ -30,7 +31,6 @@ from shoal.training.diverged import remedy
 from shoal.training.early import CURVE, check_new, check_workers, check_world, run_to_resume
 from shoal.training.evaluation import PLAYERS, evaluate_team
 from shoal.training.extend import asked_settings, changed_config, extends, needs_refill, refill
-from shoal.training.interrupt import Interrupt
 from shoal.training.learner import Learner
 from shoal.training.milestones import Abandoned, Milestones, evaluation_figures
 from shoal.training.observer import Observer, Silent
@@ -49,7 +49,7 @@ from shoal.waiting import said_if_long
 
 IMPLEMENTATIONS = {
     "engine": "shoal.training.engine",
-    "reference": "shoal.reference.training",
+    "reference": "shoal_papers.reference.training",
     "actors": "shoal.actorq.training",
 }
 """Modules that build the parts of a run; named, not imported, because the loop does not depend on them."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.runs import disk
+from shoal.runs.interrupt import Interrupt
 from shoal.seeding import stream_seed
-from shoal.training import disk
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import team_act
-from shoal.training.interrupt import Interrupt
 from shoal.training.observer import Observer
 from shoal.training.play import Act, Evaluation, build_env, play
 from shoal.training.result import by_player, flat

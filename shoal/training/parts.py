@@ -11,7 +11,7 @@ from shoal.algorithms.base import Arrays
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import VectorEnv
 from shoal.replay import Sampler
-from shoal.training.checkpoint import RingStore
+from shoal.runs.checkpoint import RingStore
 from shoal.training.collector import Rows
 from shoal.training.config import TrainConfig
 from shoal.training.returns import Episode

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.errors import UserError
-from shoal.training import disk
+from shoal.runs import disk
+from shoal.system.files import finite
 from shoal.training.play import Evaluation
 from shoal.training.returns import Columns, means
-from shoal.training.run_folder import RESULT, finite
+from shoal.training.run_folder import RESULT
 
 Figures = dict[str, dict[str, float | None]]
 

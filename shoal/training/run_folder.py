@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.errors import UserError
-from shoal.system.files import absolute, replace_file
-from shoal.training import disk
-from shoal.training.checkpoint import Checkpoints
+from shoal.runs import disk
+from shoal.runs.checkpoint import Checkpoints
+from shoal.system.files import absolute, finite, replace_file
 from shoal.training.config import CONFIG, TrainConfig
 from shoal.training.early import CHECKPOINTS, METRICS
 from shoal.training.early import RESULT as RESULT  # others look for it here
@@ -162,7 +161,7 @@ class MetricsLog:
             self._file.truncate()
         self._events = None
         if tensorboard:
-            from shoal.training.events import EventsFile
+            from shoal.runs.events import EventsFile
 
             with writing(folder):
                 self._events = EventsFile(folder, after(last, counter))
@@ -224,16 +223,3 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
             parts = value if isinstance(value, Mapping) else {str(k): part for k, part in enumerate(value)}
             found |= {f"{key}/{name}": part for name, part in numbers(parts).items()}
     return found
-
-
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with None where a number is not finite, however deep: JSON has no other word for it."""
-    return {key: _finite(value) for key, value in values.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return finite(value)
-    if isinstance(value, list | tuple):
-        return [_finite(element) for element in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.training.checkpoint import Arrays, Checkpoint
+from shoal.runs.checkpoint import Arrays, Checkpoint
 from shoal.training.extend import extends
 from shoal.training.returns import Episode
 from shoal.training.run_folder import LogMark

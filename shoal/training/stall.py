@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.training.interrupt import Interrupt
+from shoal.runs.interrupt import Interrupt
 from shoal.waiting import BackgroundThread
 
 if TYPE_CHECKING:

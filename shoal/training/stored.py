@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError
-from shoal.training import disk
-from shoal.training.checkpoint import Checkpoint
+from shoal.runs import disk
+from shoal.runs.checkpoint import Checkpoint
 from shoal.training.config import CONFIG, StoredConfig, TrainConfig, read_fields
 from shoal.training.result import TrainResult, read_result
 from shoal.training.run_folder import CHECKPOINTS, RESULT, LogMark

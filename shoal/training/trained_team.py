@@ -10,7 +10,7 @@ from shoal.algorithms import make_team
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import Team
 from shoal.native.engine import why_unusable
-from shoal.training.checkpoint import newest
+from shoal.runs.checkpoint import newest
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.early import check_world
 from shoal.training.parts import LearningTeam

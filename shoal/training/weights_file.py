@@ -16,9 +16,9 @@ import safetensors
 import safetensors.numpy
 
 from shoal.errors import UserError
+from shoal.runs import disk
+from shoal.runs.checkpoint import Arrays, Checkpoint, newest
 from shoal.system.files import replace_file
-from shoal.training import disk
-from shoal.training.checkpoint import Arrays, Checkpoint, newest
 from shoal.training.config import read_config
 from shoal.training.run_folder import CHECKPOINTS
 

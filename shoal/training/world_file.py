@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from shoal.envs.base import EnvSpec
-from shoal.signature import is_signed, sign
-from shoal.training import disk
+from shoal.runs import disk
+from shoal.runs.signature import is_signed, sign
 from shoal.training.config import TrainConfig
 from shoal.trust import untrusted
 

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 
 from shoal.classifiers import ClassifierConfig
-from shoal.training.checkpoint import newest
+from shoal.runs.checkpoint import newest
 from tests.cli.helpers import lines
 
 IDX_NAMES = {

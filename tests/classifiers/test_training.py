@@ -16,7 +16,7 @@ from shoal.classifiers.data.batches import in_order
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, make_optimizer, rate
 from shoal.errors import UserError
-from shoal.training.checkpoint import newest
+from shoal.runs.checkpoint import newest
 from tests.classifiers.helpers import assert_same_run, tiny, weights
 from tests.cli.helpers import lines
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
-from shoal.training import interrupt, loop
+from shoal.runs import interrupt
+from shoal.training import loop
 from tests.cli.helpers import SHORT, call_before, send
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import main
+from shoal.commands.console import result_folder
 from shoal.commands.profile import ended
-from shoal.console import result_folder
 from shoal.errors import UserError
 from shoal.results import Result
 

@@ -12,10 +12,11 @@ import pytest
 
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.training.checkpoint import newest
+from shoal.runs.checkpoint import newest
+from shoal.system.files import finite
 from shoal.training.config import read_config
 from shoal.training.result import read_result
-from shoal.training.run_folder import RunFolder, finite, new_run
+from shoal.training.run_folder import RunFolder, new_run
 from shoal.training.stored import check_settings
 from tests.cli.helpers import QUIET, SHORT, lines, one_sentence, strict
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shoal.cli import main
+from shoal.runs.checkpoint import Checkpoints
 from shoal.system import processors
 from shoal.training import loop
-from shoal.training.checkpoint import Checkpoints
 from tests.cli.helpers import QUIET, SHORT, call_before, one_sentence, send, strict
 
 

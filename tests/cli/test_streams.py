@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from shoal.cli import main
-from shoal.console import print_table
+from shoal.commands.console import print_table
 from shoal.results import Table
 from tests.cli.helpers import QUIET, SHORT, lines, one_sentence, strict
 
@@ -42,7 +42,7 @@ def test_a_terminal_that_knows_only_ascii(shoal, process, finished_run, monkeypa
 
 def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     row = {"team": "a", "return per agent": "-123456.5", "interval": "-123456.7 to -123456.3"}
     print_table(Table.of("", [row]))
@@ -64,7 +64,7 @@ def test_the_working_directory_is_gone(shoal, process, tmp_path, monkeypatch):
 
 
 def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
     row = {f"a long heading number {k}": 1000.5 + k for k in range(8)} | {"name": "x" * 30}
     print_table(Table.of("T", [row]))
@@ -76,7 +76,7 @@ def test_a_table_of_long_headings_fits_120_columns(monkeypatch, capsys):
 
 
 def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
     rows = [
         {"unit": f"unit {n}", "agents": n} | {f"measure_{k:02}": 1e3 * n + k + 0.5 for k in range(16)} for n in (1, 2)
@@ -89,7 +89,7 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
 
 
 def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
 
     def head(**row):
@@ -106,7 +106,7 @@ def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
 
 
 def test_a_part_repeats_only_the_columns_that_tell_rows_apart(monkeypatch, capsys):
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
     measures = {f"m{k}": "0.00 ± 0.00" for k in range(10)}
 
@@ -121,8 +121,8 @@ def test_a_part_repeats_only_the_columns_that_tell_rows_apart(monkeypatch, capsy
 
 
 def test_a_narrow_table_in_parts_names_its_rows_and_breaks_its_title_late(monkeypatch, capsys):
-    monkeypatch.setattr("shoal.console._out", sys.stdout)
-    monkeypatch.setattr("shoal.console.WIDTH", 60)
+    monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
+    monkeypatch.setattr("shoal.commands.console.WIDTH", 60)
     rows = [{"team": "trained, most likely actions", **{f"{k}": "0.00 ± 0.00" for k in "abc"}}]
     print_table(Table.of("Return of an episode in predator-prey", rows))
     lines = capsys.readouterr().out.splitlines()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UserError
-from shoal.training.events import EventsFile, tag
+from shoal.runs.events import EventsFile, tag
 from shoal.training.run_folder import MetricsLog
 from tests.cli.helpers import SHORT, lines, one_sentence, strict
 

@@ -10,7 +10,7 @@ from shoal.commands.returns import print_returns
 @pytest.fixture
 def printed(monkeypatch, capsys):
     def call(returns, trained=True, **fields):
-        monkeypatch.setattr("shoal.console._out", sys.stdout)
+        monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
         fields = {"agents": {}, "groups": {}, "figures": {}} | fields
         print_returns(returns, None, fields=fields, trained=trained)
         return capsys.readouterr().out

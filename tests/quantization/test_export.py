@@ -23,7 +23,7 @@ from shoal.quantization import export
 from shoal.quantization.export import checked, export_policy, from_team, make_form, refuse_if_wrong
 from shoal.replay import Ring
 from shoal.replay.layout import RowLayout
-from shoal.training.checkpoint import Checkpoints
+from shoal.runs.checkpoint import Checkpoints
 from shoal.training.loop import Training
 from shoal.training.precision import make_precision
 from shoal.training.snapshot import snapshot

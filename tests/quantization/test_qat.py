@@ -18,7 +18,7 @@ from shoal.quantization.affine import Scheme, codes, simulate
 from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
-from shoal.training.checkpoint import newest
+from shoal.runs.checkpoint import newest
 from shoal.training.play import build_env
 from shoal.training.precision import make_precision
 from shoal.training.trained_team import load_team

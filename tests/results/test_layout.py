@@ -7,7 +7,7 @@ import pytest
 from shoal.numerics.describe import describe_name
 from shoal.results import Column, Table
 from shoal.results.layout import INDENT, layout
-from shoal.studies import frameworks
+from shoal_papers.mac import frameworks
 
 TEXT = "Sun et al., Hybrid 8-bit Floating Point (HFP8) Training and Inference, NeurIPS 2019"
 

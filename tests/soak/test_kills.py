@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from shoal.training.checkpoint import Checkpoints
+from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import read_config
 from shoal.training.loop import Training
 from tests.actorq.test_cluster import descendants

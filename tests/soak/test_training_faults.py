@@ -269,7 +269,7 @@ def enlarge(log: Path, rng: Random) -> None:
     """Put lines in front of a log, and into the checkpoint's record of it, as a very long run would have written."""
     import hashlib
 
-    from shoal.training import disk
+    from shoal.runs import disk
 
     held = log.read_bytes()
     first = json.loads(held.splitlines()[0])

@@ -35,7 +35,7 @@ def run(words: list[str]) -> int:
 
 def ignore_signals() -> None:
     """Until a command sets its own handlers."""
-    from shoal.training.interrupt import SIGNALS
+    from shoal.runs.interrupt import SIGNALS
 
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: None)

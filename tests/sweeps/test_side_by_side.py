@@ -10,11 +10,11 @@ import time
 import pytest
 
 from shoal.errors import UserError
+from shoal.runs.interrupt import Stopped
 from shoal.sweeps import side_by_side
 from shoal.sweeps.plan import sweep_runs
 from shoal.sweeps.side_by_side import choose_parallel, kept_threads, locked, run_bytes, run_side_by_side
 from shoal.training.config import TrainConfig
-from shoal.training.interrupt import Stopped
 from shoal.training.result import TrainResult, result_json
 
 SEED = "seed = int(sys.argv[1]); out = pathlib.Path(sys.argv[2]); out.mkdir(exist_ok=True)\n"

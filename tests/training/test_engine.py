@@ -10,12 +10,12 @@ import pytest
 from shoal import TrainConfig
 from shoal.errors import UserError
 from shoal.native import engine as native_engine
-from shoal.reference.replay import ListSampler, Replays
 from shoal.replay import Neighbor, Ring
 from shoal.training import engine as training_engine
 from shoal.training.collector import Collector
 from shoal.training.learner import Learner
 from shoal.training.loop import implementation
+from shoal_papers.reference.replay import ListSampler, Replays
 
 SMALL = TrainConfig(agents=2, episodes=20, warmup=1, update_every=25, batch=8, hidden=(8,), sampler="neighbor")
 KINDS = {"engine": (25, Ring, Neighbor), "reference": (1, Replays, ListSampler)}

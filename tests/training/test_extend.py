@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 from shoal import TrainConfig, load, train
 from shoal.errors import UserError
-from shoal.training import checkpoint, disk, extend, loop
+from shoal.runs import checkpoint, disk
+from shoal.training import extend, loop
 from shoal.training.clock import PhaseClock
 from shoal.training.config import read_config
 from shoal.training.trained_team import load_team

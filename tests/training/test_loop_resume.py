@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import ActorsLost, UserError
-from shoal.training import disk, loop
+from shoal.runs import disk
+from shoal.training import loop
 from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
 from shoal.training.weights_file import BEST

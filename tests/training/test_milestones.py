@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from shoal import Callback, TrainConfig, load, train
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
-from shoal.training import disk
+from shoal.runs import disk
 from shoal.training.milestones import BEST, Milestones
 from shoal.training.observer import Silent
 from shoal.training.weights_file import read_weights

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from shoal import make_env
-from shoal.console import warnings_as_sentences
+from shoal.commands.console import warnings_as_sentences
 from shoal.envs.base import EnvSpec, Step
 from shoal.training.evaluation import play, random_act
 from shoal.training.returns import Columns, Episode, ReturnTracker, confidence95

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoal.runs.interrupt import Interrupt, Stopped
 from shoal.training import stall
 from shoal.training.clock import PhaseClock
-from shoal.training.interrupt import Interrupt, Stopped
 from shoal.training.stall import StallWatch
 
 

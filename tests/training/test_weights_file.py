@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UserError
-from shoal.training import disk
+from shoal.runs import disk
 from shoal.training.weights_file import BEST, read_weights, write_weights
 
 WEIGHTS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.array(3.5)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shoal import TrainConfig, make_env
-from shoal.training import disk
+from shoal.runs import disk
 from shoal.training.world_file import WORLD, needs_trust, stored_spec, world_json
 
 PENDULUM = TrainConfig(env="gym:Pendulum-v1")

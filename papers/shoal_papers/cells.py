@@ -1,0 +1,188 @@
+"""Cells of a study: tasks of a few minutes, the result of each stored in its own file.
+
+A study that is stopped by its budget, by Ctrl-C or by the machine resumes where it was when it is started again with
+the same folder. A cell's file holds its settings: with other settings it is computed again. It also says when and on
+which machine it was computed, because finished cells may be committed.
+"""
+
+import json
+import math
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UserError, counted
+from shoal.results.provenance import Provenance
+from shoal.runs import disk
+from shoal.system.files import finite, write_whole
+from shoal.system.processors import usable_processors
+from shoal.waiting import Advance
+from shoal_papers.study import Options
+
+NAMED = 6
+"""Unfinished cells that are named one by one."""
+Work = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""Maps a cell's settings, and a folder for files that cells share, to its result; both plain values."""
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One task of a study."""
+
+    name: str
+    """Also the name of its file."""
+    settings: Mapping[str, Any]
+    """Everything that its result depends on."""
+    seconds: float = 1.0
+    """Approximate run time."""
+
+
+class Cells:
+    """The cells of one study: finished ones are read, others are run while the budget lasts."""
+
+    def __init__(self, study: str, quick: bool, options: Options, advance: Advance, folder: str = "") -> None:
+        """`folder`: that of several studies, which then share cells of the same name; otherwise the study's own."""
+        self.study, self.shared = study, options.folder
+        self.folder = (options.cells or options.folder / "cells") / f"{folder or study}{'-quick' if quick else ''}"
+        self.budget, self.advance = options.budget, advance
+        self.failed: list[str] = []
+        self._made: list[Mapping[str, Any]] = []
+        self._deadline = time.monotonic() + 60 * options.budget
+        self.interrupted = False
+        self._stopped = False
+        self._finished = 0
+        with disk.sentence(f"'{self.folder}' cannot be created"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def run(
+        self,
+        cells: Sequence[StudyCell],
+        work: Work,
+        workers: int | None = None,
+        short: bool = False,
+        optional: bool = False,
+    ) -> dict[str, dict[str, Any]]:
+        """The results of all finished cells by name; each worker is a process with one thread.
+
+        Without `workers` there are as many as CPUs. `short` cells take seconds and run regardless of the budget.
+        A `UserError` if none of the study is finished then, unless these are `optional`.
+        """
+        found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
+        self._finished += len(found)
+        for cell in cells:
+            if cell.name in found:
+                self.advance(cell.seconds, f"{cell.name} (kept)")
+        todo = [cell for cell in cells if cell.name not in found]
+        count = min(workers or usable_processors(), len(todo))
+        if todo and not self._stopped:
+            with _pool(count) as pool:
+                try:
+                    self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
+                except (KeyboardInterrupt, BrokenProcessPool) as stop:
+                    for worker in multiprocessing.active_children():
+                        worker.kill()  # terminated gently it would finish its cell
+                    if not self._finished:
+                        raise
+                    self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
+                    why = "Interrupted" if self.interrupted else "A cell was killed by the system"
+                    self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
+        if not self._finished and not optional:
+            raise UserError(f"Nothing could be measured: {' '.join(self.failed)}")
+        return {cell.name: found[cell.name] for cell in cells if cell.name in found}
+
+    def machines(self) -> list[str]:
+        """One sentence for each machine that computed cells of this study, with the dates."""
+        dates: dict[str, list[str]] = {}
+        for made in self._made:
+            dates.setdefault(f"{made['processor']} ({made['processors']} used)", []).append(made["date"][:10])
+        return [f"Measured on {machine}, {_span(sorted(own))}." for machine, own in dates.items()]
+
+    def _do(
+        self,
+        todo: list[StudyCell],
+        work: Work,
+        pool: Executor,
+        workers: int,
+        found: dict[str, dict[str, Any]],
+        deadline: float,
+    ) -> None:
+        waiting: dict[Future[dict[str, Any]], StudyCell] = {}
+        left = list(todo)
+        self.advance(0.0, counted(len(todo), "cell"))
+        while left or waiting:
+            while left and len(waiting) < workers and time.monotonic() < deadline:
+                cell = left.pop(0)
+                waiting[pool.submit(work, dict(cell.settings), self.shared)] = cell
+            if not waiting:
+                break
+            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                cell = waiting.pop(done)
+                try:
+                    result = finite(done.result())
+                except UserError as error:
+                    self.failed.append(f"{cell.name}: {error}")
+                else:
+                    self._keep(cell, result)
+                    found[cell.name] = result
+                    self._finished += 1
+                self.advance(cell.seconds, cell.name)
+        if left:
+            names = [cell.name for cell in left[:NAMED]] + (["…"] if len(left) > NAMED else [])
+            further = "run the same command again to continue" if self.budget else "they run with a --budget"
+            self.failed.append(
+                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({', '.join(names)}); {further}."
+            )
+
+    def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
+        """The stored result of a cell with the same settings."""
+        try:
+            held = json.loads(self._path(cell).read_text())
+            if held["settings"] != _plain(cell.settings):
+                return None
+            result = dict(held["result"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if "provenance" in held:  # not in files of older versions
+            self._made.append(held["provenance"])
+        return result
+
+    def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
+        made = asdict(Provenance.here(("study", self.study)))
+        self._made.append(made)
+        text = json.dumps({"settings": _plain(cell.settings), "result": result, "provenance": made}, indent=1) + "\n"
+        write_whole(self._path(cell), text.encode(), "the cell")
+
+    def _path(self, cell: StudyCell) -> Path:
+        return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
+
+
+def total_seconds(cells: Sequence[StudyCell]) -> float:
+    """Approximate total run time, one after the other."""
+    return sum(cell.seconds for cell in cells)
+
+
+def _span(dates: Sequence[str]) -> str:
+    return dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+
+
+def _plain(settings: Mapping[str, Any]) -> Any:
+    """After a round trip through JSON."""
+    return json.loads(json.dumps(settings))
+
+
+def _pool(workers: int) -> Executor:
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_prepare)
+
+
+def _prepare() -> None:
+    """A worker has one thread and leaves Ctrl-C to its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from shoal.training.setup import set_torch_threads
+
+    set_torch_threads(1)

@@ -1,0 +1,1 @@
+"""The claims about low-precision formats in MAC units."""

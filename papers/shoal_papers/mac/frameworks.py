@@ -1,0 +1,100 @@
+"""The slides' table of frameworks for low-precision training, with a row for Shoal and a command for each of its cells.
+
+The first five rows are the slides'; nothing is measured here. What the slides mean by some of their columns is our
+reading, which the findings state.
+"""
+
+from typing import TypedDict
+
+from shoal.results import Column, Result, Table
+from shoal.waiting import Advance
+
+FEATURES = ("fast", "accurate", "seamless", "dynamic libraries", "independent", "platforms")
+SLIDES = {
+    "QPyTorch": ("++", "–", "–", "–", "–", "CPU, GPU"),
+    "TensorQuant": ("+", "+", "–", "–", "–", "CPU, GPU"),
+    "FASE": ("+", "+", "+", "+", "+", "CPU"),
+    "MPTorch": ("+", "+", "–", "–", "–", "CPU, GPU, FPGA"),
+    "Archimedes-MPO": ("+", "+", "–", "–", "–", "CPU, GPU, FPGA"),
+}
+SHOAL = {
+    "fast": (
+        "++", "hundreds of times MPTorch's rate on a CPU; the bench has both",
+        "shoal bench emulated-training",
+    ),
+    "accurate": (
+        "+", "bit for bit: CFG-1 to CFG-6, float and saturating fixed accumulators, order, ties; checked against "
+        "exact arithmetic", "shoal mac describe E5M2:5+Q8.13",
+    ),
+    "seamless": (
+        "+", "unmodified PyTorch models and optimizers, forward, backward and update",
+        "shoal mac train --model transformer --scheme E5M2:5+E6M5 --loss-scale dynamic",
+    ),
+    "dynamic libraries": (
+        "–", "works on PyTorch's operations, not on a program's machine code; what it could not reach is listed",
+        "shoal mac train --scheme hfp8 --epochs 1",
+    ),
+    "independent": (
+        "–", "bound to PyTorch; products, formats and areas can be used without any model",
+        "shoal mac sweep E5M2:5+E6M5 E5M2:5+Q8.13",
+    ),
+    "platforms": (
+        "CPU", "the area and energy of the FPGA are modelled, not synthesised", "shoal mac area E5M2:5+E6M5 fp32",
+    ),
+}  # fmt: skip
+"""Our cell, why, and the command that shows it."""
+READING = (
+    "Our reading of the columns: fast is the speed of the emulation; accurate, that it computes the bits of the "
+    "hardware; seamless, that the user's program is not rewritten; dynamic libraries, that code inside compiled "
+    "libraries is reached as well; independent, that it is tied to no framework."
+)
+
+
+class Row(TypedDict):
+    """One cell of Shoal's row."""
+
+    feature: str
+    mark: str
+    why: str
+    command: str
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[Row]
+
+
+def length(quick: bool) -> float:
+    """Nothing is run."""
+    return 1.0
+
+
+def measured(quick: bool, advance: Advance) -> Found:
+    """Shoal's row."""
+    advance(1.0, "table")
+    return {
+        "rows": [
+            {"feature": feature, "mark": mark, "why": why, "command": command}
+            for feature, (mark, why, command) in SHOAL.items()
+        ]
+    }
+
+
+def study(found: Found) -> Result:
+    """The slides' table, and why Shoal's row is what it is."""
+    marks = {row["feature"]: row["mark"] for row in found["rows"]}
+    lines = [*SLIDES.items(), ("Shoal", tuple(marks[feature] for feature in FEATURES))]
+    tables = [
+        Table.of(
+            "Frameworks (slides), and Shoal",
+            [{Column("framework"): name} | {Column(one): mark for one, mark in zip(FEATURES, own, strict=True)}
+             for name, own in lines],
+        ),
+        Table.of(
+            "Shoal's row, and the command that shows each cell",
+            [{Column("feature"): row["feature"], Column("Shoal"): row["mark"], Column("why"): row["why"],
+              Column("command"): row["command"]} for row in found["rows"]],
+        ),
+    ]  # fmt: skip
+    return Result("frameworks", "Frameworks for low-precision training", tables, [READING], [], {**found})

@@ -1,0 +1,326 @@
+"""Does an 8-bit MAC unit train a team? Cooperative navigation through schemes, and what breaks first.
+
+The second part puts only the critics, only the actors or only the update into low precision. Actors always play in
+float32: the schemes are those of learning.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+
+from shoal.errors import Diverged
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.training.config import TrainConfig
+from shoal.training.returns import confidence95
+from shoal.waiting import Advance
+from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.mac.runs import EVENTS, SEEDS
+from shoal_papers.quarl.actor_runs import with_interval
+from shoal_papers.study import Options
+
+WORLD: dict[str, Any] = {"env": "cooperative-navigation", "rules": "openai", "agents": 3}
+QUIET: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "threads": 1}
+EPISODES, QUICK_EPISODES = 8_000, 1_200
+EVALUATED = 200
+POINTS = 40
+"""Points of a stored curve, at most."""
+FULL, UNIT = "float32", "E5M2:5+E6M5"
+SCHEMES = (FULL, "bf16", UNIT, "E5M2:5+Q8.13", "E4M3:5+E6M5", "hfp8")
+SLOWEST = "hfp8"
+FRAGILE = "E4M3:5+E6M5"
+"""The unit whose parts are tried one by one."""
+KINDS: dict[str, dict[str, Any]] = {
+    FULL: {},
+    **{scheme: {"scheme": scheme, "loss_scale": "dynamic"} for scheme in SCHEMES[1:]},
+    f"{FRAGILE}, critics only": {"scheme": FRAGILE, "loss_scale": "dynamic", "scheme_networks": "critics"},
+    f"{FRAGILE}, actors only": {"scheme": FRAGILE, "loss_scale": "dynamic", "scheme_networks": "actors"},
+    "update only, bf16": {"scheme": "float32; master=bf16"},
+    "update only, bf16 stochastic": {"scheme": "float32; master=bf16, rounding=stochastic"},
+    "update only, E4M3": {"scheme": "float32; master=E4M3"},
+}
+"""Settings by name."""
+PARTS = tuple(KINDS)[len(SCHEMES) :]
+QUICK = (FULL, UNIT)
+SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 170.0, PARTS[0]: 120.0, PARTS[1]: 60.0} | dict.fromkeys(PARTS[2:], 35.0)
+"""About, for all episodes on one core; of all others as the unit."""
+UNIT_SECONDS = 145.0
+CLOSE = 0.1
+"""A return counts as kept if the interval of its loss ends within this share of float32's gain over random."""
+
+
+def cells(quick: bool) -> list[StudyCell]:
+    """One run per kind and seed: the schemes first, the slowest of them last, then the parts."""
+    episodes = QUICK_EPISODES if quick else EPISODES
+    found = []
+    runs = [(name, seed) for seed in range(1 if quick else SEEDS) for name in (QUICK if quick else KINDS)]
+    for name, seed in sorted(runs, key=lambda run: (run[0] in PARTS, run[0] == SLOWEST)):
+        train = {**WORLD, **KINDS[name], "seed": seed, "episodes": episodes, "evaluate_episodes": EVALUATED}
+        seconds = SECONDS.get(name, UNIT_SECONDS) * episodes / EPISODES
+        found.append(StudyCell(f"{file_stem(name)} seed {seed}", {"kind": name, "train": train}, seconds))
+    return found
+
+
+def file_stem(name: str) -> str:
+    """A name for the cell's file."""
+    return name.replace("+", "_").replace(":", "-").replace(",", "")
+
+
+def length(quick: bool, options: Options) -> float:
+    """Approximate seconds."""
+    return total_seconds(cells(quick))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> "Found":
+    """Train every kind with every seed, as many at a time as there are CPUs."""
+    todo = cells(quick)
+    done = Cells("mac-teams", quick, options, advance)
+    results = done.run(todo, work)
+    rows: list[Row] = [
+        {"kind": cell.settings["kind"], "run": results[cell.name]}  # type: ignore[typeddict-item]
+        for cell in todo
+        if cell.name in results
+    ]
+    return {"rows": rows, "failed": done.failed, "machines": done.machines(), "interrupted": done.interrupted}
+
+
+class TeamRun(TypedDict):
+    """What is kept of a run."""
+
+    seed: int
+    episodes: list[float]
+    returns: list[float]
+    """Training returns per agent at these episodes."""
+    trained: float | None
+    """Return of the final policies in float32 without exploration; None: the training diverged."""
+    random: float | None
+    """Return of random policies."""
+    scales: dict[str, float]
+    """Loss scales at the end, by network."""
+    skipped: dict[str, float]
+    shares: dict[str, float]
+    """Events per multiply-accumulate."""
+    diverged: str
+    seconds: float
+
+
+class Row(TypedDict):
+    """One run."""
+
+    kind: str
+    run: TeamRun
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[Row]
+    failed: list[str]
+    machines: NotRequired[list[str]]
+    interrupted: NotRequired[bool]
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: train a team; returns a `TeamRun`. That it diverges is a result, too."""
+    from shoal.training.loop import train
+
+    with tempfile.TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        config = TrainConfig(**settings["train"], **QUIET, update="torch", out=str(run)).checked()
+        result, diverged = None, ""
+        try:
+            result = train(config)
+        except Diverged as how:
+            diverged = str(how)
+        if result is not None and result.signal is not None:
+            raise KeyboardInterrupt
+        log = run / "metrics.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    last = lines[-1] if lines else {}
+    macs = last.get("mac/macs") or 0
+    return {
+        "seed": config.seed,
+        **curve(lines),
+        "trained": result and result.return_deterministic,
+        "random": result and result.return_random,
+        "scales": part(last, "scale/"),
+        "skipped": part(last, "skipped/"),
+        "shares": {event: float(f"{last[f'mac/{event}'] / macs:.4g}") for event in EVENTS} if macs else {},
+        "diverged": diverged,
+        "seconds": round(last.get("seconds", 0.0), 1),
+    }
+
+
+def part(line: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The figures with this prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
+
+
+def curve(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Training returns, each the mean of a run of lines."""
+    groups = np.array_split(np.arange(len(lines)), min(POINTS, len(lines))) if lines else []
+    return {
+        "episodes": [float(lines[group[-1]]["episode"]) for group in groups],
+        "returns": [round(float(np.mean([lines[k]["return_mean"] for k in group])), 3) for group in groups],
+    }
+
+
+# ---- the result -----------------------------------------------------------------------------------------------------
+
+
+def study(found: Found) -> Result:
+    """Returns by scheme, and which part breaks first."""
+    groups: dict[str, list[TeamRun]] = {}
+    for row in sorted(found["rows"], key=lambda row: row["run"]["seed"]):
+        groups.setdefault(row["kind"], []).append(row["run"])
+    tables = [Table.of(f"Cooperative navigation, 3 agents, {EPISODES:,} episodes, per agent", list(rows(groups)))]
+    said = [
+        "The slides have no teams. Returns are those of the final policies without exploration, in float32; ± is the "
+        f"95 % interval over seeds. A return is kept if the interval of its loss ends within {CLOSE:.0%} of float32's "
+        "gain over random policies, and lost if the interval is below zero and the mean loss larger than that.",
+        *claims(groups),
+        *found.get("machines", []),
+        *found["failed"],
+    ]
+    panels = [
+        curve_panel("Schemes", groups, SCHEMES),
+        curve_panel(f"Parts of {FRAGILE}, and the update alone", groups, (FULL, FRAGILE, *PARTS)),
+    ]
+    title = "A team trained through MAC units"
+    figure = Figure("mac-teams", "Training return per agent: mean over seeds, band from worst to best", panels)
+    return Result("mac-teams", title, tables, said, [figure], {**found})
+
+
+def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value]]:
+    """One row per kind, and one of random policies."""
+    row: dict[Column, Value] = {}
+    for name in KINDS:
+        runs = groups.get(name, [])
+        row = {
+            Column("precision"): name,
+            Column("seeds"): len(runs),
+            Column("final return"): with_interval(final(runs)),
+            Column("against float32"): "–" if name == FULL else with_interval(gaps(groups, name)) if runs else None,
+            Column("verdict"): "–" if name == FULL else verdict(groups, name),
+            Column("above random"): with_interval(above_random(runs)) if runs else None,
+            Column("gain kept", format=".0%"): gain_kept(groups, name),
+            Column("saturated MACs", "ppm", ".3g"): events(runs, "saturated"),
+            Column("underflowed MACs", "ppm", ".3g"): events(runs, "underflowed"),
+            Column("skipped", "steps", ".0f"): mean([sum(run["skipped"].values()) for run in runs]),
+            Column("loss scales at the end"): scales(runs),
+            Column("diverged", "seeds"): sum(bool(run["diverged"]) for run in runs) if runs else None,
+            Column("time", "s", ",.0f"): mean([run["seconds"] for run in runs]),
+        }
+        yield row
+    base = groups.get(FULL, [])
+    yield {
+        **dict.fromkeys(row),
+        Column("precision"): "random policies",
+        Column("seeds"): len(base),
+        Column("final return"): with_interval([run["random"] for run in base if run["random"] is not None]),
+        Column("verdict"): "–",
+    }
+
+
+def final(runs: Sequence[TeamRun]) -> list[float]:
+    """Final returns of the runs that did not diverge."""
+    return [run["trained"] for run in runs if run["trained"] is not None]
+
+
+def gaps(groups: Mapping[str, Sequence[TeamRun]], name: str) -> list[float]:
+    """Final returns minus float32's of the same seed."""
+    base = {run["seed"]: run["trained"] for run in groups.get(FULL, [])}
+    pairs = [(run["trained"], base.get(run["seed"])) for run in groups.get(name, [])]
+    return [own - other for own, other in pairs if own is not None and other is not None]
+
+
+def above_random(runs: Sequence[TeamRun]) -> list[float]:
+    """Final returns minus those of random policies with the same seed."""
+    pairs = [(run["trained"], run["random"]) for run in runs]
+    return [own - other for own, other in pairs if own is not None and other is not None]
+
+
+def gain(groups: Mapping[str, Sequence[TeamRun]]) -> float | None:
+    """What float32 gains over random policies."""
+    return mean(above_random(groups.get(FULL, [])))
+
+
+def gain_kept(groups: Mapping[str, Sequence[TeamRun]], name: str) -> float | None:
+    """The share of float32's gain that this kind has, too."""
+    whole, own = gain(groups), gaps(groups, name)
+    return 1 + float(np.mean(own)) / whole if whole and own else None
+
+
+def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
+    """Whether this kind keeps float32's return."""
+    runs, base = groups.get(name, []), groups.get(FULL, [])
+    if not runs or not base:
+        return "not run"
+    if any(run["diverged"] for run in runs):
+        return "diverges"
+    own = gaps(groups, name)
+    whole = gain(groups)
+    if len(own) < SEEDS or whole is None:
+        return "cannot be told"
+    span = CLOSE * abs(whole)
+    middle, half = float(np.mean(own)), confidence95(np.array(own))
+    if middle - half >= -span:
+        return "keeps the return"
+    return "loses" if middle + half < 0 and middle < -span else "cannot be told"
+
+
+def claims(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[str]:
+    """Whether an 8-bit unit trains a team, and which part breaks."""
+    told = {name: verdict(groups, name) for name in KINDS if name != FULL}
+    named = [f"{name}: {told[name]} ({with_interval(gaps(groups, name))})" for name in told if told[name] != "not run"]
+    if not named:
+        return
+    above = with_interval(above_random(groups.get(UNIT, [])))
+    yield (
+        f"Question: does an 8-bit MAC unit train a team? {UNIT} against random policies: {above}; against float32: "
+        f"{told[UNIT]}."
+    )
+    yield f"Against float32: {'; '.join(named)}."
+    broken = [name for name in PARTS if told[name] in ("loses", "diverges")]
+    if all(told[name] != "not run" for name in PARTS):
+        yield f"What breaks first, part by part: {', '.join(broken) if broken else 'no part by itself'}."
+
+
+def events(runs: Sequence[TeamRun], event: str) -> float | None:
+    """Events per million MACs."""
+    return mean([1e6 * run["shares"][event] for run in runs if event in run["shares"]])
+
+
+def scales(runs: Sequence[TeamRun]) -> str | None:
+    """Loss scales by network, as powers of two, over all seeds."""
+    held: dict[str, set[float]] = {}
+    for run in runs:
+        for network, scale in run["scales"].items():
+            held.setdefault(network, set()).add(float(np.log2(scale)))
+    texts = [
+        f"{network} 2^{min(own):.0f}" + (f" to 2^{max(own):.0f}" if len(own) > 1 else "")
+        for network, own in held.items()
+    ]
+    return ", ".join(texts) or None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean, if there are any."""
+    return float(np.mean(values)) if values else None
+
+
+def curve_panel(title: str, groups: Mapping[str, Sequence[TeamRun]], names: Sequence[str]) -> Panel:
+    """Training returns over episodes."""
+    series = []
+    for name in names:
+        runs = [run for run in groups.get(name, []) if run["returns"]]
+        if not runs:
+            continue
+        shortest = min(len(run["returns"]) for run in runs)
+        values = np.array([run["returns"][:shortest] for run in runs])  # (seeds, points)
+        low, middle, high = values.min(0).tolist(), values.mean(0).tolist(), values.max(0).tolist()
+        series.append(Series(name, middle, at=runs[0]["episodes"][:shortest], low=low, high=high))
+    return Panel(title, "return per agent", series, "episode")

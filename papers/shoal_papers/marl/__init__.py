@@ -1,0 +1,1 @@
+"""The figures of Towards Efficient Multi-Agent Learning Systems."""

@@ -1,0 +1,342 @@
+"""What the simulation of quantized actors says about the paper's machine and beyond it, for `actorq-model`.
+
+With the policies of the paper's 11 tasks (three layers of 2048 units), whose service times are measured on this
+machine, and its GPU learner, for which 3 ms per update are assumed: what four actors give, where more of them stop
+helping, and what a thousand of them across regions need in bandwidth.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypedDict
+
+from shoal.actorq.simulation import ServiceTimes, Settings, simulate
+from shoal.actorq.sweep import enough, sweep
+from shoal.errors import counted
+from shoal.results import Column, Panel, Series, Table, Value
+from shoal_papers.cells import StudyCell
+
+LEARNER_MS = 3.0
+"""An update of the paper's learner on its GPU: assumed, the paper does not say."""
+ACTORS, RATIO = 4, 16.0
+"""The paper's actors and samples per insert."""
+LAYERS = {"hidden": (2048, 2048, 2048)}
+CRITIC = {"critic_hidden": (512, 512, 256), "layer_norm": True}
+KINDS = (("torch", "float32"), ("onnx", "float32"), ("auto", "int8"))
+"""Actors: PyTorch in float32 as in the paper, and engines of ours in both precisions."""
+MANY = (1, 2, 4, 8, 16, 32, 64, 128)
+FLEET, FLEET_LATENCY_MS, FLEET_LINK = 1_000, 50.0, 1_000.0
+"""Actors across regions, their latency to the learner one way, and a link in Mbit/s to try."""
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """A row of the paper's Tables 3 and 4."""
+
+    env: str
+    algorithm: str
+    steps: int
+    """Learner steps, by the original code."""
+    pull_every: int
+    """Actor steps between two pulls."""
+    reward: float
+    seconds: tuple[float, float, float]
+    """To 95 % of the reward with actors in float32, float16 and int8."""
+
+    @property
+    def float16(self) -> float:
+        """Speed-up of float16 over float32."""
+        return self.seconds[0] / self.seconds[1]
+
+    @property
+    def int8(self) -> float:
+        """Speed-up of int8 over float32."""
+        return self.seconds[0] / self.seconds[2]
+
+
+PAPER = {
+    "Cartpole Balance": PaperTask("dm:cartpole/balance", "d4pg", 40_000, 1000, 941.22, (870.91, 284.65, 279.00)),
+    "Walker Stand": PaperTask("dm:walker/stand", "d4pg", 40_000, 1000, 947.74, (871.32, 625.00, 534.37)),
+    "Hopper Stand": PaperTask("dm:hopper/stand", "d4pg", 100_000, 1000, 836.41, (2660.41, 2406.14, 1699.17)),
+    "Reacher Hard": PaperTask("dm:reacher/hard", "d4pg", 70_000, 1000, 948.12, (1597.00, 1122.24, 875.34)),
+    "Cheetah Run": PaperTask("dm:cheetah/run", "d4pg", 200_000, 1000, 732.31, (2517.30, 3012.00, 891.84)),
+    "Finger Spin": PaperTask("dm:finger/spin", "d4pg", 200_000, 1000, 810.32, (3256.56, 1527.76, 1065.52)),
+    "Humanoid Stand": PaperTask("dm:humanoid/stand", "d4pg", 500_000, 100, 884.89, (13964.92, 14371.84, 9302.82)),
+    "Humanoid Walk": PaperTask("dm:humanoid/walk", "d4pg", 700_000, 100, 649.91, (17990.66, 19106.88, 6223.35)),
+    "Cartpole (Gym)": PaperTask("gym:CartPole-v1", "dqn", 60_000, 1000, 198.22, (963.67, 535.09, 260.10)),
+    "MountainCar (Gym)": PaperTask("gym:MountainCar-v0", "dqn", 200_000, 1000, -120.62, (2861.80, 2159.26, 1284.32)),
+    "Acrobot (Gym)": PaperTask("gym:Acrobot-v1", "dqn", 100_000, 1000, -107.45, (912.24, 1148.90, 168.44)),
+}
+SECONDS = 6.0
+"""Of a measurement of service times."""
+LARGEST = "Humanoid Stand"
+"""The task for more actors than the paper's."""
+
+
+def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> list[StudyCell]:
+    """Service times of every kind of actor in these tasks, by default in all; the quick form has one task."""
+    found = []
+    for name in tuple(tasks) or ((LARGEST,) if quick else PAPER):
+        task = PAPER[name]
+        config = {
+            "env": task.env,
+            "algorithm": task.algorithm,
+            **LAYERS,
+            **(CRITIC if task.algorithm == "d4pg" else {}),
+        }
+        found += [
+            service_cell(paper_cell(name, engine, precision), config, engine, precision, 0.5, seconds, 10.0)
+            for engine, precision in KINDS
+            if not quick or engine != "onnx"
+        ]
+    return found
+
+
+def service_cell(
+    name: str, task: Mapping[str, Any], engine: str, precision: str, ratio: float, seconds: float, start: float = 6.0
+) -> StudyCell:
+    """A cell that measures the service times of a task and a kind of actor; `start`: seconds before it measures."""
+    config = {**task, "actor_engine": engine, "actor_precision": precision, "copies": 1, "actors": 1}
+    return StudyCell(name, {"config": config, "ratio": ratio, "seconds": seconds}, start + seconds)
+
+
+def measure_service(settings: Mapping[str, Any]) -> dict[str, float]:
+    """The work of such a cell."""
+    from shoal.bench.service_times import measure
+    from shoal.training.config import TrainConfig
+
+    return asdict(measure(TrainConfig(**settings["config"]), settings["seconds"], settings["ratio"]))
+
+
+def paper_cell(task: str, engine: str, precision: str) -> str:
+    """The name of the cell with the service times of a task of the paper."""
+    return f"paper {task} {engine} {precision}"
+
+
+class PaperRow(TypedDict):
+    """What the paper's machine would give for one of its tasks."""
+
+    task: str
+    step_ms: dict[str, float]
+    """By kind of actor: engine and precision."""
+    steps_per_second: dict[str, float]
+    speed_up: float
+    """Of int8 over float32 in PyTorch, as in the paper."""
+    same_engine: float | None
+    """Over float32 in ONNX Runtime."""
+    paper: float
+    bottleneck: str
+    """With int8 actors."""
+
+
+class Simulated(TypedDict):
+    """Everything that the simulation says."""
+
+    paper: list[PaperRow]
+    actors: list[dict[str, Any]]
+    """Rows of `shoal simulate actorq` over numbers of actors."""
+    fleet: list[dict[str, Any]]
+    """Actors across regions."""
+
+
+def simulated(results: Mapping[str, Mapping[str, Any]]) -> Simulated:
+    """What follows from the service times in these cells."""
+    paper = [row for name in PAPER if (row := paper_row(name, results)) is not None]
+    times = paper_times(LARGEST, results)
+    return {"paper": paper, "actors": many_actors(times) if times else [], "fleet": fleet_rows(times) if times else []}
+
+
+def paper_times(task: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ServiceTimes] | None:
+    """Service times of a task of the paper beside its learner, by kind of actor; None where one is missing."""
+    found = {}
+    for engine, precision in KINDS:
+        if (result := results.get(paper_cell(task, engine, precision))) is not None:
+            found[f"{engine} {precision}"] = replace(ServiceTimes(**result), learner_ms=LEARNER_MS)
+    return found if {"torch float32", "auto int8"} <= set(found) else None
+
+
+def paper_settings(task: str, times: ServiceTimes) -> Settings:
+    """The paper's system: four actors beside a learner on a GPU, with a core for each process."""
+    return Settings(times, actors=ACTORS, samples_per_insert=RATIO, pull_every=PAPER[task].pull_every)
+
+
+def paper_row(task: str, results: Mapping[str, Mapping[str, Any]]) -> PaperRow | None:
+    """What the paper's machine would give for a task; None where its service times are missing."""
+    times = paper_times(task, results)
+    if times is None:
+        return None
+    found = {kind: simulate(paper_settings(task, own)) for kind, own in times.items()}
+    rates = {kind: outcome.env_steps_per_second for kind, outcome in found.items()}
+    same = rates.get("onnx float32")
+    return {
+        "task": task,
+        "step_ms": {kind: own.step_ms for kind, own in times.items()},
+        "steps_per_second": rates,
+        "speed_up": rates["auto int8"] / rates["torch float32"],
+        "same_engine": rates["auto int8"] / same if same else None,
+        "paper": PAPER[task].int8,
+        "bottleneck": found["auto int8"].bottleneck,
+    }
+
+
+def by_precision(times: Mapping[str, ServiceTimes]) -> dict[str, ServiceTimes]:
+    """The paper's float32 actors and our int8 ones."""
+    return {"float32": times["torch float32"], "int8": times["auto int8"]}
+
+
+def many_actors(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
+    """More actors than the paper's, at 32 and at 8 bits."""
+    own = by_precision(times)
+    return [dict(row) for row in sweep(own, paper_settings(LARGEST, own["float32"]), MANY)]
+
+
+def fleet_rows(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
+    """A thousand actors across regions: what they ask of the learner's link, and what they do with a given one."""
+    rows = []
+    for bits, own in zip((32, 8), by_precision(times).values(), strict=True):
+        for every in (100, 1000):
+            settings = Settings(
+                own, actors=FLEET, samples_per_insert=RATIO, pull_every=every, latency_ms=FLEET_LATENCY_MS
+            )
+            free, tied = simulate(settings), simulate(replace(settings, network_mbit=FLEET_LINK))
+            rows.append(
+                {
+                    "bits": bits,
+                    "pull_every": every,
+                    "down_mbit": 8e-6 * free.down_bytes_per_second,
+                    "up_mbit": 8e-6 * free.up_bytes_per_second,
+                    "steps_per_second": free.env_steps_per_second,
+                    "lag_mean": free.lag_mean,
+                    "tied_steps_per_second": tied.env_steps_per_second,
+                }
+            )
+    return rows
+
+
+def tables(found: Simulated) -> list[Table]:
+    """Those for which there is anything."""
+    named = (
+        ("The paper's four actors and GPU learner, simulated", list(map(_paper_shown, found["paper"]))),
+        (f"{LARGEST} beside the paper's learner: more actors, simulated", list(map(_actors_shown, found["actors"]))),
+        (
+            f"{FLEET:,} actors across regions, {FLEET_LATENCY_MS:g} ms away, simulated",
+            list(map(_fleet_shown, found["fleet"])),
+        ),
+    )
+    return [Table.of(title, rows) for title, rows in named if rows]
+
+
+def findings(found: Simulated) -> list[str]:
+    """What it says, in sentences."""
+    return [*_paper_findings(found["paper"]), *_actor_findings(found["actors"]), *_fleet_findings(found["fleet"])]
+
+
+def panels(found: Simulated) -> list[Panel]:
+    """The same as pictures."""
+    return [*_paper_panels(found["paper"]), *_actor_panels(found["actors"]), *_fleet_panels(found["fleet"])]
+
+
+def _paper_shown(row: PaperRow) -> dict[Column, Value]:
+    """A row for people."""
+    steps, rates = row["step_ms"], row["steps_per_second"]
+    return {
+        Column("task"): row["task"],
+        Column("step float32", "ms"): steps["torch float32"],
+        Column("step int8", "ms"): steps["auto int8"],
+        Column("float32", "steps/s"): rates["torch float32"],
+        Column("int8", "steps/s"): rates["auto int8"],
+        Column("int8 over float32 in PyTorch", format=".2f"): row["speed_up"],
+        Column("over float32 in ONNX Runtime", format=".2f"): row["same_engine"],
+        Column("paper, time to 95 %", format=".2f"): row["paper"],
+        Column("bottleneck with int8"): row["bottleneck"],
+    }
+
+
+def _paper_findings(rows: list[PaperRow]) -> list[str]:
+    """The predicted speed-ups beside the paper's."""
+    if not rows:
+        return []
+    own = statistics.geometric_mean(row["speed_up"] for row in rows)
+    paper = statistics.geometric_mean(row["paper"] for row in rows)
+    bound = sum(row["bottleneck"] == "learner" for row in rows)
+    return [
+        f"Four actors and a learner with {LEARNER_MS:g} ms per update: int8 gives {own:.2f} times the env steps/s of "
+        f"float32 in PyTorch (geometric mean of {counted(len(rows), 'task')}); the paper's time to 95 % of the reward: "
+        f"{paper:.2f}. With int8 the learner limits in {bound} of {len(rows)}."
+    ]
+
+
+def _paper_panels(rows: list[PaperRow]) -> list[Panel]:
+    """Predicted speed-ups with the paper's marked on the bars."""
+    if not rows:
+        return []
+    bars = Series("int8 over float32", [row["speed_up"] for row in rows], "bars", paper=[row["paper"] for row in rows])
+    ticks = [row["task"].replace(" ", "\n", 1) for row in rows]
+    return [Panel("The paper's four actors and GPU learner", "speed-up", [bars], ticks=ticks, level=1.0)]
+
+
+def _actors_shown(row: dict[str, Any]) -> dict[Column, Value]:
+    """A row for people."""
+    return {
+        Column("actors"): row["actors"],
+        Column("precision"): row["precision"],
+        Column("env", "steps/s"): row["env_steps_per_second"],
+        Column("over float32", format=".2f"): row["speed_up"],
+        Column("lag", "updates"): row["lag_mean"],
+        Column("bottleneck"): row["bottleneck"],
+    }
+
+
+def _actor_findings(rows: list[Any]) -> list[str]:
+    """Where more actors stop helping at 32 and at 8 bits."""
+    said = []
+    for bits, precision in ((32, "float32"), (8, "int8")):
+        if (found := enough(rows, precision)) is not None:
+            said.append(f"At {bits} bits more actors hardly help beyond {found[0]} ({found[1]:,.0f} env steps/s).")
+    return said
+
+
+def _actor_panels(rows: list[dict[str, Any]]) -> list[Panel]:
+    """Rates over the number of actors."""
+    if not rows:
+        return []
+    series = [
+        Series(f"{bits} bits", [row["env_steps_per_second"] for row in rows if row["precision"] == precision])
+        for bits, precision in ((32, "float32"), (8, "int8"))
+    ]
+    ticks = list(dict.fromkeys(str(row["actors"]) for row in rows))
+    return [Panel(f"{LARGEST}: more actors", "env steps/s", series, "actors", ticks)]
+
+
+def _fleet_shown(row: dict[str, Any]) -> dict[Column, Value]:
+    """A row for people."""
+    return {
+        Column("bits"): row["bits"],
+        Column("pull every", "steps"): row["pull_every"],
+        Column("versions", "Mbit/s"): row["down_mbit"],
+        Column("experience", "Mbit/s"): row["up_mbit"],
+        Column("env", "steps/s"): row["steps_per_second"],
+        Column("lag", "updates"): row["lag_mean"],
+        Column(f"env with {FLEET_LINK:,.0f} Mbit/s", "steps/s"): row["tied_steps_per_second"],
+    }
+
+
+def _fleet_findings(rows: list[dict[str, Any]]) -> list[str]:
+    """The bandwidth that a thousand actors need."""
+    if not rows:
+        return []
+    parts = [
+        f"{row['down_mbit']:,.0f} Mbit/s at {row['bits']} bits and pulls every {row['pull_every']}" for row in rows
+    ]
+    return [f"{FLEET:,} actors across regions need a link of {', '.join(parts)} steps."]
+
+
+def _fleet_panels(rows: list[dict[str, Any]]) -> list[Panel]:
+    """Bandwidth by bits and pull period."""
+    if not rows:
+        return []
+    series = [
+        Series(f"{bits} bits", [row["down_mbit"] for row in rows if row["bits"] == bits], "bars") for bits in (32, 8)
+    ]
+    ticks = [f"{row['pull_every']} steps" for row in rows if row["bits"] == 32]
+    return [Panel(f"{FLEET:,} actors across regions", "Mbit/s from the learner", series, "pull every", ticks, log=True)]

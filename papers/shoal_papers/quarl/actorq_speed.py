@@ -1,0 +1,385 @@
+"""Tables 3 and 4, Figures 5 and 6: how much sooner runs with quantized actors reach 95 % of the best float32 score.
+
+Every task is trained at two paces: with 16 samples per insert as in the paper, where a learner on a CPU binds, and with
+few, where the actor does. Two float32 actors tell engine and precision apart: PyTorch, as in the paper, and ONNX
+Runtime. Tasks that two cores cannot train in minutes come from the simulation.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+from shoal.results import Column, Figure, Panel, Result, Table, Value
+from shoal.waiting import Advance
+from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.quarl import actorq_model, actorq_paper
+from shoal_papers.quarl.actor_runs import (
+    SCORE,
+    SEEDS,
+    Grouped,
+    Run,
+    best_mean,
+    bottleneck,
+    curves_panel,
+    faster,
+    figure_of,
+    grouped,
+    late_return,
+    loss_verdict,
+    mean,
+    pairs,
+    random_return,
+    speed_verdict,
+    steps_per_second,
+    threshold,
+    time_to,
+    updates_per_second,
+    waiting,
+    with_interval,
+    work,
+)
+from shoal_papers.quarl.actorq_paper import PAPER, paper_row
+from shoal_papers.quarl.actorq_tasks import PACES, TRAINED
+from shoal_papers.study import Options
+
+TORCH, ONNX, HALF, INT8 = "float32, PyTorch", "float32, ONNX Runtime", "float16", "int8"
+KINDS: dict[str, dict[str, Any]] = {
+    TORCH: {"actor_engine": "torch"},
+    ONNX: {"actor_engine": "onnx"},
+    HALF: {"actor_precision": "float16"},
+    INT8: {"actor_precision": "int8"},
+}
+"""Kinds of actors; the first is the paper's. float16 and int8 play in the fastest engine that has them."""
+
+
+QUICK = {"Cartpole (Gym)": ((TORCH, INT8), ("actor-bound",), 12_000)}
+ABOUT = ("task", "pace", "kind")
+EVALUATED = 5
+"""Episodes of the final evaluation."""
+LEARNT = 0.5
+"""A task counts as learnt where the best float32 score covers this share of the way from random to the paper's."""
+
+
+def cells(quick: bool) -> list[StudyCell]:
+    """One run per task, pace, kind of actors and seed; seed 0 of everything first."""
+    if quick:
+        return [
+            _cell(task, pace, kind, 0, steps)
+            for task, (kinds, chosen, steps) in QUICK.items()
+            for pace in chosen
+            for kind in kinds
+        ]
+    return [
+        _cell(task, pace, kind, seed, TRAINED[task].paces[pace].steps)
+        for seed in range(SEEDS)
+        for task in TRAINED
+        for pace in PACES
+        for kind in KINDS
+    ]
+
+
+def _cell(task: str, pace: str, kind: str, seed: int, steps: int) -> StudyCell:
+    how, own = TRAINED[task], TRAINED[task].paces[pace]
+    settings = {"pull_every": PAPER[task].pull_every, **how.settings, **KINDS[kind], "seed": seed}
+    settings["samples_per_insert"] = own.samples_per_insert
+    about = {"task": task, "pace": pace, "kind": kind}
+    return StudyCell(
+        f"{task} {pace} {kind} seed {seed}",
+        {**about, "train": settings, "steps": steps, "evaluate": EVALUATED},
+        own.seconds * steps / own.steps,
+    )
+
+
+def length(quick: bool, options: Options) -> float:
+    """Approximate seconds."""
+    return total_seconds(cells(quick)) + total_seconds(service_cells(quick))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
+    todo = cells(quick)
+    done = Cells("actorq-speed", quick, options, advance)
+    results = done.run(todo, work, workers=1)
+    model = Cells("actorq-model", quick, options, advance)  # the other tasks: cells that it has in common with us
+    service = model.run(service_cells(quick), actorq_model.work, workers=1, optional=True)
+    others = [paper_row(task, service) for task in PAPER if task not in TRAINED]
+    rows = [
+        {**{name: cell.settings[name] for name in ABOUT}, "run": results[cell.name]}
+        for cell in todo
+        if cell.name in results
+    ]
+    return {
+        "rows": rows,
+        "simulated": {row["task"]: row["speed_up"] for row in others if row is not None},
+        "failed": [*done.failed, *model.failed],
+        "interrupted": done.interrupted or model.interrupted,
+    }
+
+
+def service_cells(quick: bool) -> list[StudyCell]:
+    """Service times of the tasks that are not trained here, for the simulation."""
+    return [] if quick else actorq_paper.cells(quick, tasks=[task for task in PAPER if task not in TRAINED])
+
+
+class Row(TypedDict):
+    """One run."""
+
+    task: str
+    pace: str
+    kind: str
+    run: Run
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[Row]
+    simulated: NotRequired[dict[str, float]]
+    """Speed-up of int8 over float32 actors on the paper's machine, of tasks that are not trained here."""
+    failed: list[str]
+    interrupted: NotRequired[bool]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A task at one pace: the runs of each kind of actors, and the level that they are timed to."""
+
+    runs: dict[str, list[Run]]
+    reward: float
+    """The paper's score, for episodes of our length."""
+
+    @property
+    def seeds(self) -> int:
+        """Seeds of the kind that has fewest, of those that were run at all."""
+        return min((len(runs) for runs in self.runs.values() if runs), default=0)
+
+    @property
+    def random(self) -> float:
+        """Return of a random policy."""
+        return random_return(self.runs[TORCH])
+
+    @property
+    def learnt(self) -> bool:
+        """Whether float32 actors in PyTorch led to anything like the paper's score."""
+        best = best_mean(self.runs[TORCH])
+        return best - self.random >= LEARNT * (self.reward - self.random)
+
+    @property
+    def level(self) -> float | None:
+        """95 % of the best score of float32 actors in PyTorch; None where there is none."""
+        return threshold(self.runs[TORCH]) if self.runs[TORCH] and self.learnt else None
+
+    def seconds(self, kind: str) -> float | str:
+        """Seconds to that level on the mean curve, or why there are none."""
+        if not self.runs[kind] or not self.runs[TORCH]:
+            return "not run"
+        if self.level is None:
+            return "not learnt"
+        found = time_to(self.level, self.runs[kind])
+        return "not reached" if found is None else found
+
+    def ratio(self, kind: str, base: str = TORCH) -> float | None:
+        """How much sooner a kind of actors gets there than another."""
+        own, other = self.seconds(kind), self.seconds(base)
+        return other / own if isinstance(own, float) and isinstance(other, float) else None
+
+    def ratios(self, kind: str, base: str = TORCH) -> list[float]:
+        """The same by seed, each from its own curve; seeds that do not get there are left out."""
+        if self.level is None:
+            return []
+        both = pairs(self.runs[kind], self.runs[base])
+        times = [(time_to(self.level, [own]), time_to(self.level, [other])) for own, other in both]
+        return [other / own for own, other in times if own and other]
+
+
+def times_of(groups: Grouped) -> dict[tuple[str, str], Times]:
+    """By task and pace, of the tasks that are trained here."""
+    return {
+        (task, pace): Times(
+            {kind: groups.get((task, pace, kind), []) for kind in KINDS}, PAPER[task].reward * how.share
+        )
+        for task, how in TRAINED.items()
+        for pace in PACES
+    }
+
+
+def study(found: Found) -> Result:
+    """The paper's tables with our times beside theirs, and whether its claims hold."""
+    all_times = times_of(grouped(found["rows"], *ABOUT))
+    tables = [
+        Table.of("Seconds to 95 % of the best float32 score (Table 4)", list(time_rows(all_times))),
+        Table.of("Speed-up over float32 actors in PyTorch", list(speed_rows(all_times, found.get("simulated", {})))),
+    ]
+    tables.append(Table.of("Tasks as they are trained here", list(task_rows())))
+    if runs := list(run_rows(all_times)):
+        tables.append(Table.of("The runs, means over seeds", runs))
+    findings = [paper_sentence(), SCORE, LEVEL, *claims(all_times), *found["failed"]]
+    title = "Time to 95 % of the best float32 score with quantized actors (Tables 3 and 4, Figures 5 and 6)"
+    drawn = "Training return over {}: mean over seeds, band from the worst to the best; dashed: the 95 % level"
+    figures = [
+        Figure("actorq-speed", drawn.format("seconds (Figure 5)"), panels(all_times, "seconds")),
+        Figure("actorq-speed-steps", drawn.format("env steps (Figure 6)"), panels(all_times, "env_steps")),
+    ]
+    return Result("actorq-speed", title, tables, findings, figures, {**found})
+
+
+LEVEL = (
+    "The level is r_random + 0.95 (r_max - r_random), where r_max is the best value of the mean curve of float32 "
+    "actors in PyTorch at the same pace: 95 % of a negative score would be above it."
+)
+
+
+def paper_sentence() -> str:
+    """The paper's claims, recomputed from its table."""
+    ratios = {"int8": [row.int8 for row in PAPER.values()], "float16": [row.float16 for row in PAPER.values()]}
+    said = " and ".join(f"{name} {_range(held)}" for name, held in ratios.items())
+    return f"Paper: {said} over float32, with the same convergence over steps; 3 × 2048 units, a GPU learner, 4 actors."
+
+
+def _range(ratios: Sequence[float]) -> str:
+    middle = math.exp(mean([math.log(ratio) for ratio in ratios]))
+    return f"{min(ratios):.2f} to {max(ratios):.2f} times (geometric mean {middle:.2f})"
+
+
+def time_rows(all_times: Mapping[tuple[str, str], Times]) -> Iterable[dict[Column, Value]]:
+    """Both paces of tasks that are trained here, one row of the others."""
+    for task, paper in PAPER.items():
+        for pace in PACES if task in TRAINED else ("",):
+            times = all_times.get((task, pace))
+            ran = times is not None and bool(times.runs[TORCH])
+            yield {
+                Column("task"): task,
+                Column("algorithm"): paper.algorithm.upper(),
+                Column("pace"): pace or None,
+                Column("seeds"): times.seeds if times else 0,
+                Column("random", format=".1f"): times.random if times and ran else None,
+                Column("best float32", format=".1f"): best_mean(times.runs[TORCH]) if times and ran else None,
+                Column("paper's", format=".1f"): paper.reward,
+                Column("level", format=".1f"): times.level if times else None,
+                **{Column(kind, "s", ".1f"): times.seconds(kind) if times else "not run" for kind in KINDS},
+                Column("paper float32 / float16 / int8", "s"): " / ".join(f"{s:.0f}" for s in paper.seconds),
+            }
+
+
+def speed_rows(
+    all_times: Mapping[tuple[str, str], Times], simulation: Mapping[str, float]
+) -> Iterable[dict[Column, Value]]:
+    """Ratios of those times; simulated where a task is not trained here."""
+    for task, paper in PAPER.items():
+        for pace in PACES if task in TRAINED else ("",):
+            times = all_times.get((task, pace))
+            simulated = simulation.get(task) if times is None else None
+            yield {
+                Column("task"): task,
+                Column("pace"): pace or None,
+                Column("source"): _source(times, simulated),
+                Column(ONNX, format=".2f"): times.ratio(ONNX) if times else None,
+                Column(HALF, format=".2f"): times.ratio(HALF) if times else None,
+                Column(INT8, format=".2f"): times.ratio(INT8) if times else simulated,
+                Column("int8 over ONNX float32", format=".2f"): times.ratio(INT8, ONNX) if times else None,
+                Column("paper float16", format=".2f"): paper.float16,
+                Column("paper int8", format=".2f"): paper.int8,
+            }
+
+
+def _source(times: Times | None, simulated: float | None) -> str:
+    if times is None:
+        return "not run" if simulated is None else "simulated"
+    if not times.seeds:
+        return "not run"
+    return "trained here" if times.level is not None else "trained here, not learnt"
+
+
+def task_rows() -> Iterable[dict[Column, Value]]:
+    """What is trained, and what differs from the paper."""
+    for task, how in TRAINED.items():
+        own = how.paces.values()
+        yield {
+            Column("task"): task,
+            Column("environment"): how.settings["env"],
+            Column("hidden layers"): " × ".join(map(str, how.settings["hidden"])),
+            Column("paper's"): "2048 × 2048 × 2048",
+            Column("samples per insert"): " and ".join(f"{pace.samples_per_insert:g}" for pace in own),
+            Column("env steps"): " and ".join(f"{pace.steps:,}" for pace in own),
+            Column("paper's learner steps"): PAPER[task].steps,
+            Column("differs from the paper"): how.note or None,
+        }
+
+
+def run_rows(all_times: Mapping[tuple[str, str], Times]) -> Iterable[dict[Column, Value]]:
+    """What a speed-up has to be read with: both sides' rates and waiting times, the achieved ratio and lag."""
+    for (task, pace), times in all_times.items():
+        for kind, runs in times.runs.items():
+            if runs:
+                yield {
+                    Column("task"): task,
+                    Column("pace"): pace,
+                    Column("actors"): kind,
+                    Column("seeds"): len(runs),
+                    **run_columns(runs),
+                }
+
+
+def run_columns(runs: Sequence[Run]) -> dict[Column, Value]:
+    """The columns that describe runs with actors, whatever they are compared by."""
+    return {
+        Column("env steps", format=",.0f"): mean([run["env_steps"][-1] for run in runs]),
+        Column("updates", format=",.0f"): mean([run["updates"] for run in runs]),
+        Column("env steps/s", format=",.0f"): steps_per_second(runs),
+        Column("updates/s", format=",.0f"): updates_per_second(runs),
+        Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
+        Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
+        Column("bottleneck"): bottleneck(runs) or None,
+        Column("samples per insert", format=".2f"): figure_of(runs, "samples_per_insert"),
+        Column("lag", "updates", ".0f"): figure_of(runs, "lag_mean"),
+        Column("load", "ms", ".2f"): figure_of(runs, "load_ms"),
+        Column("final return, float32"): with_interval([run["trained"] for run in runs]),
+    }
+
+
+def claims(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
+    """Claim by claim, for every task that was trained here."""
+    for (task, pace), times in all_times.items():
+        runs = times.runs
+        if not runs[TORCH]:
+            continue
+        where = f"{task}, {pace}"
+        if times.level is None:
+            yield f"{where}: not learnt, {best_mean(runs[TORCH]):.1f} at best, a random policy {times.random:.1f}."
+            continue
+        named = {"learner-bound": "learner", "actor-bound": "actors"}[pace]
+        if others := [kind for kind, own in runs.items() if own and bottleneck(own) != named]:
+            yield f"{where}: the bottleneck was not only the {named}, but also the other side with {'; '.join(others)}."
+        span = best_mean(runs[TORCH]) - times.random
+        for kind in (INT8, HALF):
+            if both := pairs(runs[kind], runs[TORCH]):
+                gaps = [late_return(own) - late_return(other) for own, other in both]
+                said = f"return at the end {with_interval(gaps)} over float32: {loss_verdict(gaps, span)}"
+                yield f"{where}: {kind} converges as float32 does ({said})."
+                yield f"{where}: {kind} is sooner than float32 in PyTorch: {speed_verdict(times.ratios(kind))}."
+                yield f"{where}: {kind} plays the same env steps sooner: {speed_verdict(faster(both))}."
+        if runs[INT8] and runs[ONNX]:
+            ratios = times.ratios(INT8, ONNX)
+            yield f"{where}: int8 is sooner than float32 in ONNX Runtime: {speed_verdict(ratios)}."
+    yield from overall(all_times)
+
+
+def overall(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
+    """Geometric means over the tasks that were learnt."""
+    for pace in PACES:
+        for kind, base in ((INT8, TORCH), (INT8, ONNX), (HALF, TORCH)):
+            ratios = [times.ratio(kind, base) for (_, own), times in all_times.items() if own == pace]
+            held = [ratio for ratio in ratios if ratio is not None]
+            if held:
+                tasks = f"{len(held)} of {len(TRAINED)} tasks"
+                yield f"{pace.capitalize()}: {kind} over {base} {_range(held)}, {tasks} trained here."
+
+
+def panels(all_times: Mapping[tuple[str, str], Times], axis: str) -> list[Panel]:
+    """One panel per task and pace that was run."""
+    return [
+        curves_panel(f"{task}, {pace}", times.runs, axis, times.level)
+        for (task, pace), times in all_times.items()
+        if times.seeds
+    ]

@@ -1,0 +1,344 @@
+"""Teams with quantized actors, beyond the paper: MADDPG, MASAC and MAD4PG with 3 and 12 agents.
+
+Compared with the loop that plays and learns in turn (`--actors 0`): return over env steps and over seconds. A second
+part measures at which width of the networks int8 actors begin to pay.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.waiting import Advance
+from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.quarl.actor_runs import (
+    SCORE,
+    SEEDS,
+    Grouped,
+    Limit,
+    Run,
+    best_mean,
+    bottleneck,
+    curves_panel,
+    faster,
+    figure_of,
+    grouped,
+    late_return,
+    limited_run,
+    loss_verdict,
+    pairs,
+    random_return,
+    speed_verdict,
+    steps_per_second,
+    threshold,
+    time_to,
+    updates_per_second,
+    waiting,
+    with_interval,
+    work,
+)
+from shoal_papers.study import Options
+
+WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in cooperative navigation only learn to collide
+    3: {"env": "cooperative-navigation", "rules": "openai", "agents": 3, "v_min": -200.0, "v_max": 0.0},
+    12: {"env": "predator-prey", "agents": 12, "v_min": -50.0, "v_max": 150.0},
+}
+"""Worlds by number of agents, with the range of discounted returns there."""
+STEPS = {3: 75_000, 12: 20_000}
+SECONDS = {3: 15.0, 12: 22.0}
+"""Env steps of a run, and about how long that takes."""
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "maddpg": {},
+    "masac": {},
+    "d4pg": {"hidden": (64, 64), "learning_rate": 1e-3, "discount": 0.95, "batch": 1024, "update_every": 100},
+}
+"""The multi-agent papers' settings, for D4PG as well: 2 × 64 units, mini-batches of 1024 every 100 samples."""
+COMMON = {"warmup": 1_024, "log_every": 20, "capacity": 100_000}
+"""The warm-up is a mini-batch: a run in turn makes up for the updates of its warm-up, one with actors does not."""
+TURNS, FULL, INT8 = "in turn", "float32 actors", "int8 actors"
+PULLED = 1_000
+"""Env steps between two pulls, as in the paper; an actor plays many copies at once."""
+KINDS: dict[str, dict[str, Any]] = {
+    TURNS: {"copies": 25},
+    FULL: {"actors": 1, "copies": 25, "pull_every": PULLED // 25},
+    INT8: {"actors": 1, "copies": 25, "pull_every": PULLED // 25, "actor_precision": "int8"},
+}
+"""Engines are the fastest ones here."""
+WIDTHS = (64, 128, 256, 512, 1024)
+QUICK_WIDTHS = (64, 512)
+COPIES = (1, 25)
+PLAYED_SECONDS = 3.0
+STARTING_SECONDS = 3.0
+SLOW_LEARNER = {"batch": 64, "samples_per_insert": 0.02, "warmup": 500, "capacity": 20_000}
+"""An update every 3,200 samples: the actor binds, and pulls new versions as in any run."""
+EVALUATED = 200
+ABOUT, WIDTH_ABOUT = ("algorithm", "agents", "kind"), ("agents", "copies", "width", "kind")
+
+
+def cells(quick: bool) -> list[StudyCell]:
+    """One run per algorithm, number of agents, kind and seed; seed 0 of everything first."""
+    found = []
+    for seed in range(1 if quick else SEEDS):
+        for agents in (3,) if quick else WORLDS:
+            for algorithm in ("maddpg",) if quick else ALGORITHMS:
+                for kind, how in KINDS.items():
+                    settings = team_settings(algorithm, agents) | COMMON | how | {"seed": seed}
+                    steps = STEPS[agents] // (4 if quick else 1)
+                    about = {"algorithm": algorithm, "agents": agents, "kind": kind}
+                    found.append(
+                        StudyCell(
+                            f"{algorithm} {agents} agents {kind} seed {seed}",
+                            {**about, "train": settings, "steps": steps, "evaluate": EVALUATED},
+                            SECONDS[agents] * steps / STEPS[agents],
+                        )
+                    )
+    return found
+
+
+def team_settings(algorithm: str, agents: int) -> dict[str, Any]:
+    """The world and the algorithm's settings; only D4PG takes a range of returns."""
+    world = {name: value for name, value in WORLDS[agents].items() if algorithm == "d4pg" or name[:2] != "v_"}
+    return {**world, **ALGORITHMS[algorithm], "algorithm": algorithm}
+
+
+def width_cells(quick: bool) -> list[StudyCell]:
+    """Actors that bind, over widths of two hidden layers, numbers of copies and agents."""
+    found = []
+    for agents in (3,) if quick else WORLDS:
+        for copies in (1,) if quick else COPIES:
+            for width in QUICK_WIDTHS if quick else WIDTHS:
+                for kind in (FULL, INT8):
+                    pace = {"copies": copies, "pull_every": PULLED // copies, **SLOW_LEARNER}
+                    layers = {"hidden": (width, width), "critic_hidden": (64, 64)}
+                    settings = {**team_settings("maddpg", agents), **KINDS[kind], **pace, **layers}
+                    about = {"agents": agents, "copies": copies, "width": width, "kind": kind}
+                    name = f"width {width} {agents} agents {copies} copies {kind}"
+                    cell = {**about, "train": settings, "seconds": PLAYED_SECONDS}
+                    found.append(StudyCell(name, cell, PLAYED_SECONDS + STARTING_SECONDS))
+    return found
+
+
+def length(quick: bool, options: Options) -> float:
+    """Approximate seconds."""
+    return total_seconds(cells(quick) + width_cells(quick))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
+    done = Cells("actorq-teams", quick, options, advance)
+    wide, todo = width_cells(quick), cells(quick)
+    widths = done.run(wide, throughput, workers=1, optional=True)
+    results = done.run(todo, work, workers=1)
+    return {
+        "rows": [_about(cell, ABOUT) | {"run": results[cell.name]} for cell in todo if cell.name in results],
+        "speeds": [_about(cell, WIDTH_ABOUT) | widths[cell.name] for cell in wide if cell.name in widths],
+        "failed": done.failed,
+        "interrupted": done.interrupted,
+    }
+
+
+def _about(cell: StudyCell, names: Sequence[str]) -> dict[str, Any]:
+    return {name: cell.settings[name] for name in names}
+
+
+def throughput(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: env steps per second of a run of some seconds, from the first transition on."""
+    limit = Limit(seconds=settings["seconds"])
+    limited_run(settings["train"], limit)
+    training = limit.training
+    assert training is not None
+    return {
+        "steps_per_second": training.samples / limit.passed,
+        "bottleneck": limit.figures["actors/bottleneck"],
+        "act_us": limit.figures["actors/step_us"],
+        "environment_us": limit.figures["actors/environment_us"],
+    }
+
+
+class Row(TypedDict):
+    """One run."""
+
+    algorithm: str
+    agents: int
+    kind: str
+    run: Run
+
+
+class Speed(TypedDict):
+    """One throughput."""
+
+    agents: int
+    copies: int
+    width: int
+    kind: str
+    steps_per_second: float
+    """Steps of single copies."""
+    bottleneck: str
+    act_us: float | None
+    environment_us: float | None
+    """Microseconds of a step of all copies."""
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[Row]
+    speeds: list[Speed]
+    failed: list[str]
+    interrupted: NotRequired[bool]
+
+
+def study(found: Found) -> Result:
+    """Returns per env step and per second against the loop that plays and learns in turn; throughput over widths."""
+    groups = grouped(found["rows"], *ABOUT)
+    speeds = {(one["agents"], one["copies"], one["width"], one["kind"]): one for one in found["speeds"]}
+    worlds = ", ".join(f"{agents} agents: {world['env']}" for agents, world in WORLDS.items())
+    tables = [
+        Table.of(f"Teams of 2 × 64 networks ({worlds}), means over seeds", list(team_rows(groups))),
+        Table.of("Actors that bind, over the width of two hidden layers", list(width_rows(speeds))),
+    ]
+    findings = [
+        "The paper has no teams. Claims: actors change neither the return per env step nor, in int8, the return of "
+        "float32 actors; they give the return sooner.",
+        SCORE,
+        *claims(groups),
+        *width_findings(speeds),
+        *found["failed"],
+    ]
+    drawn = "Training return per agent: mean over seeds, band from the worst to the best"
+    figures = [
+        Figure("actorq-teams", f"{drawn}, over seconds", panels(groups, "seconds")),
+        Figure("actorq-teams-steps", f"{drawn}, over env steps", panels(groups, "env_steps")),
+        Figure("actorq-teams-widths", "Env steps per second of actors that bind", width_panels(speeds)),
+    ]
+    held = [figure for figure in figures if figure.panels]
+    return Result("actorq-teams", "Teams with quantized actors", tables, findings, held, {**found})
+
+
+def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
+    """One row per algorithm, number of agents and kind."""
+    for algorithm in ALGORITHMS:
+        for agents in WORLDS:
+            turns = groups.get((algorithm, agents, TURNS), [])
+            for kind in KINDS:
+                runs = groups.get((algorithm, agents, kind), [])
+                yield {
+                    Column("algorithm"): algorithm.upper(),
+                    Column("agents"): agents,
+                    Column("how"): kind,
+                    Column("seeds"): len(runs),
+                    Column("return at the end"): with_interval([late_return(run) for run in runs]),
+                    Column("final return, float32"): with_interval([run["trained"] for run in runs]),
+                    Column("to 95 % of in turn's best", "s", ".1f"): reached(turns, runs),
+                    Column("env steps/s", format=",.0f"): steps_per_second(runs) if runs else None,
+                    Column("updates/s", format=",.1f"): updates_per_second(runs) if runs else None,
+                    Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
+                    Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
+                    Column("bottleneck"): bottleneck(runs) or None,
+                    Column("lag", "updates", ".1f"): figure_of(runs, "lag_mean"),
+                }
+
+
+def reached(base: Sequence[Run], runs: Sequence[Run]) -> float | str | None:
+    """Seconds until the mean curve reaches 95 % of the best score of `base`."""
+    if not base or not runs:
+        return None
+    if best_mean(base) <= random_return(base):
+        return "not learnt"
+    found = time_to(threshold(base), runs)
+    return "not reached" if found is None else found
+
+
+def claims(groups: Grouped) -> Iterable[str]:
+    """Per algorithm and number of agents: the return that is kept, and the time that is won."""
+    for algorithm in ALGORITHMS:
+        for agents in WORLDS:
+            where = f"{algorithm.upper()}, {agents} agents"
+            for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
+                own, other = (groups.get((algorithm, agents, one), []) for one in (kind, base))
+                if both := pairs(own, other):
+                    span = best_mean(other) - random_return(other)
+                    gaps = [late_return(one) - late_return(two) for one, two in both]
+                    yield (
+                        f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "
+                        f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "
+                        f"{speed_verdict(faster(both))}."
+                    )
+
+
+Speeds = Mapping[tuple[int, int, int, str], Speed]
+
+
+def width_rows(speeds: Speeds) -> Iterable[dict[Column, Value]]:
+    """One row per number of agents, copies and width."""
+    for agents in WORLDS:
+        for copies in COPIES:
+            for width in WIDTHS:
+                full, int8 = (speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8))
+                yield {
+                    Column("agents"): agents,
+                    Column("copies"): copies,
+                    Column("width"): width,
+                    Column("float32", "env steps/s", ",.0f"): full["steps_per_second"] if full else "not run",
+                    Column("int8", "env steps/s", ",.0f"): int8["steps_per_second"] if int8 else "not run",
+                    Column("int8 over float32", format=".2f"): ratio(full, int8),
+                    Column("float32 acting", "µs", ",.0f"): full["act_us"] if full else None,
+                    Column("int8 acting", "µs", ",.0f"): int8["act_us"] if int8 else None,
+                    Column("environment", "µs", ",.0f"): full["environment_us"] if full else None,
+                    Column("bottleneck"): " / ".join(one["bottleneck"] for one in (full, int8) if one) or None,
+                }
+
+
+def ratio(full: Speed | None, int8: Speed | None) -> float | None:
+    """How much faster int8 actors are."""
+    return int8["steps_per_second"] / full["steps_per_second"] if full and int8 else None
+
+
+PAYS = 1.1
+"""int8 counts as paying from this ratio on: single runs of seconds differ by several per cent."""
+
+
+def width_findings(speeds: Speeds) -> Iterable[str]:
+    """The smallest width from which on int8 actors are faster."""
+    for agents in WORLDS:
+        for copies in COPIES:
+            ratios = {
+                width: found
+                for width in WIDTHS
+                if (found := ratio(*(speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8)))) is not None
+            }
+            if not ratios:
+                continue
+            pays = [width for width in ratios if all(ratios[w] >= PAYS for w in ratios if w >= width)]
+            where = f"{agents} agents, {'1 copy' if copies == 1 else f'{copies} copies'} per actor"
+            told = ", ".join(f"{found:.2f} at {width}" for width, found in ratios.items())
+            start = f"pays from 2 × {pays[0]} on" if pays else "pays at no width"
+            yield f"{where}: int8 {start} (over the fastest float32 engine: {told})."
+
+
+def panels(groups: Grouped, axis: str) -> list[Panel]:
+    """One panel per algorithm and number of agents that was run."""
+    return [
+        curves_panel(
+            f"{algorithm.upper()}, {agents} agents",
+            {kind: groups.get((algorithm, agents, kind), []) for kind in KINDS},
+            axis,
+        )
+        for algorithm in ALGORITHMS
+        for agents in WORLDS
+        if any((algorithm, agents, kind) in groups for kind in KINDS)
+    ]
+
+
+def width_panels(speeds: Speeds) -> list[Panel]:
+    """One panel per number of agents and copies."""
+    found = []
+    for agents, copies in dict.fromkeys((agents, copies) for agents, copies, _, _ in speeds):
+        widths = [width for width in WIDTHS if any((agents, copies, width, kind) in speeds for kind in KINDS)]
+        series = []
+        for kind in (FULL, INT8):
+            held = [speeds.get((agents, copies, width, kind)) for width in widths]
+            series.append(Series(kind, [one["steps_per_second"] if one else None for one in held]))
+        title = f"{agents} agents, {'1 copy' if copies == 1 else f'{copies} copies'}"
+        found.append(Panel(title, "env steps/s", series, "units per hidden layer", list(map(str, widths)), log=True))
+    return found

@@ -1,0 +1,306 @@
+"""Table 1: post-training quantization to fp16 and int8 costs 2 to 5 % of the reward on average, the paper says.
+
+Its own cells say 2.5 % (fp16) and 7.5 % (int8). Weights and the inputs of layers are quantized: once with the paper's
+formula, one scale per layer, and once with one scale per output channel, clamped, as integers are really stored. Both
+again with their biases corrected, and with weights rounded by output error as well.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from shoal.errors import UserError, counted
+from shoal.inference.correction import BIAS, NOTHING, Correction
+from shoal.policies.named_width import Width
+from shoal.policies.stable_baselines import BaselinesPolicy
+from shoal.policies.widths import Row, WidthSweep, sweep
+from shoal.quantization.normaliser import read_normaliser
+from shoal.quantization.scheme import Scheme
+from shoal.quantization.stable_baselines import read_zip
+from shoal.results import Column, Panel, Result, Series, Table, Value
+from shoal.runs import disk
+from shoal.waiting import Advance
+from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.quarl import baselines, recipes
+from shoal_papers.study import Options, panel_result
+
+PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
+    "Breakout": {"a2c": (379, 371, 350), "dqn": (214, 217, 78), "ppo": (400, 400, 368)},
+    "SpaceInvaders": {"a2c": (717, 667, 634), "dqn": (586, 625, 509), "ppo": (698, 662, 684)},
+    "BeamRider": {"a2c": (3087, 3060, 2793), "dqn": (925, 823, 721), "ppo": (1655, 1820, 1697)},
+    "MsPacman": {"a2c": (1915, 1915, 2045), "dqn": (1433, 1429, 2024), "ppo": (1735, 1735, 1845)},
+    "Qbert": {"a2c": (5002, 5002, 5611), "dqn": (641, 641, 616), "ppo": (15010, 15010, 14425)},
+    "Seaquest": {"a2c": (782, 756, 753), "dqn": (1709, 1885, 1582), "ppo": (1782, 1784, 1795)},
+    "CartPole": {"a2c": (500, 500, 500), "dqn": (500, 500, 500), "ppo": (500, 500, 500)},
+    "Pong": {"a2c": (20, 20, 19), "dqn": (21, 21, 21), "ppo": (20, 20, 20)},
+    "Walker2D": {"a2c": (399, 422, 442), "ppo": (2274, 2273, 2268), "ddpg": (1890, 1929, 1866)},
+    "HalfCheetah": {"a2c": (2199, 2215, 2208), "ppo": (3026, 3062, 3080), "ddpg": (2553, 2551, 2473)},
+    "BipedalWalker": {"a2c": (230, 240, 226), "ppo": (304, 280, 291), "ddpg": (98, 90, 83)},
+    "MountainCar": {"a2c": (94, 94, 94), "ppo": (92, 92, 92), "ddpg": (92, 92, 92)},
+}
+NAMES = {"MountainCarContinuous": "MountainCar", "Walker2d": "Walker2D"}
+"""Gymnasium's names of the paper's environments, where they differ."""
+FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (per channel)"
+WIDTHS = (
+    Width(FP16, Scheme(format="fp16")),
+    Width(INT8, Scheme(8, "paper")),
+    Width(CHANNELS, Scheme(8, per_channel=True)),
+)
+CORRECTIONS = {"bias": BIAS, "rounding": Correction(rounding="output-error")}
+"""By name; with the rounding, biases are corrected as well."""
+VARIANTS: dict[str, tuple[str, Correction]] = {
+    FP16: (FP16, NOTHING),
+    INT8: (INT8, NOTHING),
+    "paper, bias": (INT8, BIAS),
+    "paper, rounding": (INT8, CORRECTIONS["rounding"]),
+    CHANNELS: (CHANNELS, NOTHING),
+    "per channel, bias": (CHANNELS, BIAS),
+    "per channel, rounding": (CHANNELS, CORRECTIONS["rounding"]),
+}
+"""What is compared with float32: the precision and what is corrected, by the name of its column."""
+QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c", "MountainCarContinuous-v0", 20_000))
+"""Algorithm, environment and steps of the quick form."""
+EPISODES, QUICK_EPISODES = 100, 20
+NEAR = 0.05
+"""A return counts as near full precision's if it is at most this fraction of |full| below it."""
+
+
+def cells(quick: bool, options: Options) -> list[StudyCell]:
+    """One cell per algorithm and environment, or a single one for the user's own zip."""
+    episodes = QUICK_EPISODES if quick else EPISODES
+    if options.model:
+        path = Path(options.model)
+        named: dict[str, Any] = {
+            "model": str(path),
+            "env": options.env,
+            "normaliser": options.normaliser,
+            "trust": options.trust,
+        }
+        files = {name: named[name] for name in ("model", "normaliser") if named[name]}
+        named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
+        few = episodes if not quick else 2
+        settings = {**named, "episodes": few, **corrections(quick)}
+        return [StudyCell(f"{path.stem} {options.env}", settings, 60.0)]
+    if quick:
+        return [
+            StudyCell(
+                f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes) | corrections(quick), steps / 1000
+            )
+            for algorithm, env, steps in QUICK
+        ]
+    playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
+    return [
+        StudyCell(
+            f"{algorithm} {env}",
+            settings_of(algorithm, env, recipe.steps, episodes, recipe.seed) | corrections(quick),
+            recipe.seconds,
+        )
+        for (algorithm, env), recipe in playable
+    ]
+
+
+def corrections(quick: bool) -> dict[str, list[str]]:
+    """The setting of a cell that names what is corrected; rounding a large model by output error takes too long."""
+    return {"corrections": ["bias"] if quick else [*CORRECTIONS]}
+
+
+def _checksum(option: str, path: Path) -> str:
+    try:
+        return disk.sha256(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{option} '{path}' cannot be read: {error.strerror or error}.") from None
+
+
+def length(quick: bool, options: Options) -> float:
+    """Approximate seconds."""
+    return total_seconds(cells(quick, options))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Train every model and evaluate it in every precision."""
+    if not options.model and (sentence := baselines.missing_packages()):
+        raise UserError(sentence)
+    done = Cells("ptq-table", quick, options, advance)
+    rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
+    if not quick and not options.model:
+        done.failed += recipes.left_out()
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One model in every precision."""
+    if "model" in settings:
+        trust, named = settings["trust"], settings["normaliser"]
+        model = read_zip(settings["model"], trust, read_normaliser(Path(named), trust) if named else None)
+        policy, algorithm = BaselinesPolicy(model, {"env": settings["env"]}), model.algorithm
+    else:
+        algorithm = settings["algorithm"]
+        policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
+    hows = tuple(CORRECTIONS[name] for name in settings["corrections"])
+    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"], corrections=hows))
+    return {
+        "algorithm": algorithm,
+        "env": settings["env"],
+        "steps": settings.get("steps"),
+        "episodes": settings["episodes"],
+        "precisions": found.to_dict()["rows"],
+    }
+
+
+class ModelRow(TypedDict):
+    """A model in every precision."""
+
+    cell: str
+    algorithm: str
+    env: str
+    steps: int | None
+    episodes: int
+    precisions: list[dict[str, Any]]
+    """The rows, as plain values."""
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[ModelRow]
+    failed: list[str]
+    interrupted: NotRequired[bool]
+
+
+def study(found: Found) -> Result:
+    """Every model in every precision, compared with the paper."""
+    rows = found["rows"]
+    theirs = paper_errors()
+    findings = [
+        "Paper: 8 and 16 bits cost 2 to 5 % of the reward on average. Its own 36 cells: "
+        f"{statistics.mean(theirs['fp16']):.1%} (fp16) and {statistics.mean(theirs['int8']):.1%} (int8)."
+    ]
+    for name in VARIANTS:
+        if errors := errors_of(rows, name):
+            findings.append(sentence(name, errors))
+    tables = [
+        Table.of("Return of an episode: Shoal's and the paper's", [table_row(row) for row in rows]),
+        Table.of("Over all models", list(summary_rows(rows))),
+    ]
+    panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
+    return panel_result(
+        "ptq-table", "Post-training quantization (Table 1)", tables, [*findings, *found["failed"]], panels, found
+    )
+
+
+def losses_of(rows: list[ModelRow], name: str) -> dict[str, float]:
+    """The relative error of every model that has this column, by cell; positive is worse than float32."""
+    found = {row["cell"]: own(row, *VARIANTS[name]) for row in rows}
+    return {
+        cell: line.relative_error
+        for cell, line in found.items()
+        if line is not None and line.relative_error is not None
+    }
+
+
+def errors_of(rows: list[ModelRow], name: str) -> dict[str, float]:
+    """|relative error|, likewise."""
+    return {cell: abs(loss) for cell, loss in losses_of(rows, name).items()}
+
+
+def statistics_of(losses: Sequence[float]) -> dict[str, str | None]:
+    """Relative errors of several models in a few numbers; a model that plays better than in float32 loses nothing."""
+    if not losses:
+        return dict.fromkeys(("mean |relative error|", "median", "mean loss", "models within 5 %"))
+    errors = [abs(loss) for loss in losses]
+    return {
+        "mean |relative error|": f"{statistics.mean(errors):.1%}",
+        "median": f"{statistics.median(errors):.1%}",
+        "mean loss": f"{statistics.mean(max(0.0, loss) for loss in losses):.1%}",
+        "models within 5 %": f"{sum(loss <= NEAR for loss in losses)} of {len(losses)}",
+    }
+
+
+def summary_rows(rows: list[ModelRow]) -> Iterable[dict[str, Value]]:
+    """A row per statistic, and the mean error of each algorithm; a column per precision."""
+    found = {name: statistics_of(list(losses_of(rows, name).values())) for name in VARIANTS}
+    for statistic in statistics_of(()):
+        yield {"statistic": statistic, **{name: found[name][statistic] for name in VARIANTS}}
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        own_rows = [row for row in rows if row["algorithm"] == algorithm]
+        means = {name: statistics_of(list(losses_of(own_rows, name).values())) for name in VARIANTS}
+        yield {
+            "statistic": f"mean |relative error|, {algorithm.upper()}",
+            **{name: means[name]["mean |relative error|"] for name in VARIANTS},
+        }
+
+
+def panel_of(algorithm: str, rows: list[ModelRow]) -> Panel:
+    """The errors of an algorithm's models."""
+    own_rows = [row for row in rows if row["algorithm"] == algorithm]
+    series = []
+    for name in VARIANTS:
+        if errors := errors_of(own_rows, name):
+            series.append(Series(name, [_percent(errors.get(row["cell"])) for row in own_rows]))
+    ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows]
+    title = f"{algorithm.upper()} (dashed: 5 %)"
+    return Panel(title, "|relative error| of the return, %", series, ticks=ticks, level=5.0, points=True)
+
+
+def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int = 0) -> dict[str, Any]:
+    """The settings of a cell."""
+    recipe = recipes.digest_of(algorithm, env)
+    return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
+
+
+def own(row: ModelRow, precision: str, correction: Correction = NOTHING) -> Row | None:
+    """The row of a precision; None: it was not measured."""
+    former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
+    names = (precision, former.get(precision))
+    for line in row["precisions"]:
+        found = Row(**line)
+        how = Correction(found.corrected, found.rounding)
+        if found.precision in names and how == correction:
+            return found
+    return None
+
+
+def sentence(precision: str, errors: dict[str, float]) -> str:
+    """Mean and largest error of a precision, and whether the claim holds."""
+    mean, worst = statistics.mean(errors.values()), max(errors, key=lambda cell: errors[cell])
+    verdict = "within the paper's 5 %" if mean <= NEAR else "more than the paper's 5 %"
+    models = counted(len(errors), "model")
+    largest = f"largest {errors[worst]:.1%} ({worst})"
+    return f"{precision}: mean |relative error| {mean:.1%} over {models}: {verdict}; {largest}."
+
+
+def paper_of(env: str, algorithm: str) -> tuple[float, float, float] | None:
+    """The paper's results for an environment, e.g. of ALE/Breakout-v5 or BreakoutNoFrameskip-v4."""
+    name = env.removeprefix("gym:").removeprefix("ALE/").partition("-")[0].removesuffix("NoFrameskip")
+    return PAPER.get(NAMES.get(name, name), {}).get(algorithm)
+
+
+def paper_errors() -> dict[str, list[float]]:
+    """|relative error| of every cell of the paper's table."""
+    every = [cell for by in PAPER.values() for cell in by.values()]
+    return {
+        "fp16": [abs(full - half) / abs(full) for full, half, _ in every],
+        "int8": [abs(full - small) / abs(full) for full, _, small in every],
+    }
+
+
+def table_row(row: ModelRow) -> dict[Column, Value]:
+    """A row of the printed table."""
+    theirs = paper_of(row["env"], row["algorithm"])
+    full, channels = own(row, "float32"), own(row, CHANNELS)
+    assert full is not None and channels is not None
+    found = {name: own(row, *variant) for name, variant in VARIANTS.items()}
+    return {
+        Column("algorithm"): row["algorithm"].upper(),
+        Column("environment"): row["env"],
+        Column("fp32"): full.return_mean,
+        **{Column(name): None if line is None else line.return_mean for name, line in found.items()},
+        Column("± (95 %)"): full.return_ci95,
+        Column("equal actions", format=".1%"): channels.equal_actions,
+        Column("paper fp32 / fp16 / int8"): " / ".join(f"{value:g}" for value in theirs) if theirs else "–",
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * abs(share)

@@ -1,0 +1,191 @@
+"""Figure 2: low-precision weights nearly reach the full-precision reward, and sometimes exceed it at a "sweet spot".
+
+The models are those of `ptq-table`, trained once for both; the formula is the paper's, with one scale per layer. The
+same with corrections: of biases, and of the rounding as well.
+"""
+
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from shoal.errors import UserError
+from shoal.policies.named_width import Width
+from shoal.policies.width_result import correction_words
+from shoal.policies.widths import Row, WidthSweep, sweep
+from shoal.quantization.scheme import Scheme
+from shoal.results import Panel, Result, Series, Table, Value
+from shoal.waiting import Advance
+from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.quarl import baselines, ptq_table, recipes
+from shoal_papers.study import Options, panel_result
+
+BITS = (16, 8, 7, 6, 5, 4, 3, 2)
+
+
+def cells(quick: bool, options: Options) -> list[StudyCell]:
+    """One cell per model."""
+    return [
+        StudyCell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
+        for cell in ptq_table.cells(quick, options)
+        if not quick or cell.settings["algorithm"] != "dqn"
+    ]
+
+
+def length(quick: bool, options: Options) -> float:
+    """Approximate seconds."""
+    return total_seconds(cells(quick, options))
+
+
+def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+    """Train every model and evaluate it with its weights at every width."""
+    if sentence := baselines.missing_packages():
+        raise UserError(sentence)
+    done = Cells("weight-bits", quick, options, advance)
+    rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
+    if not quick:
+        done.failed += recipes.left_out()
+    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
+
+
+def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One model with its weights at every width."""
+    algorithm, env = settings["algorithm"], settings["env"]
+    policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
+    widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
+    hows = tuple(ptq_table.CORRECTIONS[name] for name in settings["corrections"])
+    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"], corrections=hows))
+    return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
+
+
+class ModelRow(TypedDict):
+    """A model with its weights at every width."""
+
+    cell: str
+    algorithm: str
+    env: str
+    lines: list[dict[str, Any]]
+    """The rows, as plain values."""
+
+
+class Found(TypedDict):
+    """The data of the study."""
+
+    rows: list[ModelRow]
+    failed: list[str]
+    interrupted: NotRequired[bool]
+
+
+def study(found: Found) -> Result:
+    """The return of every model over the bits of its weights."""
+    rows = found["rows"]
+    findings = [
+        "Paper: low-precision weights nearly reach the full reward, and some models exceed it at a sweet spot.",
+        *map(sentence, rows),
+    ]
+    sweet = sum(bool(sweet_spots(row)) for row in rows)
+    findings.append(
+        f"{sweet} of {len(rows)} models have a width whose return exceeds float32's by more than both intervals."
+    )
+    findings += mean_errors(rows)
+    cells = [
+        {
+            "model": row["cell"],
+            "corrected": how,
+            **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row, how)},
+        }
+        for row in rows
+        for how in hows_of(row)
+    ]
+    tables = [
+        Table.of("Return of an episode over bits of the weights", cells),
+        Table.of("Over all models, below 16 bits", list(summary_rows(rows))),
+    ]
+    return panel_result(
+        "weight-bits", "Low-precision weights (Figure 2)", tables, [*findings, *found["failed"]],
+        list(map(panel_of, rows)), found,
+    )  # fmt: skip
+
+
+def hows_of(row: ModelRow) -> list[str]:
+    """What was corrected, in words; nothing first."""
+    return list(dict.fromkeys(_how(Row(**line)) for line in row["lines"]))
+
+
+def lines_of(row: ModelRow, how: str = "–") -> list[Row]:
+    """Full precision first, then those that were corrected so; corrections start below 16 bits."""
+    lines = [Row(**line) for line in row["lines"]]
+    return [line for line in lines if _how(line) == how or (line.bits >= 16 and _how(line) == "–")]
+
+
+def _how(line: Row) -> str:
+    return correction_words(line.corrected, line.rounding)
+
+
+def losses_of(rows: list[ModelRow]) -> dict[str, dict[str, list[float]]]:
+    """Relative errors of all models, by what was corrected and by width below 16 bits; positive is worse."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for how in dict.fromkeys(how for row in rows for how in hows_of(row)):
+        for row in rows:
+            for line in lines_of(row, how):
+                if line.bits < 16 and line.relative_error is not None:
+                    found.setdefault(how, {}).setdefault(line.precision, []).append(line.relative_error)
+    return found
+
+
+def summary_rows(rows: list[ModelRow]) -> Iterable[dict[str, Value]]:
+    """A row per correction and statistic; a column per width."""
+    for how, by_width in losses_of(rows).items():
+        found = {width: ptq_table.statistics_of(losses) for width, losses in by_width.items()}
+        for statistic in ptq_table.statistics_of(()):
+            yield {
+                "corrected": how,
+                "statistic": statistic,
+                **{width: held[statistic] for width, held in found.items()},
+            }
+
+
+def mean_errors(rows: list[ModelRow]) -> list[str]:
+    """|relative error| at every width below 16 bits over all models, one sentence per correction."""
+    said = []
+    for how, by_width in losses_of(rows).items():
+        errors = {width: statistics.mean(map(abs, losses)) for width, losses in by_width.items()}
+        means = ", ".join(f"{mean:.1%} at {width}" for width, mean in errors.items())
+        label = "Rounded to nearest" if how == "–" else f"With {how} corrected"
+        said.append(f"{label}: mean |relative error| {means} (the paper: 2 to 5 % at 8 bits).")
+    return said
+
+
+def panel_of(row: ModelRow) -> Panel:
+    """The return of a model over bits."""
+    plain = lines_of(row)
+    series = []
+    for how in hows_of(row):
+        lines = lines_of(row, how)
+        label = "weights" if how == "–" else f"{how} corrected"
+        series.append(Series(label, [line.return_mean for line in lines], halves=[line.return_ci95 for line in lines]))
+    ticks = [str(line.bits) for line in plain]
+    return Panel(row["cell"], "return of an episode", series, "bits", ticks, level=plain[0].return_mean)
+
+
+def sentence(row: ModelRow) -> str:
+    """The fewest bits near the full-precision return, without a gap above them."""
+    lines, fewest = lines_of(row), "float32"
+    full = lines[0].return_mean
+    for line in lines[1:]:
+        if line.return_mean < full - ptq_table.NEAR * abs(full):
+            break
+        fewest = line.precision
+    spots = sweet_spots(row)
+    above = f"; above it at {', '.join(spots)}" if spots else ""
+    return f"{row['cell']}: {full:.1f} in float32, within 5 % down to {fewest}{above}."
+
+
+def sweet_spots(row: ModelRow) -> list[str]:
+    """Widths whose return exceeds the full-precision one by more than both intervals together."""
+    full, *narrow = lines_of(row)
+    return [
+        line.precision
+        for line in narrow
+        if line.return_mean - full.return_mean > (line.return_ci95 or 0) + (full.return_ci95 or 0)
+    ]

@@ -1,0 +1,280 @@
+"""Command-line words to typed arguments; a mistake becomes one sentence."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+from shoal.algorithms.config import option
+from shoal.errors import SettingError, UserError, closest
+from shoal.setting_names import nearest
+from shoal.system.streams import put
+
+Arguments = TypeVar("Arguments")
+Settings = TypeVar("Settings")
+Words = Annotated[str, re.compile(".*")]
+"""The type of an option that is a list as text, such as `weights,both`; on the command line also `weights both`."""
+Numbers = Annotated[str, re.compile("[0-9.,e+-]*")]
+"""The same for numbers; the pattern tells which of the words behind the option belong to the list."""
+
+
+def parse(
+    kind: type[Arguments],
+    command: Callable[[list[str]], int],
+    argv: list[str],
+    default: Arguments | None = None,
+    meaning_of_none: Mapping[str, str] = {},
+) -> Arguments:
+    """The arguments of a command; its docstring is the help text, with examples. A mistake becomes one sentence.
+
+    Dataclasses within `kind` are groups of options. `meaning_of_none` are the values that settings have by default,
+    where the code says None.
+    """
+    import tyro
+
+    name = command.__name__.replace("_", " ")
+    text, *examples = (command.__doc__ or "").strip().splitlines()
+    description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
+    complaint, answer = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), descriptions(meaning_of_none):
+            settings: dict[str, Any] = {} if default is None else {"default": default}
+            config = (tyro.conf.OmitArgPrefixes,)
+            words = with_lists(argv, kind)
+            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=words, config=config, **settings)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            put(answer.getvalue())
+            raise
+        raise UserError(one_sentence(complaint.getvalue(), name, argv, list(settings_in(kind)))) from None
+
+
+@contextlib.contextmanager
+def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
+    """Let tyro join the lines of an option's docstring, and say what None means.
+
+    It would keep the breaks of indented lines in --help.
+    """
+    import docstring_parser
+
+    parse = docstring_parser.parse_from_object
+
+    def parsed(*arguments: Any, **named: Any) -> docstring_parser.Docstring:
+        found = parse(*arguments, **named)
+        for setting in found.params:
+            setting.description = " ".join((setting.description or "").split())
+            if value := meaning_of_none.get(setting.arg_name):
+                setting.description += f" None: {value}."
+        return found
+
+    docstring_parser.parse_from_object = parsed
+    try:
+        yield
+    finally:
+        docstring_parser.parse_from_object = parse
+
+
+def settings_in(kind: type) -> Iterator[str]:
+    """The settings of a dataclass, and of those within it, that have an option."""
+    return (field.name for field in fields_in(kind) if not is_positional(field))
+
+
+def fields_in(kind: type) -> Iterator[dataclasses.Field[Any]]:
+    """The fields of a dataclass, and of those within it."""
+    for field in dataclasses.fields(kind):
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
+            yield from fields_in(field.type)
+        else:
+            yield field
+
+
+def is_positional(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is given without the name of an option."""
+    import tyro
+
+    return tyro.conf.Positional in get_args(field.type)
+
+
+def with_lists(argv: list[str], kind: type) -> list[str]:
+    """The words with lists as the parser takes them, whether they were given as `8,4` or as `8 4`.
+
+    If the command's own argument is nowhere else, it ends a list of words: `shoal quantize --bits 8 fp16 RUN`.
+    """
+    types = {option(field.name): field.type for field in fields_in(kind) if not is_positional(field)}
+    alone, *groups = option_groups(argv, types)
+    lists: list[tuple[list[str], re.Pattern[str]]] = []
+    for group in groups:
+        own, held = types.get(group[0].replace("--no-", "--")), 2  # the option and its value
+        if is_tuple(own):
+            if is_numbers(own):
+                group[1:] = [part for word in group[1:] for part in word.split(",") if part.strip()]
+            held = len(group)
+        elif (pattern := item_pattern(own)) is not None:
+            held += len([*itertools.takewhile(pattern.fullmatch, group[2:])])
+            lists.append((group, pattern))
+        elif own is bool or "=" in group[0]:
+            held = 1
+        elif own is None:  # unknown
+            held = len(group)
+        alone += group[held:]
+        del group[held:]
+    if not alone and any(is_positional(field) and not is_tuple(field.type) for field in fields_in(kind)):
+        ends = [group for group, pattern in lists if len(group) > 2 and pattern.fullmatch("RUN")]
+        alone = [ends[-1].pop()] if ends else []
+    for group, _ in lists:
+        if len(group) > 2:
+            group[1:] = [",".join(word.strip(",") for word in group[1:])]
+    return [*alone, *itertools.chain(*groups)]
+
+
+def option_groups(argv: list[str], types: Mapping[str, Any]) -> list[list[str]]:
+    """The words in front of the first option, then each option with the words behind it."""
+    groups: list[list[str]] = [[]]
+    for word in argv:
+        name, equals, value = word.partition("=")
+        own = types.get(name := name.replace("_", "-"))
+        if equals and (is_numbers(own) or item_pattern(own)):
+            groups.append([name, value])
+        elif re.match("--?[A-Za-z]", word):
+            groups.append([name if name in types and not equals else word])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def item_pattern(kind: Any) -> re.Pattern[str] | None:
+    """What an item of a list looks like, if options of this type are lists as text."""
+    marks = (mark for one in (kind, *get_args(kind)) for mark in get_args(one))
+    return next((mark for mark in marks if isinstance(mark, re.Pattern)), None)
+
+
+def is_numbers(kind: Any) -> bool:
+    """Whether options of this type are tuples of whole numbers."""
+    return is_tuple(kind) and int in {part for one in (kind, *get_args(kind)) for part in get_args(one)}
+
+
+def is_tuple(kind: Any) -> bool:
+    """Whether options of this type are tuples, perhaps optional or annotated ones."""
+    return any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
+
+
+def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """The same words with options under their own names."""
+    parts = (word.partition("=") for word in argv)
+    return [aliases.get(word.replace("_", "-"), word) + equals + value for word, equals, value in parts]
+
+
+def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -> str:
+    """The gist of the parser's framed message; a wrong word may be taken for one of the settings."""
+    lines = [line.strip("│|╰╯ ") for line in box.splitlines()]
+    body = itertools.dropwhile(is_rule, lines[1:])  # behind the title
+    gist = list(itertools.takewhile(lambda line: not is_rule(line), body))
+    sentence = " ".join(gist).rstrip(". ") or "The arguments could not be parsed"
+    _, unrecognized, wrong = sentence.partition("Unrecognized options: ")
+    words = wrong.split(", ") if unrecognized else []
+    if re.match("Missing (value for argument '[^-]|from )", sentence):  # perhaps its value went to a wrong option
+        words = [word for word in argv if is_unknown(word, settings)]
+    meant = None
+    if words:
+        words = [word for word in words if re.match("-+[A-Za-z]", word)] or words  # without the options' values
+        sentence = f"Unrecognized options: {', '.join(words)}"
+        meant = next((option(found) for word in words if (found := nearest(word, settings))), None)
+    for pattern, plain in PLAIN_WORDS:
+        sentence = re.sub(pattern, plain, sentence)
+    if choice := re.search("'([^']*)' is not one of (.*)$", sentence):
+        meant = closest(choice[1], re.findall("'([^']*)'", choice[2]))
+    hint = f"; perhaps you meant {meant}" if meant else ""
+    return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."
+
+
+def is_unknown(word: str, settings: list[str]) -> bool:
+    """Whether a word of the command line looks like an option, but is that of no setting."""
+    name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+    return word.startswith("--") and name.removeprefix("no_") not in settings
+
+
+PLAIN_WORDS = (  # what the parser says, and what a person would
+    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)$", r"\1 \2 is not a whole number"),
+    (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
+    (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
+    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a list of whole numbers such as 64 64"),
+    (
+        r"^Error parsing (\S+): no type matching \{None\}\|\{\[INT .* from \[(.*)\]$",
+        r"\1 \2 is not a list of whole numbers such as 64 64",
+    ),
+    (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*?),?\)$", r"\2 \1 is not one of \3"),
+    (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*?),?\)$", r"\1 is not one of \2"),
+    (r"^Missing value for argument '(\S+)'\. Expected 1 values$", r"\1 needs a value"),
+    (r"^Missing from .*?: (\S+) (.*?)\.? \(required\)$", r"\1 is missing: \2"),
+)
+
+
+def is_rule(line: str) -> bool:
+    """Whether a line of the parser's message is empty or only drawn."""
+    return not line.strip("─-=+ ")
+
+
+def folder_after_resume(argv: list[str]) -> list[str]:
+    """`--resume FOLDER` is short for `--resume --out FOLDER`."""
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--resume=") else [word])]
+    for k, word in enumerate(argv[:-1]):
+        if word == "--resume" and not argv[k + 1].startswith("-"):
+            if any(other.partition("=")[0] == "--out" for other in argv):
+                raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
+            return [*argv[: k + 1], "--out", *argv[k + 1 :]]
+    return argv
+
+
+def stored_settings(argv: list[str], read: Callable[[Path], Settings]) -> Settings | None:
+    """The settings of the run to resume, which `read` finds in its folder, if this is a resume."""
+    if "--resume" not in argv:
+        return None
+    folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
+    folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
+    if folder is None:
+        return None
+    return read(Path(folder))
+
+
+def is_given(argv: list[str], name: str) -> bool:
+    """Whether the option for this setting is on the command line."""
+    words = (option(name), option(f"no_{name}"))  # the second switches off what is on or off
+    return any(word.partition("=")[0].replace("_", "-") in words for word in argv)
+
+
+@contextlib.contextmanager
+def options_of(command: object) -> Iterator[None]:
+    """Let an error about a setting that the command line gave, such as `pes`, name its option, --pes."""
+    try:
+        yield
+    except SettingError as error:
+        if getattr(command, error.setting, None) is None:
+            raise
+        raise SettingError(option(error.setting), error.problem) from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Comma-separated words."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Comma-separated whole numbers."""
+    try:
+        return tuple(int(word) for word in text.split(",") if text)
+    except ValueError:
+        raise UserError(f"{option} is '{text}', but must be whole numbers such as 3,12 or 3 12.") from None
+
+
+def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], before: str = "") -> str:
+    """The text of `shoal --help`, or of a group of commands whose names have a word before them."""
+    lines = [title, ""]
+    for name, command in commands.items():
+        text, *examples = [line.strip() for line in (command.__doc__ or "").strip().splitlines() if line.strip()]
+        lines += [f"  shoal {before}{name:<10} {text}", *(f"      {example}" for example in examples[:1])]
+    return "\n".join([*lines, "", f"`shoal {before}COMMAND --help` lists all options of a command."])

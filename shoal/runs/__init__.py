@@ -1,0 +1,1 @@
+"""What a run on disk is, whoever trains it."""

@@ -1,0 +1,101 @@
+"""Lists on the command line: with commas or as several words, in any place."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+import tyro
+
+from shoal.commands.arguments import Numbers, Words, parse
+from shoal.errors import UserError
+
+
+def command(argv):
+    """A command.
+
+    shoal command RUN
+    """
+    del argv
+
+
+@dataclass(frozen=True)
+class Group:
+    hidden: tuple[int, ...] | None = None
+    low: float = 0.0
+
+
+@dataclass(frozen=True)
+class Everything:
+    run: Annotated[str, tyro.conf.Positional]
+    group: Group = Group()
+    bits: Words = "8"
+    what: Words = "weights"
+    agents: Numbers = ""
+    seeds: Numbers | None = None
+    correct: bool = True
+
+
+@dataclass(frozen=True)
+class Units:
+    units: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    inner: Numbers = "256"
+    schemes: tuple[str, ...] = ()
+
+
+def given(line, kind: Any = Everything):
+    return parse(kind, command, line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RUN --hidden 64 32 --bits 8,fp16 --agents 3,6 --seeds 0-2,5",
+        "RUN --hidden 64,32 --bits 8 fp16 --agents 3 6 --seeds 0-2 5",
+        "--hidden=64,32 --bits=8,fp16 --agents=3,6 --seeds=0-2,5 RUN",
+        "--agents 3, 6 RUN --hidden 64, 32 --bits 8, fp16 --seeds 0-2 5",
+        "--hidden 64 32 --agents 3 6 --seeds 0-2 5 --bits 8 fp16 RUN",
+        "--hidden 64 32 --bits 8 fp16 RUN --agents 3 6 --seeds 0-2 5",
+        "--correct RUN --bits 8 fp16 --hidden 64 32 --agents 3 6 --seeds 0-2 5",
+        "--what weights RUN --bits 8,fp16 --hidden 64 32 --agents 3 6 --seeds 0-2 5",
+    ],
+)
+def test_a_list_with_commas_or_as_several_words(line):
+    found = given(line)
+    assert (found.run, found.group.hidden, found.what) == ("RUN", (64, 32), "weights")
+    assert (found.bits, found.agents, found.seeds) == ("8,fp16", "3,6", "0-2,5")
+
+
+def test_words_that_are_no_lists_stay_where_they_are():
+    found = given("--low=-1e3 --no-correct RUN")
+    assert (found.group.low, found.correct, found.run, found.bits) == (-1000.0, False, "RUN", "8")
+    assert given("--bits 8 E4M3 --no-correct RUN").bits == "8,E4M3"
+
+
+def test_further_arguments_end_a_list_of_numbers():
+    found = given("--inner 256 1024 E4M3 E5M2", Units)
+    assert (found.inner, found.units) == ("256,1024", ("E4M3", "E5M2"))
+    assert given("--inner 256 1024", Units) == Units((), "256,1024")
+    assert given("--schemes bf16 E4M3,order=pairwise", Units).schemes == ("bf16", "E4M3,order=pairwise")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("RUN --hidden 64,x", "--hidden '64', 'x' is not a list of whole numbers such as 64 64"),
+        ("RUN --bitts 8 4", "Unrecognized options: --bitts; perhaps you meant --bits"),
+        ("--bits 8", "STR is missing"),
+        ("RUN --bits", "--bits needs a value"),
+    ],
+)
+def test_wrong_lists(line, sentence):
+    with pytest.raises(UserError, match=sentence):
+        given(line)
+
+
+def test_the_commands_take_both(shoal, tmp_path):
+    for words in ("--hidden 8,4 --critic-hidden 8 4", "--hidden 8 4 --critic-hidden=8,4"):
+        code, _, err = shoal("train", *words.split(), "--agents", "0", "--out", tmp_path / "run")
+        assert code == 2 and "--agents is 0" in err
+    for command in ("bench nothing --agents 3 6", "profile --agents 3 6 --algorithm maddpg nothing --out x"):
+        code, _, err = shoal(*command.split())
+        assert code == 2 and "'nothing' is not known" in err, err
