@@ -31,7 +31,7 @@ ONE_CORE = 75 * 60
 
 
 def module(name):
-    return importlib.import_module(f"shoal_papers.{name.replace('-', '_')}")
+    return importlib.import_module(f"shoal_papers.mac.{name.removeprefix('mac-').replace('-', '_')}")
 
 
 def kinds_of(name, quick):
