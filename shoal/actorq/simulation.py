@@ -59,18 +59,18 @@ class ServiceTimes:
     and hyper-threads are shared. Counts where the number of cores is given."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is simulated; the defaults are the paper's."""
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions:
+    """Options of a simulation; `shoal simulate` has the same. The defaults are the paper's for its humanoid."""
 
-    times: ServiceTimes
-    actors: int = 4
+    samples_per_insert: float = 16.0
+    """Times that a transition is sampled on average."""
+    batch: int = 256
+    """Transitions of a mini-batch."""
+    pull_every: int = 100
+    """Steps that an actor plays before it pulls the newest version; the paper: 100 for the humanoid, else 1000."""
     copies: int = 1
     """Copies of the world that each actor plays."""
-    batch: int = 256
-    samples_per_insert: float = 16.0
-    pull_every: int = 1_000
-    """Steps that an actor plays before it pulls the newest version."""
     warmup: int = 2_000
     """Transitions before the first update."""
     error_buffer: float | None = None
@@ -78,12 +78,21 @@ class Settings:
     cores: int | None = None
     """Cores that all processes share evenly (with a network, those beside the learner); None: one for each process."""
     network_mbit: float | None = None
-    """Bandwidth of the learner's link in each direction; None: shared memory, or a link without a limit."""
+    """Bandwidth of the learner's network link in each direction, in Mbit/s; None: actors on the learner's machine."""
     latency_ms: float = 0.0
-    """Time on the way from the learner to an actor, and back again as much."""
+    """Network latency between the learner and an actor, one way, in milliseconds."""
     variation: float = 0.1
-    """Standard deviation of every service time over its mean."""
+    """Coefficient of variation of all service times."""
     seed: int = 0
+    """Random seed."""
+
+
+@dataclass(frozen=True)
+class Settings(SimulationOptions):
+    """What is simulated."""
+
+    times: ServiceTimes
+    actors: int = 4
 
     @property
     def networked(self) -> bool:
