@@ -161,7 +161,7 @@ def bring(document, commands, belongings, folder):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / name)
     if any("papers/cells" in command.words for command in commands):
-        shutil.copytree(ROOT / "docs" / "cells", folder / "docs" / "cells")
+        shutil.copytree(ROOT / "papers" / "cells", folder / "papers" / "cells")
     if document.endswith(".md"):
         for name, code in re.findall(r'```python title="(.*?)"\n(.*?)```', (ROOT / document).read_text(), re.S):
             (folder / name).write_text(code)
@@ -182,7 +182,7 @@ def test_commands_run(document, python, belongings, tmp_path):
 
 @pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md"])
 def test_the_first_lines_of_python_run(document, tmp_path, monkeypatch):
-    """Those that train and load; the README's others need a run, a model or data of the reader's."""
+    """Those that train; the README's others need a run, a model or data of the reader's."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.S)
-    run_blocks([("", code) for code in blocks if "import TrainConfig" in code or "class Patience" in code])
+    run_blocks([("", code) for code in blocks if "import TrainConfig" in code])
