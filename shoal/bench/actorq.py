@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.actorq.service_times import FIRST
 from shoal.actorq.system import ActorSystem
 from shoal.profiling.energy import EnergyMeter
 from shoal.results import Column
@@ -29,8 +30,6 @@ KINDS = (("torch", "float32"), ("onnx", "float32"), ("onnx", "int8"), ("native",
 SMALL_KINDS = (*KINDS, ("auto", "int8"), ("numba", "float32"))
 SAMPLES_PER_INSERT = 0.25
 SECONDS = 4.0
-FIRST = 100
-"""Steps before the clock starts."""
 
 
 class Row(TypedDict):

@@ -152,7 +152,7 @@ def changed(times: "dict[str, ServiceTimes]", given: dict[str, tuple[float, floa
 def measured(command: Any) -> "tuple[dict[str, ServiceTimes], str]":
     """Service times of both precisions on this machine, and what they are of."""
     check_range("--seconds", command.seconds, 0.1, 3600)
-    from shoal.bench.service_times import measure
+    from shoal.actorq.service_times import measure
     from shoal.training.config import TrainConfig
 
     task = {"env": command.env, "algorithm": command.algorithm, "hidden": command.hidden, "batch": command.batch}

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from shoal.actorq import service_times
 from shoal.actorq.simulation import ServiceTimes
-from shoal.bench import service_times
 from tests.cli.helpers import one_sentence
 
 

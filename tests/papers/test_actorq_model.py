@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.actorq import simulation
+from shoal.actorq import service_times, simulation
 from shoal.actorq.simulation import ServiceTimes, simulate
-from shoal.bench import service_times
 from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import Options, run_study, study_length, study_of

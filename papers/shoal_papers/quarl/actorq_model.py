@@ -70,7 +70,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A run, and service times of its task: a shared machine is now faster and now slower, so these lie around it."""
-    from shoal.bench.service_times import observe
+    from shoal.actorq.service_times import observe
     from shoal.training.config import TrainConfig
 
     config = TrainConfig(**settings["config"]).checked()

@@ -102,7 +102,7 @@ def service_cell(
 
 def measure_service(settings: Mapping[str, Any]) -> dict[str, float]:
     """The work of such a cell."""
-    from shoal.bench.service_times import measure
+    from shoal.actorq.service_times import measure
     from shoal.training.config import TrainConfig
 
     return asdict(measure(TrainConfig(**settings["config"]), settings["seconds"], settings["ratio"]))

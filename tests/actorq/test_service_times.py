@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from shoal.bench.service_times import Observed, measure, service_times
+from shoal.actorq.service_times import Observed, measure, service_times
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 

@@ -1,6 +1,6 @@
-"""What a running system of actors and a learner does in some seconds, and the service times behind it.
+"""Measures what a running system of actors and a learner does in some seconds, and the service times behind it.
 
-They are what `shoal simulate actorq --measure` and the study actorq-model feed the simulation with.
+`shoal simulate actorq --measure` and the study actorq-model feed the simulation with these.
 """
 
 import os
@@ -15,20 +15,21 @@ from typing import Any
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
 from shoal.actorq.system import QUANTIZER, ActorSystem, Post
-from shoal.bench.actorq import FIRST
 from shoal.errors import UserError
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training, implementation
 
+FIRST = 100
+"""Steps that an actor plays before a measurement starts."""
 MEASURED_RATIO, MEASURED_PULLS = 0.5, 100
-"""Samples per insert and steps between pulls where service times are measured: either side has enough to do."""
+"""Samples per insert and steps between pulls for measuring service times: both sides have enough to do."""
 SPENT = ("act", "environment", "pull", "load", "wait")
-"""Seconds of the actors, by the names of the board."""
+"""Names of the actors' times on the board."""
 TURNS = 3
-"""Of the parts of a measurement."""
+"""How often the parts of a measurement take turns."""
 PATIENCE = 90.0
-"""Seconds to wait for updates and pulls that are to be measured."""
+"""Seconds to wait for the updates and pulls to measure."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ class Observed:
         return 1 - self.learner_wait / self.seconds
 
 
-def observe(config: TrainConfig, seconds: float, first: int = FIRST, updates: int = 0) -> Observed:
+def observe(config: TrainConfig, seconds: float, first: int, updates: int) -> Observed:
     """Run a system, and count for some seconds what it does.
 
     Args:
         first: steps that every actor plays before the clock starts.
-        updates: of the learner before it starts: the first ones compile and allocate.
+        updates: the learner's updates before the clock starts: the first ones compile and allocate.
     """
     with _running(config, first, updates) as training:
         return _observed(training, seconds)
@@ -113,9 +114,9 @@ def observe(config: TrainConfig, seconds: float, first: int = FIRST, updates: in
 def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEASURED_RATIO) -> ServiceTimes:
     """The service times of a task and a kind of actor: of one actor, of the learner, and of both at once.
 
-    Nobody waits for a ratio here. First the learner only takes in what the actor plays; then it learns as fast as it
-    can beside the actor; then it learns while the actor waits. What both lose beside each other is the contention. The
-    three parts take turns, because a shared machine is now faster and now slower.
+    No side waits for a ratio. First the learner only inserts what the actor plays; then it learns as fast as it can
+    beside the actor; then it learns while the actor waits. What both lose beside each other is the contention. The
+    three parts take turns, because the speed of a shared machine varies.
     """
     held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
     held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
@@ -252,9 +253,7 @@ def _counts(training: Training) -> dict[str, Any]:
         "samples": training.samples,
         "updates": training.updates,
         **{own: sum(board.count(k, name) for k in actors) for name, own in counts.items()},
-        **{
-            name: sum(board.seconds(k, name) for k in actors) for name in ("act", "environment", "pull", "load", "wait")
-        },
+        **{name: sum(board.seconds(k, name) for k in actors) for name in SPENT},
         "quantized": board.count(QUANTIZER, "steps"),
         "quantize": board.seconds(QUANTIZER, "act"),
         "learner_wait": collector.waited,
