@@ -9,22 +9,6 @@ class UserError(Exception):
     """What is wrong, where, and what would be right, in one sentence."""
 
 
-class SettingError(UserError):
-    """One setting is wrong; the message begins with its name, so that the command line can name its option instead.
-
-    Attributes:
-        setting: its name.
-        problem: the rest of the message.
-    """
-
-    def __init__(self, setting: str, problem: str) -> None:
-        super().__init__(setting, problem)
-        self.setting, self.problem = setting, problem
-
-    def __str__(self) -> str:
-        return f"{self.setting} {self.problem}"
-
-
 class Diverged(UserError):
     """A training's numbers are not finite; the sentence has no full stop yet, because the loop knows more about it."""
 
@@ -69,18 +53,23 @@ def perhaps(word: object, choices: Iterable[str]) -> str:
     return f" (perhaps you meant {meant})" if meant else ""
 
 
+def setting(name: str) -> str:
+    """How sentences name a setting: in backquotes, which the command line replaces by its option; other names stay."""
+    return f"`{name}`" if name.isidentifier() else name
+
+
 def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
     """Raise a `UserError` that lists the choices unless `value` is one of them."""
     if value not in choices:
         guess = perhaps(value, choices)
-        raise SettingError(what, f"'{value}' is not known{guess}; choose one of: {', '.join(choices)}.")
+        raise UserError(f"{setting(what)} '{value}' is not known{guess}; choose one of: {', '.join(choices)}.")
 
 
 def check_range(what: str, value: float, low: float, high: float | None = None) -> None:
     """Raise a `UserError` unless low <= value (<= high). NaN is out of every range."""
     if not (value >= low and (high is None or value <= high)):
         right = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise SettingError(what, f"is {value}, but must be {right}.")
+        raise UserError(f"{setting(what)} is {value}, but must be {right}.")
 
 
 def whole_number(what: str, value: object, low: int | None = None, high: int | None = None) -> int:
@@ -90,7 +79,7 @@ def whole_number(what: str, value: object, low: int | None = None, high: int | N
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise SettingError(what, f"is {value!r}, but must be a whole number.") from None
+        raise UserError(f"{setting(what)} is {value!r}, but must be a whole number.") from None
     if low is not None:
         check_range(what, number, low, high)
     return number

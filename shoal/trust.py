@@ -18,7 +18,7 @@ from itertools import pairwise
 from os import PathLike, fspath
 from typing import Any
 
-from shoal.errors import SettingError, UserError
+from shoal.errors import UserError, setting
 
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
@@ -52,7 +52,7 @@ def env_name(env: str | Callable[..., Any]) -> str:
     if isinstance(env, str | PathLike):
         return fspath(env)
     if not callable(env):
-        raise SettingError("env", f"is {env!r}, but must be a name, or a class or function that makes an environment.")
+        raise UserError(f"`env` is {env!r}, but must be a name, or a class or function that makes an environment.")
     inner = env.func if isinstance(env, functools.partial) else env
     module, attribute = getattr(inner, "__module__", None), getattr(inner, "__qualname__", type(inner).__name__)
     try:
@@ -90,10 +90,9 @@ def _kind(env: Callable[..., Any]) -> str:
 def check_importable(what: str, env: str, who: str) -> None:
     """Refuse code of the script or notebook that is running: no other process could import it."""
     if is_local(env):
-        raise SettingError(
-            what,
-            f"is {env}, which is defined in the running script or notebook, where {who} cannot import it; move it into "
-            "a module of its own.",
+        raise UserError(
+            f"{setting(what)} is {env}, which is defined in the running script or notebook, where {who} cannot import "
+            "it; move it into a module of its own."
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cli import COMMANDS
 from shoal.commands.console import print_table, quoted
-from shoal.errors import SettingError, check_choice, check_range, closest, counted, install, printable, whole_number
+from shoal.errors import UserError, check_choice, check_range, closest, counted, install, printable, whole_number
 from shoal.results import Table
 from shoal.system.streams import answers_only
 
@@ -72,17 +72,22 @@ def test_a_quoted_path_is_one_line_that_a_shell_takes(path):
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (lambda: check_choice("rules", "chess", ("mpe2",)), "rules 'chess' is not known; choose one of: mpe2."),
-        (lambda: check_choice("rules", None, ("mpe2",)), "rules 'None' is not known; choose one of: mpe2."),
-        (lambda: check_range("rules", 3, 1, 2), "rules is 3, but must be from 1 to 2."),
-        (lambda: whole_number("rules", 1.5), "rules is 1.5, but must be a whole number."),
+        (lambda: check_choice("rules", "chess", ("mpe2",)), "`rules` 'chess' is not known; choose one of: mpe2."),
+        (lambda: check_choice("rules", None, ("mpe2",)), "`rules` 'None' is not known; choose one of: mpe2."),
+        (lambda: check_range("rules", 3, 1, 2), "`rules` is 3, but must be from 1 to 2."),
+        (lambda: whole_number("rules", 1.5), "`rules` is 1.5, but must be a whole number."),
     ],
 )
 def test_an_error_about_a_setting_names_it(check, message):
-    with pytest.raises(SettingError) as refused:
+    with pytest.raises(UserError) as refused:
         check()
     for error in (refused.value, pickle.loads(pickle.dumps(refused.value))):  # it may come from another process
-        assert str(error) == message and error.setting == "rules"
+        assert str(error) == message
+
+
+def test_names_that_are_no_settings_have_no_backquotes():
+    with pytest.raises(UserError, match=r"^The study 'x' is not known; choose one of: y.$"):
+        check_choice("The study", "x", ("y",))
 
 
 def test_every_extra_that_a_message_names_exists():

@@ -73,7 +73,7 @@ def test_what_no_module_has_is_known_to_this_process_by_number():
 @pytest.mark.parametrize("env", [Outer(), None, 3], ids=["instance", "None", "number"])
 @pytest.mark.parametrize("take", [env_name, lambda env: TrainConfig(env=env)], ids=["env_name", "TrainConfig"])
 def test_what_makes_no_environment_has_no_name(env, take):
-    with pytest.raises(UserError, match=r"^env is .*, but must be a name, or a class or function that makes"):
+    with pytest.raises(UserError, match=r"^`env` is .*, but must be a name, or a class or function that makes"):
         take(env)
 
 
@@ -81,7 +81,7 @@ def test_what_makes_no_environment_has_no_name(env, take):
 def test_other_processes_cannot_import_a_script(settings):
     config = TrainConfig(env="gym:__main__:Mine")
     config.checked()
-    who = r"^--env is gym:__main__:Mine, which is defined in the running script or notebook, where (actors|workers)"
+    who = r"^`env` is gym:__main__:Mine, which is defined in the running script or notebook, where (actors|workers)"
     with pytest.raises(UserError, match=who):
         dataclasses.replace(config, **settings).checked()
     with pytest.raises(UserError, match="the processes of a sweep cannot import it"):

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, get_args, get_origin, get_type_hints
 
-from shoal.errors import UserError, check_choice, check_range, whole_number
+from shoal.errors import UserError, check_choice, check_range, setting, whole_number
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         for name in sorted(everything - OWN_SETTINGS[self.algorithm].keys()):
             if getattr(self, name) is not None:
                 owner = next(key for key, own in OWN_SETTINGS.items() if name in own)
-                raise UserError(f"{option(name)} is a setting of {owner}, but --algorithm is {self.algorithm}.")
+                raise UserError(f"`{name}` is a setting of {owner}, but --algorithm is {self.algorithm}.")
         if self.algorithm == "d4pg":
             check_range("--atoms", self.atoms, 2, 2**16)
             check_range("--v-min", self.v_min, -1e30, 1e30)
@@ -213,7 +213,7 @@ def as_declared(config: Config) -> Config:
     numpy numbers, lists and paths are converted; anything else is refused.
     """
     hints = get_type_hints(type(config))
-    return replace(config, **{name: _declared(option(name), getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
+    return replace(config, **{name: _declared(name, getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
 
 
 def _declared(what: str, value: Any, hint: Any) -> Any:
@@ -227,26 +227,21 @@ def _declared(what: str, value: Any, hint: Any) -> Any:
     kinds = get_args(hint) or (hint,)
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple | np.ndarray):
-            raise UserError(f"{what} is {value!r}, but must be a list of whole numbers.")
+            raise UserError(f"{setting(what)} is {value!r}, but must be a list of whole numbers.")
         return tuple(_declared(what, element, kinds[0]) for element in value)
     if get_origin(hint) is Literal:
         check_choice(what, str(value), kinds)
         return str(value)
     if bool in kinds:
         if not isinstance(value, bool | np.bool_):
-            raise UserError(f"{what} is {value!r}, but must be true or false.")
+            raise UserError(f"{setting(what)} is {value!r}, but must be true or false.")
         return bool(value)
     if str in kinds:
         if not isinstance(value, str | PathLike):
-            raise UserError(f"{what} is {value!r}, but must be a string.")
+            raise UserError(f"{setting(what)} is {value!r}, but must be a string.")
         return fspath(value)
     if float in kinds:
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-            raise UserError(f"{what} is {value!r}, but must be a finite number.")
+            raise UserError(f"{setting(what)} is {value!r}, but must be a finite number.")
         return float(value)
     return whole_number(what, value)
-
-
-def option(name: str) -> str:
-    """The command-line spelling of a field: `update_every` is --update-every."""
-    return "--" + name.replace("_", "-")

@@ -2,17 +2,17 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from shoal.algorithms.config import option
-from shoal.errors import SettingError, UserError, closest
+from shoal.errors import UserError, closest
 from shoal.setting_names import nearest
-from shoal.system.streams import put
+from shoal.system.streams import put, word_sentences
 
 Arguments = TypeVar("Arguments")
 Settings = TypeVar("Settings")
@@ -36,21 +36,23 @@ def parse(
     """
     import tyro
 
+    settings = list(settings_in(kind))
+    word_sentences(functools.partial(with_options, settings=settings))
     name = command.__name__.replace("_", " ")
     text, *examples = (command.__doc__ or "").strip().splitlines()
     description = "\n".join([text, "", "Examples:", *(f"  {line.strip()}" for line in examples if line.strip())])
     complaint, answer = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), descriptions(meaning_of_none):
-            settings: dict[str, Any] = {} if default is None else {"default": default}
+            before: dict[str, Any] = {} if default is None else {"default": default}
             config = (tyro.conf.OmitArgPrefixes,)
             words = with_lists(argv, kind)
-            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=words, config=config, **settings)
+            return tyro.cli(kind, prog=f"shoal {name}", description=description, args=words, config=config, **before)
     except SystemExit as stop:
         if stop.code in (0, None):
             put(answer.getvalue())
             raise
-        raise UserError(one_sentence(complaint.getvalue(), name, argv, list(settings_in(kind)))) from None
+        raise UserError(one_sentence(complaint.getvalue(), name, argv, settings)) from None
 
 
 @contextlib.contextmanager
@@ -76,6 +78,28 @@ def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         docstring_parser.parse_from_object = parse
+
+
+def option(setting: str) -> str:
+    """The option for a setting: that for `update_every` is --update-every."""
+    return "--" + setting.replace("_", "-")
+
+
+def with_options(sentence: str, settings: Collection[str]) -> str:
+    """A sentence of the library with these settings, which stand in backquotes, as the options of a command.
+
+    `tau` becomes --tau, `implementation=reference` becomes --implementation reference and `stagger=False` --no-stagger.
+    """
+
+    def as_option(match: re.Match[str]) -> str:
+        setting, value = match.groups()
+        if setting not in settings:
+            return match[0]
+        if value in ("True", "False"):
+            return option(setting if value == "True" else f"no_{setting}")
+        return f"{option(setting)} {value}" if value else option(setting)
+
+    return re.sub("`([a-z]\\w*)(?:=([^`]*))?`", as_option, sentence)
 
 
 def settings_in(kind: type) -> Iterator[str]:
@@ -245,17 +269,6 @@ def is_given(argv: list[str], name: str) -> bool:
     """Whether the option for this setting is on the command line."""
     words = (option(name), option(f"no_{name}"))  # the second switches off what is on or off
     return any(word.partition("=")[0].replace("_", "-") in words for word in argv)
-
-
-@contextlib.contextmanager
-def options_of(command: object) -> Iterator[None]:
-    """Let an error about a setting that the command line gave, such as `pes`, name its option, --pes."""
-    try:
-        yield
-    except SettingError as error:
-        if getattr(command, error.setting, None) is None:
-            raise
-        raise SettingError(option(error.setting), error.problem) from None
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from shoal.algorithms.config import option
-from shoal.commands.arguments import Numbers, numbers, options_of, overview, parse
+from shoal.commands.arguments import Numbers, numbers, option, overview, parse
 from shoal.commands.console import give_result, output_file, print_result, progress_bar
 from shoal.commands.mac_train import mac_train
 from shoal.errors import UserError, perhaps
@@ -59,8 +58,7 @@ def mac_describe(argv: list[str]) -> int:
     command = parse(DescribeCommand, mac_describe, argv)
     from shoal.numerics.describe import describe_name
 
-    with options_of(command):
-        found = describe_name(command.name, command.cfg)
+    found = describe_name(command.name, command.cfg)
     if command.json:
         print_json(found.data)
     else:
@@ -93,8 +91,7 @@ def mac_area(argv: list[str]) -> int:
     from shoal.numerics.hardware.report import area_result
     from shoal.numerics.hardware.tables import SYSTEM
 
-    with options_of(command):
-        found = area_result(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
+    found = area_result(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
         print_json(found.made_by("mac", "area", *argv).to_json())
     else:
@@ -146,7 +143,7 @@ def mac_sweep(argv: list[str]) -> int:
     if command.picture:
         picture = output_file("--picture", command.picture, ".png")
     config = _training_config(command)
-    with options_of(command), progress_bar("shoal mac sweep") as progress:
+    with progress_bar("shoal mac sweep") as progress:
         from shoal.numerics.formats.notation import split_list
         from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 

@@ -85,7 +85,7 @@ def quantize(argv: list[str]) -> int:
         check_choice("--what", word, list(WHAT))
     if not widths or not what:
         raise UserError("--bits and --what must name at least one width and one kind, e.g. --bits 8,4 --what both.")
-    edges = named_width(command.edge_bits, *options, option="--edge-bits") if command.edge_bits else None
+    edges = named_width(command.edge_bits, *options, name="edge_bits") if command.edge_bits else None
     check_loadable(command.policy, command.checkpoint)
 
     with progress_bar("shoal quantize") as progress:

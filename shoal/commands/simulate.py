@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.commands.arguments import Numbers, numbers, options_of, parse, words
+from shoal.commands.arguments import Numbers, numbers, parse, words
 from shoal.commands.console import give_result, output_file, progress_bar
 from shoal.errors import UserError, check_range
 
@@ -98,10 +98,9 @@ def simulate(argv: list[str]) -> int:
     names = {field.name for field in fields(Settings)} - {"times", "actors"}
     own = {name: getattr(command, name) for name in names}
     settings = Settings(changed(HUMANOID, given)["float32"], **own)
-    with options_of(command):
-        for count in actors:
-            replace(settings, actors=count).check()
-        settings.limiter()
+    for count in actors:
+        replace(settings, actors=count).check()
+    settings.limiter()
     times, source = (
         dict(HUMANOID),
         "dm:humanoid/stand with the paper's policy, beside a GPU learner with 3 ms per update",
@@ -113,7 +112,7 @@ def simulate(argv: list[str]) -> int:
     times = changed(times, given)
     if given:
         source += f"; given: {', '.join('--' + name.replace('_', '-') for name in given)}"
-    with options_of(command), progress_bar("shoal simulate actorq", sum(actors) * len(times)) as advance:
+    with progress_bar("shoal simulate actorq", sum(actors) * len(times)) as advance:
         rows = sweep(times, settings, actors, advance)
     found = sweep_result(rows, times, settings, source).made_by("simulate", *argv)
     give_result(found, picture, command.picture, command.json)

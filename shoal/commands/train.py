@@ -4,8 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.algorithms.config import option
-from shoal.commands.arguments import folder_after_resume, is_given, parse, renamed, stored_settings
+from shoal.commands.arguments import folder_after_resume, is_given, option, parse, renamed, stored_settings
 from shoal.commands.console import print_files, quoted
 from shoal.commands.returns import print_returns
 from shoal.errors import UserError, counted

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import SettingError, UserError, check_choice, check_range, counted, whole_number
+from shoal.errors import UserError, check_choice, check_range, counted, whole_number
 from shoal.setting_names import names_checked
 from shoal.trust import check_importable, env_name
 
@@ -153,9 +153,9 @@ def _pursuit(
     prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
     obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
     if prey_scale is not None and prey != "facmac":
-        raise SettingError("prey_scale", f"is a setting of facmac prey only, but prey is '{prey}'; leave it out.")
+        raise UserError(f"`prey_scale` is a setting of facmac prey only, but `prey` is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
-        raise SettingError("prey_scale", f"is {prey_scale}, but must be 1 or 4.")
+        raise UserError(f"`prey_scale` is {prey_scale}, but must be 1 or 4.")
 
     def make() -> VectorEnv:
         from shoal.envs.particle import predator_prey
@@ -179,7 +179,7 @@ def _adapter(
     from shoal.envs.adapters import make_copies
 
     if not isinstance(options, dict | None):
-        raise SettingError("options", f"is {options!r}, but must be a dictionary of keyword arguments.")
+        raise UserError(f"`options` is {options!r}, but must be a dictionary of keyword arguments.")
     check_range("workers", workers, 1, copies)
     if workers > 1:
         check_importable("env", name, "workers")
@@ -187,7 +187,7 @@ def _adapter(
     spec = env.spec
     if agents not in (None, spec.agents):
         env.close()
-        raise SettingError("agents", f"is {agents}, but {name} has {spec.agents}; leave it out or change its options.")
+        raise UserError(f"`agents` is {agents}, but {name} has {spec.agents}; leave it out or change its options.")
     if workers == 1:
         return env
     from shoal.envs.worker_copies import WorkerCopies
@@ -211,7 +211,7 @@ def _refuse(name: str, given: dict[str, bool]) -> None:
     """Raise a `UserError` for the first given setting that this world does not have."""
     for setting, is_given in given.items():
         if is_given:
-            raise SettingError(setting, f"is not a setting of {name}; leave it out.")
+            raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
 
 
 def _check_world(name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shoal.envs.base import EnvSpec
-from shoal.errors import SettingError
+from shoal.errors import UserError
 from shoal.system.memory import check_fits
 
 MOST = 2**14
@@ -23,10 +23,9 @@ World = TypeVar("World")
 def build_copies(name: str, copies: int, one: Callable[[], World]) -> list[World]:
     """A list of `copies` results of `one`; a `UserError` as soon as it is clear that they do not fit."""
     if copies > MOST:
-        raise SettingError(
-            "copies",
-            f"is {copies:,}, but {name} is Python code that is stepped one copy after another: "
-            f"at most {MOST:,} are possible.",
+        raise UserError(
+            f"`copies` is {copies:,}, but {name} is Python code that is stepped one copy after another: "
+            f"at most {MOST:,} are possible."
         )
     worlds = [one()]
     before = resident_bytes()

@@ -24,7 +24,7 @@ from safetensors.numpy import load, save
 from shoal.envs.base import Array, EnvSpec, Step, random_actions
 from shoal.envs.parallel import check_state, checked_actions
 from shoal.envs.worker import described, receive, send, step_arrays, step_bytes
-from shoal.errors import SettingError, UserError, counted
+from shoal.errors import UserError, counted
 from shoal.seeding import stream
 from shoal.system.child import Child, ended, no_process
 from shoal.system.memory import check_fits
@@ -247,4 +247,4 @@ def _check_options(options: dict[str, Any]) -> None:
     except (TypeError, ValueError):
         same = False
     if not same:
-        raise SettingError("options", "must be JSON values, with lists and no tuples, to be sent to worker processes.")
+        raise UserError("`options` must be JSON values, with lists and no tuples, to be sent to worker processes.")

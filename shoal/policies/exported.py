@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shoal.algorithms.config import option
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.engine import Draws
@@ -34,7 +33,7 @@ class ExportedPolicy(TrainedPolicy):
         self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
         self._said, self._trust = dict(said), trust
         if self.image and (idle := sorted(said.keys() - {"env"})):
-            raise UserError(f"{option(idle[0])} has no effect on an environment with image observations; leave it out.")
+            raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
 
     @cached_property
     def config(self) -> TrainConfig:

@@ -29,7 +29,7 @@ FULL = ("32", "float32", "fp32")
 
 
 def named_width(
-    word: str, style: Style = "standard", symmetric: bool = True, per_tensor: bool = False, option: str = "--bits"
+    word: str, style: Style = "standard", symmetric: bool = True, per_tensor: bool = False, name: str = "bits"
 ) -> Width:
     """Parse a width: a number of bits, or a number format.
 
@@ -40,11 +40,11 @@ def named_width(
     per_channel = None if style == "paper" else not per_tensor
     if re.fullmatch(r"-?[0-9]{1,9}", word):
         if not LEAST_BITS <= int(word) <= MOST_BITS:
-            raise UserError(f"{option} is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
+            raise UserError(f"`{name}` is {word}, but must be from {LEAST_BITS} to {MOST_BITS}, or 32 for float32.")
         scheme = Scheme(int(word), style, symmetric, per_channel)
     else:
         try:
             scheme = Scheme(style=style, format=word)
         except UserError as error:
-            raise UserError(f"{option} '{word}' is neither a number of bits nor a number format: {error}") from None
+            raise UserError(f"`{name}` '{word}' is neither a number of bits nor a number format: {error}") from None
     return Width(scheme.label, scheme)

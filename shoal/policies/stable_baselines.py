@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.algorithms.config import option
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
@@ -55,7 +54,7 @@ class BaselinesPolicy(TorchPolicy):
             None, {**said, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, what=""
         )
         if model.channels is not None and (idle := sorted(said.keys() - {"env"})):
-            raise UserError(f"{option(idle[0])} has no effect on an environment with image observations; leave it out.")
+            raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
         self.image: tuple[int, int, int] | None = None

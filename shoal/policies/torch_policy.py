@@ -212,7 +212,7 @@ class TorchPolicy(TrainedPolicy):
         for word in what:
             check_choice("what", word, WHAT)
         named = (bits,) if isinstance(bits, int | str) else bits
-        widths = tuple(named_width(str(word), style, option="bits") for word in named)
+        widths = tuple(named_width(str(word), style) for word in named)
         corrections = chosen_corrections(correct_bias, rounding)
         wanted = WidthSweep(widths, tuple(what), episodes=episodes, seed=seed, corrections=corrections)
         return sweep(self, wanted, advance)

@@ -8,13 +8,14 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from shoal.errors import UserError, printable
 from shoal.system.files import finite
 
 _out: TextIO | None = sys.stdout  # where results go
+_wording: Callable[[str], str] = str  # how the running command words sentences of the library
 
 
 @contextlib.contextmanager
@@ -22,6 +23,7 @@ def answers_only() -> Iterator[None]:
     """Reserve standard output for `put`: other output, from Python or native code, goes to standard error."""
     global _out
     _out = sys.stdout
+    word_sentences(str)
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows question marks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -52,11 +54,22 @@ def native_prints_apart() -> Iterator[None]:
         _out = sys.stdout
 
 
+def word_sentences(wording: Callable[[str], str]) -> None:
+    """Pass all sentences through this function from now on: the running command writes settings as its options."""
+    global _wording
+    _wording = wording
+
+
+def worded(sentence: str) -> str:
+    """A sentence of the library as the running command words it, on one line."""
+    return printable(_wording(sentence))
+
+
 def say(sentence: str) -> None:
     """Print a message on standard error; a closed standard error is ignored."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(printable(sentence), file=sys.stderr, flush=True)
+            print(worded(sentence), file=sys.stderr, flush=True)
 
 
 def put(text: str) -> None:

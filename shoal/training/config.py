@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar
 
-from shoal.algorithms.config import LearnConfig, as_declared, option
+from shoal.algorithms.config import LearnConfig, as_declared
 from shoal.errors import UserError, check_range, printable
 from shoal.runs import disk
 from shoal.setting_names import check_names
@@ -252,7 +252,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         if self.env_workers is not None:
             check_range("--env-workers", self.env_workers, 1, 1024)
         if self.actors or (self.env_workers or 1) > 1:
-            check_importable("--env", self.env, "actors" if self.actors else "workers")
+            check_importable("env", self.env, "actors" if self.actors else "workers")
         if self.qat_bits is not None:
             check_range("--qat-bits", self.qat_bits, 2, 8)
             if self.implementation == "reference":
@@ -266,7 +266,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             check_range("--qat-agent", self.qat_agent, 0)
         for name in ("qat_agent", "quant_delay", "qat_critics"):
             if self.qat_bits is None and getattr(self, name) != getattr(PrecisionConfig, name):
-                raise UserError(f"{option(name)} is for quantization-aware training, but --qat-bits is not given.")
+                raise UserError(f"`{name}` is for quantization-aware training, but --qat-bits is not given.")
         if self.implementation == "reference":
             self._check_reference()
         if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
@@ -287,7 +287,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         """
         for name in ("evaluate_during", "stop_at_return"):
             if name in names and not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
-                raise UserError(f"{option(name)} is for evaluations during training, but --evaluate-every is 0.")
+                raise UserError(f"`{name}` is for evaluations during training, but --evaluate-every is 0.")
 
     def why_torch(self) -> str | None:
         """Why only torch can learn in this run, as far as its settings tell; None if native code can."""
@@ -306,7 +306,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         check_range("--actors", self.actors, 0, 1024)
         for field in dataclasses.fields(ActorConfig):
             if not self.actors and getattr(self, field.name) != field.default:
-                raise UserError(f"{option(field.name)} is for runs with actors, but --actors is 0.")
+                raise UserError(f"`{field.name}` is for runs with actors, but --actors is 0.")
         check_range("--pull-every", self.pull_every, 1, 2**40)
         if self.samples_per_insert is not None:
             check_range("--samples-per-insert", self.samples_per_insert, 1e-6, 1e6)
@@ -378,7 +378,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         if self.scheme is None:
             for name in ("loss_scale", "scheme_networks"):
                 if getattr(self, name) != getattr(PrecisionConfig, name):
-                    raise UserError(f"{option(name)} is for training in few bits, but --scheme is not given.")
+                    raise UserError(f"`{name}` is for training in few bits, but --scheme is not given.")
             return
         from shoal.numerics.schemes.loss_scale import parse_loss_scale
         from shoal.numerics.schemes.notation import parse_scheme

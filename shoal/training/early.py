@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.algorithms.config import option
 from shoal.errors import UserError
 from shoal.runs import disk
 from shoal.system.processors import check_threads
@@ -47,7 +46,7 @@ def check_kept(asked: Mapping[str, Any], stored: StoredConfig, folder: Path) -> 
         if name not in stored.result_independent | stored.changeable and value != kept:
             given, had = (" ".join(map(str, one)) if isinstance(one, tuple) else one for one in (value, kept))
             raise UserError(
-                f"{option(name)} is {given}, but the run in '{folder}' has {had}: a resumed run keeps its settings."
+                f"`{name}` is {given}, but the run in '{folder}' has {had}: a resumed run keeps its settings."
             )
 
 

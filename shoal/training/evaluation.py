@@ -6,7 +6,7 @@ from contextlib import closing
 from shoal.errors import check_range
 from shoal.training.config import TrainConfig
 from shoal.training.parts import LearningTeam
-from shoal.training.play import Act, Evaluation, build_env, options_named, play, random_act
+from shoal.training.play import Act, Evaluation, build_env, play, random_act
 
 __all__ = [
     "Act",
@@ -14,7 +14,6 @@ __all__ = [
     "PLAYERS",
     "build_env",
     "evaluate_team",
-    "options_named",
     "play",
     "random_act",
     "team_act",

@@ -1,19 +1,19 @@
 """Play whole episodes without learning; imports no torch, so that exported policies can be evaluated."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.algorithms.config import option
 from shoal.envs import make_env, planned_env
 from shoal.envs.base import EnvSpec, VectorEnv, random_actions
-from shoal.errors import SettingError
+from shoal.errors import UserError
 from shoal.seeding import stream
-from shoal.training.config import TrainConfig, WorldConfig
+from shoal.training.config import TrainConfig
 from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -42,14 +42,14 @@ def build_env(
 ) -> VectorEnv:
     """Make the configured world, with no more workers than copies."""
     world = _world(config, copies, seed, stagger, episode_length)
-    with options_named():
+    with _names_of_config():
         planned_env(**world)  # refuses workers of a world that has none, however few copies there are
         return make_env(**world | {"workers": min(world["workers"], copies)})
 
 
 def check_env(config: TrainConfig) -> None:
     """Refuse an unknown world, or one that does not have these settings, without importing or building it."""
-    with options_named():
+    with _names_of_config():
         planned_env(**_world(config, config.copies, config.seed, config.stagger))
 
 
@@ -76,15 +76,12 @@ def _world(
 
 
 @contextmanager
-def options_named() -> Iterator[None]:
-    """Let an error about the setting `prey_count` name the option --prey-count."""
+def _names_of_config() -> Iterator[None]:
+    """Let errors call the arguments of `make_env` what they are called in `TrainConfig`."""
     try:
         yield
-    except SettingError as error:
-        name = {"options": "env_options", "workers": "env_workers"}.get(error.setting, error.setting)
-        if name not in {field.name for field in fields(WorldConfig)} | {"env_workers"}:
-            raise
-        raise SettingError(option(name), error.problem) from None
+    except UserError as error:
+        raise UserError(re.sub("`(options|workers)`", r"`env_\1`", str(error))) from None
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:

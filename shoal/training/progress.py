@@ -14,8 +14,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.text import Text
 
 from shoal import waiting
-from shoal.errors import counted, printable
+from shoal.errors import counted
 from shoal.system.files import shown
+from shoal.system.streams import worded
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal.training.observer import Silent
@@ -93,7 +94,7 @@ class Display:
 
     def tell(self, sentence: str) -> None:
         """Print a sentence above the bar."""
-        self._write(lambda: self.console.print(printable(sentence), highlight=False, soft_wrap=True, markup=False))
+        self._write(lambda: self.console.print(worded(sentence), highlight=False, soft_wrap=True, markup=False))
 
     def note(self, sentence: str) -> None:
         """Print it above the bar."""

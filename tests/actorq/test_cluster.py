@@ -445,7 +445,7 @@ def test_addresses_where_no_cluster_is(monkeypatch, tmp_path, shoal):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"actors": 0, "pull_every": 1_000}, "--cluster is for runs with actors, but --actors is 0"),
+        ({"actors": 0, "pull_every": 1_000}, "`cluster` is for runs with actors, but --actors is 0"),
         ({"cluster": "here"}, "--cluster is 'here', but must be local or HOST:PORT, e.g. 10.0.0.1:6379"),
         ({"cluster": "ray://head:10001"}, "--cluster is 'ray://head:10001', but must be local or HOST:PORT"),
         ({"cluster": "head:70000"}, "--cluster is 'head:70000', but must be"),

@@ -45,5 +45,5 @@ def test_the_result_can_be_read_back():
 
 
 def test_all_numbers_of_actors_are_checked_first():
-    with pytest.raises(UserError, match="actors is 0"):
+    with pytest.raises(UserError, match="`actors` is 0"):
         sweep(TIMES, SETTINGS, (1, 0), lambda amount, doing: pytest.fail("began"))

@@ -191,10 +191,10 @@ def alive(pid):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"actors": 0}, "--pull-every is for runs with actors, but --actors is 0"),
+        ({"actors": 0}, "`pull_every` is for runs with actors, but --actors is 0"),
         ({"pull_every": 0}, "--pull-every is 0"),
         ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
-        ({"samples_per_insert": float("nan")}, "--samples-per-insert is nan"),
+        ({"samples_per_insert": float("nan")}, "`samples_per_insert` is nan"),
         ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
         ({"update_every": 2, "samples_per_insert": 10.0}, "10, but --batch 16 per --update-every 2 makes 8"),
         ({"update_every": None, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),

@@ -42,11 +42,11 @@ def test_targets_are_copied_in_periods_or_moved_slowly(given, tau, period):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"atoms": 51}, "--atoms is a setting of d4pg, but --algorithm is maddpg"),
-        ({"algorithm": "d4pg", "epsilon": 0.1}, "--epsilon is a setting of dqn, but --algorithm is d4pg"),
+        ({"atoms": 51}, "`atoms` is a setting of d4pg, but --algorithm is maddpg"),
+        ({"algorithm": "d4pg", "epsilon": 0.1}, "`epsilon` is a setting of dqn, but --algorithm is d4pg"),
         ({"algorithm": "d4pg", "v_min": 1.0, "v_max": 1.0}, "--v-min is 1.0, but must be below --v-max"),
         ({"algorithm": "d4pg", "v_max": 1e39}, r"--v-max is 1e\+39, but must be from -1e\+30 to 1e\+30"),
-        ({"algorithm": "d4pg", "v_min": float("nan")}, "--v-min is nan, but must be a finite number"),
+        ({"algorithm": "d4pg", "v_min": float("nan")}, "`v_min` is nan, but must be a finite number"),
         ({"algorithm": "d4pg", "v_min": 1e9, "v_max": 1e9 + 1}, "too narrow for --atoms 51: float32 cannot"),
         ({"algorithm": "d4pg", "v_min": 0.0, "v_max": 1e-320}, "too narrow for --atoms 51: float32 cannot"),
         ({"algorithm": "d4pg", "atoms": 1}, "--atoms is 1, but must be from 2"),

@@ -71,8 +71,8 @@ def test_a_scheme_reaches_every_product(name):
     ("settings", "sentence"),
     [
         ({"name": "resnet9"}, "'resnet9' is not known .perhaps you meant resnet8.; choose one of: resnet20"),
-        ({"channels": 0}, "channels is 0"), ({"side": 7}, "side is 7"), ({"classes": 1}, "classes is 1"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"channels": 0}, "`channels` is 0"), ({"side": 7}, "`side` is 7"), ({"classes": 1}, "`classes` is 1"),
+        ({"dropout": 1.0}, "`dropout` is 1.0"),
     ],
 )  # fmt: skip
 def test_wrong_inputs(settings, sentence):

@@ -150,9 +150,9 @@ def test_a_finished_run_is_returned(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"epochs": 3}, "--epochs is 3, but the run in '.*' has 1: a resumed run keeps its settings"),
-        ({"model": "vgg"}, "--model is vgg, but"),
-        ({"scheme": "hfp8"}, "--scheme is hfp8, but"),
+        ({"epochs": 3}, "`epochs` is 3, but the run in '.*' has 1: a resumed run keeps its settings"),
+        ({"model": "vgg"}, "`model` is vgg, but"),
+        ({"scheme": "hfp8"}, "`scheme` is hfp8, but"),
     ],
 )
 def test_resumed_with_other_settings(tmp_path, asked, sentence):
@@ -234,13 +234,13 @@ def test_averaged_weights_have_batch_norm_statistics_of_their_own():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"model": "alexnet"}, "--model 'alexnet' is not known"), ({"data": "mnist"}, "--data 'mnist' is not known"),
-        ({"scheme": "hfp9"}, "hfp9"), ({"optimizer": "lion"}, "--optimizer 'lion' is not known"),
+        ({"model": "alexnet"}, "`model` 'alexnet' is not known"), ({"data": "mnist"}, "--data 'mnist' is not known"),
+        ({"scheme": "hfp9"}, "hfp9"), ({"optimizer": "lion"}, "`optimizer` 'lion' is not known"),
         ({"epochs": 0}, "--epochs is 0"), ({"batch": 65}, "--batch is 65, but there are only 64 training images"),
         ({"batch": 1}, "--batch is 1"), ({"loss_scale": "big"}, "'big' is not a loss scale"),
         ({"loss_scale": "0"}, "loss scale is 0"), ({"learning_rate": 0.0}, "--learning-rate is 0.0"),
-        ({"learning_rate": float("nan")}, "--learning-rate is nan"), ({"train_images": 10**6}, "--train-images is 1,0"),
-        ({"schedule": "linear"}, "--schedule 'linear' is not known"), ({"seed": -1}, "--seed is -1"),
+        ({"learning_rate": float("nan")}, "`learning_rate` is nan"), ({"train_images": 10**6}, "--train-images is 1,0"),
+        ({"schedule": "linear"}, "`schedule` 'linear' is not known"), ({"seed": -1}, "--seed is -1"),
         ({"optimizer": "adam", "momentum": 0.5}, "--momentum is for sgd"), ({"out": " "}, "--out is empty"),
         ({"model": "resnet8", "dropout": 0.1}, "resnet8 has no dropout"), ({"threads": 0}, "--threads is 0"),
     ],

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import pytest
 import tyro
 
-from shoal.commands.arguments import Numbers, Words, parse
+from shoal.commands.arguments import Numbers, Words, parse, with_options
 from shoal.errors import UserError
+from shoal.system.streams import answers_only, say
+from shoal.training.config import TrainConfig
 
 
 def command(argv):
@@ -99,3 +101,27 @@ def test_the_commands_take_both(shoal, tmp_path):
     for command in ("bench nothing --agents 3 6", "profile --agents 3 6 --algorithm maddpg nothing --out x"):
         code, _, err = shoal(*command.split())
         assert code == 2 and "'nothing' is not known" in err, err
+
+
+@pytest.mark.parametrize(
+    ("sentence", "worded"),
+    [
+        ("`low` is 3, but `update_every` is 0.", "--low is 3, but --update-every is 0."),
+        ("`what=weights` needs `correct=False`.", "--what weights needs --no-correct."),
+        ("Leave out `correct=True`.", "Leave out --correct."),
+        ("`tau` is 3; `import torch` takes `low and high`.", "`tau` is 3; `import torch` takes `low and high`."),
+        ("'low' is not `lows`.", "'low' is not `lows`."),
+    ],
+)
+def test_settings_in_sentences_become_options_where_the_command_has_them(sentence, worded):
+    assert with_options(sentence, ["low", "update_every", "what", "correct"]) == worded
+
+
+def test_messages_of_a_command_have_its_options_and_those_of_python_have_names(shoal, capsys):
+    code, _, err = shoal("train", "--agents", "0")
+    assert code == 2 and "--agents is 0, but must be from 1 to 1024." in err
+    with pytest.raises(UserError, match=r"^`tau` is 'x', but must be a finite number"):
+        TrainConfig(tau="x").checked()
+    with answers_only():
+        say("`low` is 3.")
+    assert capsys.readouterr().err.endswith("`low` is 3.\n")

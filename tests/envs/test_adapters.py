@@ -268,9 +268,9 @@ def fails(make, name, words, **keywords):
         ("classic.tictactoe_v3", {}, "is turn-based (an AEC environment), but Shoal plays parallel environments"),
         ("", {}, "cannot be made"),
         ("mpe2.simple_v3", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
-        ("mpe2.simple_v3", {"copies": 0}, "copies is 0"),
-        ("mpe2.simple_v3", {"seed": -1}, "seed is -1"),
-        ("mpe2.simple_v3", {"episode_length": 0}, "episode_length is 0"),
+        ("mpe2.simple_v3", {"copies": 0}, "`copies` is 0"),
+        ("mpe2.simple_v3", {"seed": -1}, "`seed` is -1"),
+        ("mpe2.simple_v3", {"episode_length": 0}, "`episode_length` is 0"),
     ],
 )
 def test_wrong_pettingzoo_input(name, keywords, words):
@@ -286,9 +286,9 @@ def test_wrong_pettingzoo_input(name, keywords, words):
         ("no_such_module:World", {}, "cannot be made: there is no module no_such_module, neither installed nor"),
         ("", {}, "gym: cannot be made: "),
         ("CartPole-v1", {"options": {"colour": "red"}}, "with the options {'colour': 'red'}: "),
-        ("CartPole-v1", {"copies": -3}, "copies is -3"),
-        ("CartPole-v1", {"seed": 2**63}, "seed is"),
-        ("CartPole-v1", {"episode_length": -1}, "episode_length is -1"),
+        ("CartPole-v1", {"copies": -3}, "`copies` is -3"),
+        ("CartPole-v1", {"seed": 2**63}, "`seed` is"),
+        ("CartPole-v1", {"episode_length": -1}, "`episode_length` is -1"),
         ("ALE/Pong-v5", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but training on images is"),
         ("PongNoFrameskip-v4", {}, 'train Atari games on their memory (--env-options \'{"obs_type": "ram"}\')'),
         ("ALE/Pogn-v5", {}, "Environment `Pogn` doesn't exist in namespace ALE. Did you mean: `Pong`."),
@@ -430,7 +430,7 @@ def test_names_of_ones_own_that_are_wrong(name, words):
 
 
 def test_options_that_are_no_dictionary():
-    with pytest.raises(UserError, match=r"options is \[1\], but must be a dictionary"):
+    with pytest.raises(UserError, match=r"`options` is \[1\], but must be a dictionary"):
         make_env(own_worlds.Corridor, options=[1])
 
 

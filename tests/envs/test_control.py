@@ -115,5 +115,5 @@ def test_unknown_tasks():
         make_env("dm:cartpole/stand")
     with pytest.raises(UserError, match="the domains are acrobot, "):
         make_env("dm:cart/balance")
-    with pytest.raises(UserError, match="landmarks is not a setting of dm:cartpole/balance"):
+    with pytest.raises(UserError, match="`landmarks` is not a setting of dm:cartpole/balance"):
         make_env("dm:cartpole/balance", landmarks=3)

@@ -41,7 +41,7 @@ def test_a_process_that_grows_by_little_tells_nothing(growing):
 
 def test_no_process_waits_for_a_million_python_objects():
     for name in ("gym:Pendulum-v1", "pettingzoo:mpe2.simple_v3"):
-        with pytest.raises(UserError, match=rf"copies is 1,000,000, but {name} is Python code .* at most {MOST:,}"):
+        with pytest.raises(UserError, match=rf"`copies` is 1,000,000, but {name} is Python code .* at most {MOST:,}"):
             make_env(name, copies=10**6)
 
 

@@ -185,12 +185,12 @@ def test_a_world_that_does_not_repeat_itself_is_told_once():
 @pytest.mark.parametrize(
     ("name", "keywords", "words"),
     [
-        (CORRIDOR, {"workers": 5}, "workers is 5, but must be from 1 to 4."),
-        (CORRIDOR, {"workers": 0}, "workers is 0, but must be at least 1."),
-        (CORRIDOR, {"workers": 1.5}, "workers is 1.5, but must be a whole number."),
-        ("predator-prey", {}, "workers is not a setting of predator-prey; leave it out."),
+        (CORRIDOR, {"workers": 5}, "`workers` is 5, but must be from 1 to 4."),
+        (CORRIDOR, {"workers": 0}, "`workers` is 0, but must be at least 1."),
+        (CORRIDOR, {"workers": 1.5}, "`workers` is 1.5, but must be a whole number."),
+        ("predator-prey", {}, "`workers` is not a setting of predator-prey; leave it out."),
         ("gym:__main__:Mine", {}, "is defined in the running script"),
-        (CORRIDOR, {"options": {"length": np.int64(4)}}, "options must be JSON values"),
+        (CORRIDOR, {"options": {"length": np.int64(4)}}, "`options` must be JSON values"),
         (CORRIDOR, {"options": {"lenght": 4}}, "with the options {'lenght': 4}: "),
         ("gym:own_worlds:Unlike", {}, "gym:own_worlds:Unlike differs from copy to copy"),
     ],

@@ -302,8 +302,8 @@ def test_auto_keeps_the_precision_that_was_asked_for():
         ({"name": "tvm"}, "'tvm' is not known"),
         ({"precision": "int3"}, "'int3' is not known"),
         ({"name": "numba", "precision": "int8"}, "does not support the precision 'int8'"),
-        ({"threads": 0}, "threads is 0"),
-        ({"batch": 0}, "batch is 0"),
+        ({"threads": 0}, "`threads` is 0"),
+        ({"batch": 0}, "`batch` is 0"),
     ],
 )
 def test_wrong_engines(arguments, said):

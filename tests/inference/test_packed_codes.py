@@ -94,7 +94,7 @@ def test_what_cannot_be_packed():
         pack_codes(image_policy())
     with pytest.raises(UserError, match="native engine does not support frozen input grids"):
         pack_codes(few_bits(policy, observations(policy)))
-    with pytest.raises(UserError, match="bits is 9"):
+    with pytest.raises(UserError, match="`bits` is 9"):
         pack_codes(policy, 9)
     with pytest.raises(UserError, match="65,537"):
         pack_codes(random_policy(hidden=(), observation=(2**16 + 1,)))

@@ -58,7 +58,7 @@ def test_numbers_as_the_slides_print_them(value: float, text: str) -> None:
 
 
 def test_wrong_inputs() -> None:
-    with pytest.raises(UserError, match="cfg is 7"):
+    with pytest.raises(UserError, match="`cfg` is 7"):
         describe("E5M2", 7)
     with pytest.raises(UserError, match="floating-point operands"):
         describe("Q8.13", 5)

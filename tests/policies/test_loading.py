@@ -175,10 +175,10 @@ def test_what_cannot_be_drawn_exported_or_quantized(folder):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"bits": 99}, "^bits is 99, but must be from 2 to 16"),
-        ({"what": ("weights", "biases")}, "what 'biases' is not known"),
-        ({"bits": "84"}, "^bits is 84"),  # one width, not two
-        ({"episodes": 0}, "episodes is 0"),
+        ({"bits": 99}, "^`bits` is 99, but must be from 2 to 16"),
+        ({"what": ("weights", "biases")}, "`what` 'biases' is not known"),
+        ({"bits": "84"}, "^`bits` is 84"),  # one width, not two
+        ({"episodes": 0}, "`episodes` is 0"),
     ],
 )
 def test_wrong_arguments_of_quantize(folder, options, said):
@@ -188,7 +188,7 @@ def test_wrong_arguments_of_quantize(folder, options, said):
 
 def test_wrong_numbers_of_episodes(folder):
     for episodes in (0, 2.5):
-        with pytest.raises(UserError, match=f"^episodes is {episodes}, but must be"):
+        with pytest.raises(UserError, match=f"^`episodes` is {episodes}, but must be"):
             loaded(folder, "runs/hunt").evaluate(episodes)
 
 

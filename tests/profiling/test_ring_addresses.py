@@ -128,5 +128,5 @@ def test_arrays_of_a_virtual_ring_do_not_overlap():
 def test_impossible_virtual_rings_are_refused():
     with pytest.raises(UserError, match="must have at least one copy"):
         VirtualRing(make_spec(), 10, 5)
-    with pytest.raises(UserError, match="storage 'int8' is not known"):
+    with pytest.raises(UserError, match="`storage` 'int8' is not known"):
         VirtualRing(make_spec(), 1, 5, "int8")

@@ -125,7 +125,7 @@ def test_only_the_chosen_agents_are_quantized():
     assert torch.equal(one[0], actors(x)[0]) and torch.equal(one[1], quantized(actors, all_of_them, ranges)(x)[1])
     full, small = model_bytes(actors, Plan()), model_bytes(actors, all_of_them)
     assert model_bytes(actors, second) == pytest.approx((full + small) / 2, abs=4)
-    with pytest.raises(UserError, match="networks is 2"):
+    with pytest.raises(UserError, match="`networks` is 2"):
         quantized(actors, Plan(FOUR, networks=(2,)))
     with pytest.raises(UserError, match="not that of a single agent"):
         quantized(mlp(), Plan(FOUR, networks=(0,)))

@@ -286,15 +286,15 @@ def test_off_is_off(tmp_path):
     [
         ({"qat_bits": 1}, "--qat-bits is 1, but must be from 2 to 8"),
         ({"qat_agent": 0}, "--qat-bits is not given"),
-        ({"quant_delay": 0.3}, "--quant-delay is for quantization-aware training"),
-        ({"qat_critics": False}, "--qat-critics is for quantization-aware training"),
+        ({"quant_delay": 0.3}, "`quant_delay` is for quantization-aware training"),
+        ({"qat_critics": False}, "`qat_critics` is for quantization-aware training"),
         ({"qat_bits": 9}, "--qat-bits is 9"),
         ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
         ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits needs --implementation engine"),
     ],
 )
 def test_wrong_settings(settings, sentence):
-    with pytest.raises(UserError, match="quant_delay is 2"):
+    with pytest.raises(UserError, match="`quant_delay` is 2"):
         Qat({"network": nn.Linear(2, 2)}, 4, delay=2)
     with pytest.raises(UserError, match=sentence):
         dataclasses.replace(SMALL, **settings).checked()

@@ -308,11 +308,11 @@ def test_wrong_shapes_and_numbers_are_met_with_a_sentence():
     world = ToyWorld(spec, 4, seed=7)
     with pytest.raises(UserError, match="capacity is 3, but must be at least 4"):
         Ring(spec, 4, capacity=3)
-    with pytest.raises(UserError, match="storage 'int8' is not known"):
+    with pytest.raises(UserError, match="`storage` 'int8' is not known"):
         Ring(spec, 4, storage="int8")
-    with pytest.raises(UserError, match="limit is 0"):
+    with pytest.raises(UserError, match="`limit` is 0"):
         Ring(spec, 4, limit=0)
-    with pytest.raises(UserError, match="copies is 0"):
+    with pytest.raises(UserError, match="`copies` is 0"):
         Ring(spec, 0)
     ring = Ring(spec, 4, capacity=40)
     with pytest.raises(UserError, match="call begin"):

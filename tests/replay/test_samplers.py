@@ -155,9 +155,9 @@ def test_samplers_by_name():
     assert make_sampler("uniform") == Uniform()
     assert make_sampler("neighbor") == Neighbor(3, False)
     assert make_sampler("neighbor", 5, True) == Neighbor(5, True)
-    with pytest.raises(UserError, match="sampler 'prioritized' is not known; choose one of: uniform, neighbor"):
+    with pytest.raises(UserError, match="`sampler` 'prioritized' is not known; choose one of: uniform, neighbor"):
         make_sampler("prioritized")
-    with pytest.raises(UserError, match="neighbors is 0, but must be at least 1"):
+    with pytest.raises(UserError, match="`neighbors` is 0, but must be at least 1"):
         make_sampler("neighbor", neighbors=0)
 
 

@@ -73,7 +73,7 @@ NUMBERS = [
         ({"base": {"--total-timesteps": 1}}, "unknown setting '--total-timesteps'; perhaps episodes"),
         ({"base": {"log_dir": "x"}}, "unknown setting 'log_dir'."),
         ({"base": {"batch": 0}}, "--batch is 0"),
-        ({"base": {"batch": "many"}}, "--batch is 'many'"),
+        ({"base": {"batch": "many"}}, "`batch` is 'many'"),
         ({"base": {"env": "nothing"}}, "The world 'nothing' is not known"),
         ({"base": {"seed": 1}}, "seeds has all of them"),
         ({"grid": {"out": ["a"]}}, "every run has a folder of its own"),

@@ -16,9 +16,9 @@ WRONG = [
     ({"env": "mpe2:simple_spread_v3"}, "perhaps you meant pettingzoo:mpe2.simple_spread_v3.; known"),
     ({"env": "simple_spread_v3"}, "perhaps you meant pettingzoo:mpe2.simple_spread_v3.; known"),
     ({"env": "pettingzoo.sisl.multiwalker_v9"}, "perhaps you meant pettingzoo:pettingzoo.sisl.multiwalker_v9.; known"),
-    ({"agents": 0}, "--agents is 0"),
-    ({"landmarks": 0}, "--landmarks is 0"),
-    ({"env": "predator-prey", "landmarks": 3}, "--landmarks is not a setting of predator-prey"),
+    ({"agents": 0}, "`agents` is 0"),
+    ({"landmarks": 0}, "`landmarks` is 0"),
+    ({"env": "predator-prey", "landmarks": 3}, "`landmarks` is not a setting of predator-prey"),
     ({"env_options": "x"}, "--env-options is not JSON"),
     ({"threads": 10_000}, "--threads is 10000"),
     ({"env": "gym:CartPole-v1", "env_workers": 30}, "only 25 copies to share"),
@@ -37,7 +37,7 @@ def test_refused(settings, sentence):
 
 def test_layers_are_named_as_options_have_them():
     stored = TrainConfig(hidden=(64, 32))
-    with pytest.raises(UserError, match="--hidden is 8, but the run in 'run' has 64 32"):
+    with pytest.raises(UserError, match="`hidden` is 8, but the run in 'run' has 64 32"):
         check_kept({"hidden": (8,)}, stored, Path("run"))
 
 

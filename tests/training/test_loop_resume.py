@@ -247,7 +247,7 @@ def test_every_kind_of_run_resumes_exactly(tmp_path, options):
 
 def test_a_resumed_run_keeps_its_settings(tmp_path):
     crashed_run(tmp_path / "run", until=40)
-    with pytest.raises(UserError, match=r"--batch is 32, but the run in .* has 64"):
+    with pytest.raises(UserError, match=r"`batch` is 32, but the run in .* has 64"):
         train(TrainConfig(batch=32, out=str(tmp_path / "run")), resume=True)
 
 

@@ -121,7 +121,7 @@ def test_actors_play_in_float32_beside_a_learner_in_a_scheme(tmp_path):
         ({"scheme": "hfp8; colour=red"}, "'colour' is not known"),
         ({"scheme": "swalp"}, "average_after=never"),
         ({"scheme": UNIT, "loss_scale": "large"}, "'large' is not a loss scale"),
-        ({"loss_scale": "dynamic"}, "--loss-scale is for training in few bits"),
+        ({"loss_scale": "dynamic"}, "`loss_scale` is for training in few bits"),
         ({"scheme": UNIT, "scheme_networks": "critics", "algorithm": "dqn"}, "dqn has only its Q networks"),
         ({"scheme": UNIT, "qat_bits": 8}, "cannot be used together"),
         ({"scheme": UNIT, "implementation": "reference"}, "--scheme needs --implementation engine"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from shoal.algorithms.config import option
 from shoal.errors import UserError, counted
 from shoal.training.config import TrainConfig
 from shoal.training.parts import Parts
@@ -53,5 +52,5 @@ def fitted(config: TrainConfig) -> TrainConfig:
         raise UserError("--gumbel is 'straight-through', but the reference implementation draws soft samples only.")
     for name, only in ONLY.items():
         if (value := getattr(config, name)) != only:
-            raise UserError(f"{option(name)} is {value}, but the reference implementation supports only {only}.")
+            raise UserError(f"`{name}` is {value}, but the reference implementation supports only {only}.")
     return dataclasses.replace(config, copies=1, minibatch="independent")

@@ -248,7 +248,7 @@ def test_wrong_arrays() -> None:
     with pytest.raises(UserError, match="without DSPs"):
         mac_cost("Q8.8+Q8.8", dsps=False)
     for pes in (0, -1, 2**40):
-        with pytest.raises(UserError, match="pes is"):
+        with pytest.raises(UserError, match="`pes` is"):
             mac_cost("fp32", pes=pes)
-    with pytest.raises(UserError, match=r"pes is .* must be a whole number"):
+    with pytest.raises(UserError, match=r"`pes` is .* must be a whole number"):
         mac_cost("fp32", pes=2.5)  # type: ignore[arg-type]

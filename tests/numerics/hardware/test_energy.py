@@ -35,5 +35,5 @@ def test_energies_in_between() -> None:
 def test_memory() -> None:
     assert access_energy(parse("fp32"), "8KB") == (5.0, 5.0)  # type: ignore[arg-type]
     assert access_energy(parse("E5M2"), "DRAM") == (1300 / 8, 2600 / 8)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="memory 'tape' is not known"):
+    with pytest.raises(UserError, match="`memory` 'tape' is not known"):
         access_energy(FloatFormat(5, 2), "tape")

@@ -78,7 +78,7 @@ def test_wrong_datapaths() -> None:
         (((E5M2, "E5M2"), E6M5), "The second operand of a MAC unit"),
         (((E5M2, E5M2), parse("E6M5/row")), "The accumulator of a MAC unit"),
         (((E5M2, FixedFormat(8, 8)), E6M5), "cannot be multiplied"),
-        (((E5M2, E5M2), E6M5, "5"), "cfg is .* must be a whole number"),
+        (((E5M2, E5M2), E6M5, "5"), "`cfg` is .* must be a whole number"),
         (((FixedFormat(8, 8), FixedFormat(8, 8)), FixedFormat(8, 8), 5), "encodings of floating-point operands"),
     ):
         with pytest.raises(UserError, match=sentence):
