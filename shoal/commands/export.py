@@ -116,7 +116,7 @@ def export(argv: list[str]) -> int:
 
 def say_int8(linear_only: bool, bits: int | None) -> None:
     """Advice on the chosen precision, once the export has succeeded."""
-    from shoal.inference.codes import has_vnni
+    from shoal.system.processors import has_vnni
 
     if bits == 8 and not has_vnni():
         say("8-bit products saturate on processors without VNNI, such as this one; 7 bits are safe everywhere.")

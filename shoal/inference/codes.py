@@ -3,8 +3,6 @@
 Shape letters: N agents, I inputs, U outputs.
 """
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +12,7 @@ from shoal.compiled import njit
 from shoal.errors import check_range
 from shoal.inference.grid import TOO_SMALL, Grid, code_range
 from shoal.inference.layers import Conv2d, Layer
-
-
-@cache
-def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this CPU accumulates 8-bit products in 32 bits (others saturate at 16 bits); False if unknown."""
-    try:
-        flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
-    except (OSError, StopIteration):
-        return False
-    return not {"avx_vnni", "avx512_vnni"}.isdisjoint(flags)
+from shoal.system.processors import has_vnni
 
 
 def safe_bits() -> int:

@@ -17,19 +17,20 @@ Vectors have 256 bits: VNNI with 512 bits was no faster on Zen 4, for batches of
 Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
 """
 
+from collections.abc import Set
 from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from shoal.compiled import njit
 from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
 from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK
+from shoal.system.processors import has_vnni, vector_features
+from shoal.system.tiles import I8, I16, I32, I64, call, load, loop, splat, store
 
 TILE, GROUP = 16, 4
 """Units in a tile, inputs in a group."""
@@ -54,14 +55,13 @@ assert (LEAK, BOUND, *ACTIVATIONS) == (
 @cache
 def available() -> tuple[int, ...]:
     """The kinds of products that numba can compile in this process, fastest first."""
-    return kinds_for(cpu_target.target_context.codegen().magic_tuple()[2])
+    return kinds_for(vector_features())
 
 
-def kinds_for(features: str) -> tuple[int, ...]:
-    """The kinds of products for a processor with these LLVM features, fastest first."""
-    found = set(features.split(","))
-    vnni = "+avxvnni" in found or {"+avx512vnni", "+avx512vl"} <= found
-    return tuple(kind for kind, there in ((VNNI, vnni), (AVX2, "+avx2" in found), (PORTABLE, True)) if there)
+def kinds_for(features: Set[str]) -> tuple[int, ...]:
+    """The kinds of products for a processor with these features, fastest first."""
+    usable = {VNNI: has_vnni(features), AVX2: "avx2" in features, PORTABLE: True}
+    return tuple(kind for kind in usable if usable[kind])
 
 
 def product_kind(bits: int) -> int:
@@ -69,7 +69,6 @@ def product_kind(bits: int) -> int:
     return next(kind for kind in available() if kind != AVX2 or bits <= 7)
 
 
-I8, I16, I32, I64 = (ir.IntType(width) for width in (8, 16, 32, 64))
 LANES = 8
 VECTOR, PARTS = ir.VectorType(I32, LANES), TILE // LANES
 
@@ -77,20 +76,19 @@ VECTOR, PARTS = ir.VectorType(I32, LANES), TILE // LANES
 def _multiply_add(builder: Any, kind: int, total: Any, x: Any, weights: Any) -> Any:
     """total + x · weights: in each of the 32-bit lanes four unsigned codes of x by four signed weights."""
 
-    def call(name: str, result: Any, *arguments: Any) -> Any:
-        function = ir.FunctionType(result, [argument.type for argument in arguments])
-        return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
-
     def all_lanes(number: int) -> Any:
         return ir.Constant(VECTOR, [number] * LANES)
 
     if kind == VNNI:
-        return call("llvm.x86.avx512.vpdpbusd.256", VECTOR, total, x, weights)
+        return call(builder, "llvm.x86.avx512.vpdpbusd.256", VECTOR, total, x, weights)
     if kind == AVX2:
         eighths, halves = ir.VectorType(I8, 4 * LANES), ir.VectorType(I16, 2 * LANES)
         x, weights = builder.bitcast(x, eighths), builder.bitcast(weights, eighths)
-        pairs, ones = call("llvm.x86.avx2.pmadd.ub.sw", halves, x, weights), ir.Constant(halves, [1] * 2 * LANES)
-        return builder.add(total, call("llvm.x86.avx2.pmadd.wd", VECTOR, pairs, ones))
+        pairs, ones = (
+            call(builder, "llvm.x86.avx2.pmadd.ub.sw", halves, x, weights),
+            ir.Constant(halves, [1] * 2 * LANES),
+        )
+        return builder.add(total, call(builder, "llvm.x86.avx2.pmadd.wd", VECTOR, pairs, ones))
     for k in range(GROUP):  # byte k of each lane, the lowest first
         code = builder.and_(builder.lshr(x, all_lanes(8 * k)), all_lanes(255))
         weight = builder.ashr(builder.shl(weights, all_lanes(24 - 8 * k)), all_lanes(24))
@@ -121,57 +119,33 @@ class _Tile:
         sums, codes, weights = first_byte(0, sums_at), first_byte(3, codes_at), first_byte(6, weights_at)
         rows = [builder.gep(codes, [builder.mul(codes_step, I64(r))]) for r in range(self.rows)]
 
-        def add_group(group: Any, totals: list[Any]) -> list[Any]:
-            block = builder.gep(weights, [builder.mul(group, I64(GROUP * TILE))])
-            vectors = [_at(builder, block, 4 * LANES * p) for p in range(PARTS)]
-            after = []
-            for r, row in enumerate(rows):
-                x = builder.load(builder.bitcast(builder.gep(row, [builder.mul(group, I64(GROUP))]), I32.as_pointer()))
-                x = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), x, I32(0))
-                x = builder.shuffle_vector(x, x, ir.Constant(VECTOR, [0] * LANES))
-                for p, vector in enumerate(vectors):
-                    after.append(_multiply_add(builder, self.kind, totals[r * PARTS + p], x, vector))
+        def at(base: Any, offset: int) -> Any:
+            return builder.gep(base, [I64(offset)])
+
+        def add_groups(group: Any, totals: list[Any]) -> list[Any]:
+            """As many groups of inputs as there are sets of totals, each added to its own."""
+            after, count = [], self.rows * PARTS
+            for k in range(len(totals) // count):
+                number = builder.add(group, I64(k))
+                block = builder.gep(weights, [builder.mul(number, I64(GROUP * TILE))])
+                vectors = [load(builder, at(block, 4 * LANES * p), VECTOR) for p in range(PARTS)]
+                for r, row in enumerate(rows):
+                    x = load(builder, builder.gep(row, [builder.mul(number, I64(GROUP))]), I32)
+                    x = splat(builder, x, LANES)
+                    for p, vector in enumerate(vectors):
+                        total = totals[k * count + r * PARTS + p]
+                        after.append(_multiply_add(builder, self.kind, total, x, vector))
             return after
 
-        totals = [[ir.Constant(VECTOR, [0] * LANES)] * self.rows * PARTS] * self.unroll
+        totals = [ir.Constant(VECTOR, [0] * LANES)] * self.unroll * self.rows * PARTS
         whole = builder.mul(builder.sdiv(groups, I64(self.unroll)), I64(self.unroll))
-        totals = _loop(builder, I64(0), whole, add_group, totals)
+        totals = loop(builder, I64(0), whole, self.unroll, totals, add_groups)
         if self.unroll > 1:
-            totals = [[reduce(builder.add, own) for own in zip(*totals, strict=True)]]
-            totals = _loop(builder, whole, groups, add_group, totals)
-        for k, total in enumerate(totals[0]):
+            totals = [reduce(builder.add, totals[k :: self.rows * PARTS]) for k in range(self.rows * PARTS)]
+            totals = loop(builder, whole, groups, 1, totals, add_groups)
+        for k, total in enumerate(totals):
             row = builder.gep(sums, [builder.mul(sums_step, I64(k // PARTS))])
-            _at(builder, row, 4 * LANES * (k % PARTS), total)
-
-
-def _at(builder: Any, base: Any, offset: int, stored: Any = None) -> Any:
-    """The vector at this many bytes from the base; with `stored`, writes it there."""
-    place = builder.bitcast(builder.gep(base, [I64(offset)]), VECTOR.as_pointer())
-    access = builder.load(place) if stored is None else builder.store(stored, place)
-    access.align = 4
-    return access
-
-
-def _loop(builder: Any, begin: Any, end: Any, add_group: Any, totals: list[list[Any]]) -> list[list[Any]]:
-    """Adds all groups from `begin` to `end`, in turns to each of the totals."""
-    before, head, body, done = builder.block, *(builder.append_basic_block() for _ in range(3))
-    builder.branch(head)
-    builder.position_at_end(head)
-    group = builder.phi(I64)
-    group.add_incoming(begin, before)
-    held = [[builder.phi(VECTOR) for _ in own] for own in totals]
-    for phis, own in zip(held, totals, strict=True):
-        for phi, value in zip(phis, own, strict=True):
-            phi.add_incoming(value, before)
-    builder.cbranch(builder.icmp_signed("<", group, end), body, done)
-    builder.position_at_end(body)
-    for k, phis in enumerate(held):
-        for phi, value in zip(phis, add_group(builder.add(group, I64(k)), phis), strict=True):
-            phi.add_incoming(value, body)
-    group.add_incoming(builder.add(group, I64(len(totals))), body)
-    builder.branch(head)
-    builder.position_at_end(done)
-    return held
+            store(builder, total, at(row, 4 * LANES * (k % PARTS)))
 
 
 def _tile(kind: int, rows: int, unroll: int) -> Any:

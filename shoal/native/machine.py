@@ -11,14 +11,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
+from shoal.system.tiles import I8, I32, I64, call
+
 MONOTONIC = {"linux": 1, "darwin": 6}
 """Number of the clock that never goes back, by system."""
-
-
-def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    function = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments)
 
 
 def _word(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -84,7 +80,7 @@ def _now(_typing: Any) -> Any:
 
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         moment = cgutils.alloca_once(builder, ir.ArrayType(I64, 2))
-        _call(builder, "clock_gettime", I32, I32(clock), builder.bitcast(moment, I8.as_pointer()))
+        call(builder, "clock_gettime", I32, I32(clock), builder.bitcast(moment, I8.as_pointer()))
         seconds, rest = (builder.load(builder.gep(moment, [I32(0), I32(k)])) for k in (0, 1))
         return builder.add(builder.mul(seconds, I64(10**9)), rest)
 
@@ -94,7 +90,7 @@ def _now(_typing: Any) -> Any:
 @intrinsic
 def _give_up(_typing: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
-        _call(builder, "sched_yield", I32)
+        call(builder, "sched_yield", I32)
         return context.get_dummy_value()
 
     return types.void(), generate

@@ -6,14 +6,16 @@ or lanes, so the plan of a processor changes the time and not the bits. LLVM IR,
 in registers nor start it from a bias and end it in a ReLU.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+
+from shoal.system.processors import vector_features
+from shoal.system.tiles import I64, call, load, loop, splat, store
 
 PANEL, NARROW = 16, 8
 """Columns of a panel and of a narrow one."""
@@ -21,8 +23,6 @@ ZERO, ADD, BIAS = range(3)
 """What the sums start from: zero, what is in C, or the bias."""
 PLAIN, RELU, MASK = range(3)
 """How they end: as they are, through a ReLU, or as zero where the mask is not positive."""
-
-I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 @dataclass(frozen=True)
@@ -46,141 +46,116 @@ class Plan:
         return min(self.lanes, columns)
 
 
-def plan_for(machine: str, features: str) -> Plan | None:
-    """The plan for a processor with these LLVM features; None if it cannot multiply and add in one instruction."""
-    found = set(features.split(","))
-    if machine.startswith(("aarch64", "arm64")):
+def plan_for(features: Set[str]) -> Plan | None:
+    """The plan for a processor with these features; None if it cannot multiply and add in one instruction."""
+    if "arm64" in features:
         return Plan(lanes=4, rows=(6, 4, 2, 1))  # 32 registers of 128 bits
-    if {"+avx512f", "+avx512vl"} <= found:
+    if {"avx512f", "avx512vl"} <= features:
         return Plan(lanes=16, rows=(12, 6, 3, 1))  # 32 of 512
-    if {"+avx2", "+fma"} <= found:
+    if {"avx2", "fma"} <= features:
         return Plan(lanes=8, rows=(6, 4, 2, 1))  # 16 of 256
     return None
 
 
 def host_plan() -> Plan | None:
     """The plan for the processor that numba compiles for."""
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return plan_for(triple, features)
+    return plan_for(vector_features())
 
 
 class _Tile:
-    """Writes the code of one tile."""
+    """Writes the code of one tile, row by row and vector by vector."""
 
     def __init__(self, rows: int, columns: int, lanes: int) -> None:
         self.rows, self.lanes, self.vectors = rows, lanes, columns // lanes
 
     def __call__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, c, ldc, a, row_step, k_step, b, ldb, depth, bias, mask, start, end = arguments
-        number = context.get_data_type(signature.args[0])
-        self.builder, self.number = builder, number
-        self.vector = ir.VectorType(number, self.lanes)
-        self.item = signature.args[0].bitwidth // 8
-        rows_c = [self._step(c, ldc, r) for r in range(self.rows)]
-        sums = self._started(rows_c, bias, start)
+        self.builder, self.number = builder, context.get_data_type(signature.args[0])
+        self.vector, self.item = ir.VectorType(self.number, self.lanes), signature.args[0].bitwidth // 8
+        sums = self._started(c, ldc, bias, start)
         sums = self._summed(sums, a, row_step, k_step, b, ldb, depth)
-        rows_mask = [self._step(mask, ldc, r) for r in range(self.rows)]
-        self._ended(sums, rows_c, rows_mask, end)
+        sums = self._ended(sums, mask, ldc, end)
+        for value, place in zip(sums, self._places(c, ldc), strict=True):
+            store(builder, value, place)
         return context.get_dummy_value()
 
     def _step(self, address: Any, step: Any, count: int) -> Any:
         """The address `count` steps further on."""
         return self.builder.add(address, self.builder.mul(step, I64(count * self.item)))
 
-    def _vectors(self, address: Any) -> list[Any]:
-        """A row of the tile."""
-        builder, loaded = self.builder, []
-        for v in range(self.vectors):
-            place = builder.add(address, I64(v * self.lanes * self.item))
-            loaded.append(builder.load(builder.inttoptr(place, self.vector.as_pointer())))
-            loaded[-1].align = self.item
-        return loaded
+    def _row(self, address: Any) -> list[Any]:
+        """The addresses of a row's vectors."""
+        return [self.builder.add(address, I64(v * self.lanes * self.item)) for v in range(self.vectors)]
 
-    def _zeros(self) -> list[Any]:
-        return [ir.Constant(self.vector, [ir.Constant(self.number, 0.0)] * self.lanes)] * self.vectors
+    def _places(self, address: Any, ld: Any) -> list[Any]:
+        """The addresses of all vectors of the tile."""
+        return [place for r in range(self.rows) for place in self._row(self._step(address, ld, r))]
 
-    def _chosen(self, which: Any, cases: list[Any], otherwise: Any) -> list[list[Any]]:
-        """The rows that one of the cases makes, by the number `which`; each is a function that emits its code."""
+    def _loaded(self, places: list[Any]) -> list[Any]:
+        return [load(self.builder, place, self.vector) for place in places]
+
+    @property
+    def _zero(self) -> Any:
+        return ir.Constant(self.vector, [ir.Constant(self.number, 0.0)] * self.lanes)
+
+    def _chosen(self, which: Any, cases: list[Any], otherwise: Any) -> list[Any]:
+        """The vectors that one of the cases makes, by the number `which`; each is a function that emits its code."""
         builder = self.builder
         done = builder.append_basic_block()
         blocks = [builder.append_basic_block() for _ in range(len(cases) + 1)]
         switch = builder.switch(which, blocks[-1])
         for number, block in enumerate(blocks[:-1]):
             switch.add_case(I64(number), block)
-        made = []
+        results = []
         for case, block in zip([*cases, otherwise], blocks, strict=True):
             builder.position_at_end(block)
-            made.append((case(), builder.block))
+            results.append((case(), builder.block))
             builder.branch(done)
         builder.position_at_end(done)
-        chosen = []
-        for r in range(self.rows):
-            chosen.append([builder.phi(self.vector) for _ in range(self.vectors)])
-            for rows, block in made:
-                for phi, value in zip(chosen[r], rows[r], strict=True):
-                    phi.add_incoming(value, block)
+        chosen = [builder.phi(self.vector) for _ in range(self.rows * self.vectors)]
+        for vectors, block in results:
+            for phi, value in zip(chosen, vectors, strict=True):
+                phi.add_incoming(value, block)
         return chosen
 
-    def _started(self, rows_c: list[Any], bias: Any, start: Any) -> list[list[Any]]:
+    def _started(self, c: Any, ldc: Any, bias: Any, start: Any) -> list[Any]:
         """What the sums start from."""
-        zero = lambda: [self._zeros() for _ in range(self.rows)]  # noqa: E731
-        from_c = lambda: [self._vectors(row) for row in rows_c]  # noqa: E731
-        from_bias = lambda: [self._vectors(bias)] * self.rows  # noqa: E731
+        zero = lambda: [self._zero] * self.rows * self.vectors  # noqa: E731
+        from_c = lambda: self._loaded(self._places(c, ldc))  # noqa: E731
+        from_bias = lambda: self._loaded(self._row(bias)) * self.rows  # noqa: E731
         return self._chosen(start, [zero, from_c], from_bias)
 
-    def _summed(self, sums: list[list[Any]], a: Any, row_step: Any, k_step: Any, b: Any, ldb: Any, depth: Any) -> Any:
+    def _summed(self, sums: list[Any], a: Any, row_step: Any, k_step: Any, b: Any, ldb: Any, depth: Any) -> list[Any]:
         """The sums after all k."""
-        builder = self.builder
-        before, head, body, done = builder.block, *(builder.append_basic_block() for _ in range(3))
+        builder, name = self.builder, f"llvm.fmuladd.v{self.lanes}f{8 * self.item}"
         rows_a = [self._step(a, row_step, r) for r in range(self.rows)]
         step_a, step_b = (builder.mul(step, I64(self.item)) for step in (k_step, ldb))
-        builder.branch(head)
-        builder.position_at_end(head)
-        k, at_a, at_b = (builder.phi(I64) for _ in range(3))
-        for phi, first in ((k, I64(0)), (at_a, I64(0)), (at_b, b)):
-            phi.add_incoming(first, before)
-        held = [[builder.phi(self.vector) for _ in row] for row in sums]
-        for phis, row in zip(held, sums, strict=True):
-            for phi, value in zip(phis, row, strict=True):
-                phi.add_incoming(value, before)
-        builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-        builder.position_at_end(body)
-        name = f"llvm.fmuladd.v{self.lanes}f{8 * self.item}"
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        multiply_add = cgutils.get_or_insert_function(builder.module, kind, name)
-        row_b = self._vectors(at_b)
-        for r, phis in enumerate(held):
-            one = builder.load(builder.inttoptr(builder.add(rows_a[r], at_a), self.number.as_pointer()))
-            every = builder.insert_element(ir.Constant(self.vector, ir.Undefined), one, I32(0))
-            every = builder.shuffle_vector(every, every, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
-            for phi, vector in zip(phis, row_b, strict=True):
-                phi.add_incoming(builder.call(multiply_add, [every, vector, phi]), body)
-        k.add_incoming(builder.add(k, I64(1)), body)
-        at_a.add_incoming(builder.add(at_a, step_a), body)
-        at_b.add_incoming(builder.add(at_b, step_b), body)
-        builder.branch(head)
-        builder.position_at_end(done)
-        return held
 
-    def _ended(self, sums: list[list[Any]], rows_c: list[Any], rows_mask: list[Any], end: Any) -> None:
-        """Write the sums to C. A ReLU passes NaN on, so that diverged weights end in a loss that is not finite."""
-        builder, zero = self.builder, self._zeros()[0]
+        def add_products(_: Any, carried: list[Any]) -> list[Any]:
+            at_a, at_b, *totals = carried
+            row_b, after = self._loaded(self._row(at_b)), []
+            for r, row_a in enumerate(rows_a):
+                every = splat(builder, load(builder, builder.add(row_a, at_a), self.number), self.lanes)
+                for total, vector in zip(totals[r * self.vectors :], row_b, strict=False):
+                    after.append(call(builder, name, self.vector, every, vector, total))
+            return [builder.add(at_a, step_a), builder.add(at_b, step_b), *after]
 
-        def relu() -> list[list[Any]]:
-            return [[builder.select(builder.fcmp_ordered(">", zero, x), zero, x) for x in row] for row in sums]
+        return loop(builder, I64(0), depth, 1, [I64(0), b, *sums], add_products)[2:]
 
-        def masked() -> list[list[Any]]:
-            masks = [self._vectors(address) for address in rows_mask]
+    def _ended(self, sums: list[Any], mask: Any, ld: Any, end: Any) -> list[Any]:
+        """The outputs. A ReLU passes NaN on, so that diverged weights end in a loss that is not finite."""
+        builder, zero = self.builder, self._zero
+
+        def relu() -> list[Any]:
+            return [builder.select(builder.fcmp_ordered(">", zero, x), zero, x) for x in sums]
+
+        def masked() -> list[Any]:
+            masks = self._loaded(self._places(mask, ld))
             return [
-                [builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in zip(row, mask, strict=True)]
-                for row, mask in zip(sums, masks, strict=True)
+                builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in zip(sums, masks, strict=True)
             ]
 
-        plain = lambda: sums  # noqa: E731
-        for row, address in zip(self._chosen(end, [plain, relu], masked), rows_c, strict=True):
-            for v, x in enumerate(row):
-                place = builder.add(address, I64(v * self.lanes * self.item))
-                builder.store(x, builder.inttoptr(place, self.vector.as_pointer())).align = self.item
+        return self._chosen(end, [lambda: sums, relu], masked)
 
 
 def make_tile(rows: int, columns: int, lanes: int) -> Any:

@@ -19,7 +19,7 @@ from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError, check_range
 from shoal.inference.audit import audit
 from shoal.inference.calibrate import calibrated
-from shoal.inference.codes import has_vnni, safe_bits
+from shoal.inference.codes import safe_bits
 from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
 from shoal.inference.engine import Draws
 from shoal.inference.form import Form, weight_bytes
@@ -31,6 +31,7 @@ from shoal.inference.precision import ExportPrecision, check_bits
 from shoal.inference.runtime import new_session
 from shoal.inference.seal import sealed
 from shoal.system.files import write_whole
+from shoal.system.processors import has_vnni
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; 2 / 2^bits for packed weights."""

@@ -1,7 +1,8 @@
-"""How many processors this process may use: fewer than the machine has under `taskset` or in a container."""
+"""Processors that this process may use, fewer than the machine has under `taskset` or in a container; features."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import cache
 from pathlib import Path
 
 from shoal.errors import UserError, check_range
@@ -24,6 +25,22 @@ def processor_name(root: Path = Path("/")) -> tuple[str, str]:
         if colon:
             pairs.setdefault(key.strip(), value.strip())
     return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
+
+
+@cache
+def vector_features() -> frozenset[str]:
+    """Features of the processor that numba compiles for, by LLVM's names, such as "avx2"; any ARM64 has "arm64"."""
+    from numba.core.registry import cpu_target  # slow to import
+
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    names = {name[1:] for name in features.split(",") if name.startswith("+")}
+    return frozenset(names | {"arm64"} if triple.startswith(("aarch64", "arm64")) else names)
+
+
+def has_vnni(features: Set[str] | None = None) -> bool:
+    """Whether the processor adds products of 8-bit numbers up in 32 bits by one instruction; others saturate at 16."""
+    features = vector_features() if features is None else features
+    return "avxvnni" in features or {"avx512vnni", "avx512vl"} <= features
 
 
 def check_threads(threads: int) -> None:

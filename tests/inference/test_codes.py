@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import Grid, Quantized
-from shoal.inference.codes import encode, fields, has_vnni, layer_codes, pack
+from shoal.inference.codes import encode, fields, layer_codes, pack
 from tests.inference.policies import image_policy
 
 
@@ -63,11 +63,3 @@ def test_packed_bits_read_one_by_one(bits):
             per_byte = 8 // width
             found[k] = (found[k] << width) | (int(data[k // per_byte]) >> (width * (k % per_byte))) & (2**width - 1)
     assert np.array_equal(found - most, codes.ravel())
-
-
-def test_vnni_is_read_off_the_processor(tmp_path):
-    for flags, has in (("fpu avx2 avx512_4vnniw", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)):
-        path = tmp_path / flags.replace(" ", "-")
-        path.write_text(f"processor : 0\nflags\t\t: {flags}\n")
-        assert has_vnni(path) is has
-    assert has_vnni(tmp_path / "none") is False

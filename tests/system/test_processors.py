@@ -3,10 +3,11 @@
 import os
 
 import pytest
+from numba.core.registry import cpu_target
 
 from shoal.errors import UserError
 from shoal.system import processors
-from shoal.system.processors import check_threads, usable_processors
+from shoal.system.processors import check_threads, has_vnni, usable_processors, vector_features
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +57,23 @@ def test_more_threads_than_processors_are_refused(monkeypatch):
         check_threads(2)
     with pytest.raises(UserError, match="--threads is 0"):
         check_threads(0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features"),
+    [
+        (("x86_64-unknown-linux-gnu", "znver4", "+avx2,-avx512f,+fma"), {"avx2", "fma"}),
+        (("aarch64-unknown-linux-gnu", "", "+neon"), {"arm64", "neon"}),
+        (("arm64-apple-darwin23", "", ""), {"arm64"}),
+    ],
+)
+def test_features_are_those_that_numba_compiles_for(monkeypatch, machine, features):
+    monkeypatch.setattr(type(cpu_target.target_context.codegen()), "magic_tuple", lambda codegen: machine)
+    vector_features.cache_clear()
+    assert vector_features() == features
+    vector_features.cache_clear()
+
+
+def test_vnni_needs_vectors_of_256_bits():
+    for features, has in (("avx2 avx5124vnniw", False), ("avx2 avx512vnni avx512vl", True), ("avxvnni", True)):
+        assert has_vnni(set(features.split())) is has

@@ -8,12 +8,13 @@ product is exact, so that it does not matter whether the processor has such an i
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core.registry import cpu_target
 
-_TRIPLE, _, _FEATURES = cpu_target.target_context.codegen().magic_tuple()
-WIDE = "+avx512f" in _FEATURES
+from shoal.system.processors import vector_features
+from shoal.system.tiles import call
+
+WIDE = "avx512f" in vector_features()
 """Whether there are 32 vector registers of 512 bits; otherwise 16 of 256 are assumed."""
-FUSED = "+fma" in _FEATURES or _TRIPLE.startswith(("aarch64", "arm64"))
+FUSED = not vector_features().isdisjoint({"fma", "arm64"})
 """Whether the processor multiplies and adds in one instruction; emulating it would be slow."""
 COLUMNS = 16
 """Numbers in a row of a tile."""
@@ -210,20 +211,9 @@ class Floats:
 
     def _call(self, what: str, *others: "Floats") -> "Floats":
         """One of LLVM's functions."""
-        kind, values = self.value.type, [self.value, *(other.value for other in others)]
+        kind = self.value.type
         name = f"llvm.{what}.v{kind.count}f{32 if isinstance(kind.element, ir.FloatType) else 64}"
-        known = self.builder.module.globals
-        signature = ir.FunctionType(kind, [kind] * len(values))
-        function = known[name] if name in known else ir.Function(self.builder.module, signature, name)
-        return Floats(self.builder, self.builder.call(function, values))
-
-
-def splat(builder: Any, scalar: Any, width: int) -> Any:
-    """A scalar in all lanes."""
-    vector = ir.VectorType(scalar.type, width)
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+        return Floats(self.builder, call(self.builder, name, kind, self.value, *(other.value for other in others)))
 
 
 def _floats_like(kind: Any) -> Any:

@@ -19,8 +19,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 from shoal.compiled import cfunc
-from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints, splat
+from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
+from shoal.system.tiles import splat
 
 ROWS = 8 if WIDE else 4
 SUBTREE = 8
