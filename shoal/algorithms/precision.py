@@ -49,7 +49,7 @@ class Precision:
     def load_state(self, state: "Mapping[str, Tensor]") -> None:
         """Continue from what `state` returned; names that are not its own are ignored."""
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers for the log, by name."""
         return {}
 

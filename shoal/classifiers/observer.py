@@ -80,12 +80,12 @@ def summary(training: "ClassifierTraining") -> str:
 
 def emulated(training: "ClassifierTraining") -> str:
     """Loss scale, skipped steps and saturated accumulations, as text."""
-    figures = training.precision.figures()
+    metrics = training.precision.metrics()
     words = [f"epoch {min(training.epoch + 1, training.config.epochs)} of {training.config.epochs}"]
-    if (scale := figures.get("scale")) is not None and scale != 1:
+    if (scale := metrics.get("scale")) is not None and scale != 1:
         words.append(f"scale {scale:,g}")
-    if skipped := figures.get("skipped"):
+    if skipped := metrics.get("skipped"):
         words.append(f"skipped {skipped:,.0f}")
-    if macs := figures.get("mac/macs"):
-        words.append(f"saturated {figures.get('mac/saturated', 0.0) / macs:.2%}")
+    if macs := metrics.get("mac/macs"):
+        words.append(f"saturated {metrics.get('mac/saturated', 0.0) / macs:.2%}")
     return "  ".join(words)

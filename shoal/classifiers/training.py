@@ -260,7 +260,7 @@ class ClassifierTraining:
         passed = self.total_seconds()
         line: dict[str, Any] = {"step": self.step, "epoch": self.step / self.batches.per_epoch}
         line |= {"loss": self.line_loss / self.line_steps, "learning_rate": self.optimizer.param_groups[0]["lr"]}
-        log.add(line | measured | self.precision.figures() | {"seconds": passed})
+        log.add(line | measured | self.precision.metrics() | {"seconds": passed})
         self.log_mark = log.mark
         self.line_loss, self.line_steps = 0.0, 0
 
@@ -281,7 +281,7 @@ class ClassifierTraining:
             test_loss=self.measured.get("test_loss"),
             train_loss=self.measured.get("train_loss"),
             seconds=self.total_seconds(),
-            figures=self.precision.figures(),
+            figures=self.precision.metrics(),
             layers=layer_counts(self.model, self.precision),
             coverage=str(self.precision.coverage()),
             signal=signal,

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit, parse_mac
     from shoal.numerics.rounding.quantize import quantize
     from shoal.numerics.schemes.cast import Cast
-    from shoal.numerics.schemes.notation import parse_scheme
-    from shoal.numerics.schemes.scheme import Scheme
+    from shoal.numerics.schemes.scheme import Scheme, parse_scheme
     from shoal.numerics.schemes.training import LowPrecision, low_precision
 else:  # rounding imports torch and numba; formats do not
     __getattr__ = lazy(
@@ -24,7 +23,7 @@ else:  # rounding imports torch and numba; formats do not
         | dict.fromkeys(("FixedMultiplier", "FloatMultiplier", "MacUnit", "parse_mac"), "shoal.numerics.mac.unit")
         | dict.fromkeys(("MacStats", "matmul"), "shoal.numerics.mac.matmul")
         | {"quantize": "shoal.numerics.rounding.quantize", "Cast": "shoal.numerics.schemes.cast"}
-        | {"Scheme": "shoal.numerics.schemes.scheme", "parse_scheme": "shoal.numerics.schemes.notation"}
+        | {"Scheme": "shoal.numerics.schemes.scheme", "parse_scheme": "shoal.numerics.schemes.scheme"}
         | dict.fromkeys(("LowPrecision", "low_precision"), "shoal.numerics.schemes.training"),
     )
 

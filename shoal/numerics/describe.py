@@ -9,8 +9,7 @@ from shoal.numerics.formats.encodings import operand_format
 from shoal.numerics.formats.notation import NotAFormat, parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Row
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit, parse_mac
-from shoal.numerics.schemes.notation import parse_scheme
-from shoal.numerics.schemes.published import SCHEMES
+from shoal.numerics.schemes.scheme import SCHEMES, parse_scheme
 from shoal.results import Result, Table
 
 SCHEME_NAMES = set(SCHEMES) - {"float32", "bf16", "fp16"}  # these are formats, too

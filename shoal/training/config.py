@@ -381,7 +381,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
                     raise UserError(f"`{name}` is for training in few bits, but --scheme is not given.")
             return
         from shoal.numerics.schemes.loss_scale import parse_loss_scale
-        from shoal.numerics.schemes.notation import parse_scheme
+        from shoal.numerics.schemes.scheme import parse_scheme
 
         scheme = parse_scheme(self.scheme)
         parse_loss_scale(self.loss_scale)

@@ -60,8 +60,8 @@ class SchemePrecision(Precision):
 
     def __init__(self, team: Team, config: TrainConfig) -> None:
         from shoal.numerics.schemes.loss_scale import parse_loss_scale
-        from shoal.numerics.schemes.notation import parse_scheme
         from shoal.numerics.schemes.run import SchemeRun
+        from shoal.numerics.schemes.scheme import parse_scheme
 
         assert config.scheme is not None
         seed = stream_seed(config.seed, "stochastic rounding")
@@ -104,9 +104,9 @@ class SchemePrecision(Precision):
             {name.removeprefix("scheme."): value for name, value in state.items() if name.startswith("scheme.")}
         )
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Loss scales, skipped steps, MACs so far and their event counts."""
-        return self.run.figures()
+        return self.run.metrics()
 
 
 class _NetworkPrecision(Precision):

@@ -106,7 +106,7 @@ def test_evaluation_leaves_no_trace():
                 training.evaluate()
     for name, value in once.model.state_dict().items():
         assert torch.equal(value, often.model.state_dict()[name])
-    assert once.precision.figures() == often.precision.figures()
+    assert once.precision.metrics() == often.precision.metrics()
 
 
 # ---- stopped and resumed -------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_an_update_is_the_plain_one_in_the_emulation(algorithm):
     assert all(torch.equal(own[name], theirs[name]) for name in own)
     assert not all(torch.equal(own[name], other[name]) for name in own)
     assert found.learner.precision.run.emulation.by_role == emulation.by_role
-    assert found.learner.precision.figures()["mac/macs"] == emulation.macs > 10_000
+    assert found.learner.precision.metrics()["mac/macs"] == emulation.macs > 10_000
 
 
 class Stop(Exception):
@@ -92,8 +92,8 @@ def test_it_resumes_with_the_same_bits_and_counts(tmp_path, scheme, settings):
 def test_what_a_loss_scale_skips():
     """A scale that is too large for the unit's sums is halved until they no longer saturate."""
     training = updated(scheme="E5M2:5+Q4.13", loss_scale="dynamic, start=1e12")
-    figures = training.learner.precision.figures()
-    assert figures["skipped/critics"] == figures["skipped/actors"] == 2 and figures["scale/critics"] == 2.5e11
+    metrics = training.learner.precision.metrics()
+    assert metrics["skipped/critics"] == metrics["skipped/actors"] == 2 and metrics["scale/critics"] == 2.5e11
     fresh = Training(dataclasses.replace(TINY, scheme="E5M2:5+Q4.13", loss_scale="dynamic, start=1e12"))
     own, theirs = (one.team._named_parameters() for one in (training, fresh))
     assert all(torch.equal(own[name], theirs[name]) for name in own if "target" not in name)

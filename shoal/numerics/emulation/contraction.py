@@ -122,6 +122,21 @@ class Product(Function):
         return of_x, None, of_y, None, None, None
 
 
+class Straight(Function):
+    """A change of numbers that gradients pass unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """The changed numbers."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return change(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient itself."""
+        return gradient, None
+
+
 def read(reader: Reader, x: Tensor) -> Read:
     """x as its products read it, hidden from all modes."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():

@@ -9,7 +9,6 @@ stride. Zeros from padding and dilation are multiplied like other numbers.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -26,14 +25,9 @@ from shoal.numerics.emulation.contraction import (
     read_both,
     times_power,
 )
-from shoal.numerics.emulation.window_kernels import surround
 from shoal.numerics.mac.product import flat
-from shoal.system.threads import share_out
 
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
-
-ALONE = 2**16
-"""Up to this many numbers one thread copies faster than two."""
 
 Pair = tuple[int, int]
 
@@ -117,15 +111,16 @@ def _split(kernel: Tensor, groups: int) -> Tensor:
 
 def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequence[int]) -> Tensor:
     """(n, g, c, *lengths): x, its numbers `stride` apart, amid zeros; `edges` begin with those before it."""
-    source = x.detach().contiguous().numpy().reshape(-1, *x.shape[3:])
-    whole = np.empty((len(source), *(max(0, length) for length in lengths)), np.float32)
-    before = (edges[0][0], edges[1][0])
-
-    def work(first: int, last: int) -> int:
-        return int(surround(source, whole, before, stride, first, last))
-
-    share_out(work, len(source), torch.get_num_threads() if whole.size > ALONE else 1)
-    return torch.from_numpy(whole.reshape(*x.shape[:3], *whole.shape[1:]))
+    whole = torch.zeros(*x.shape[:3], *(max(0, length) for length in lengths))
+    source, target = [], []
+    for size, length, (before, _), step in zip(x.shape[3:], whole.shape[3:], edges, stride, strict=True):
+        first = max(0, -(before // step))  # what is outside is left out
+        last = max(first, min(size, (length - 1 - before) // step + 1))
+        source.append(slice(first, last))
+        target.append(slice(before + first * step, before + last * step, step))
+    rows, columns = target
+    whole[..., rows, columns] = x.detach()[..., source[0], source[1]]
+    return whole
 
 
 def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Strided, dict[str, int]]:
@@ -139,17 +134,10 @@ def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair)
         )
     made = [(length - span) // step + 1 for length, span, step in zip(lengths, spans, stride, strict=True)]
     n, g, c, h, w = whole.stride()
-    strides = {
-        "n": n,
-        "g": g,
-        "c": c,
-        "i": h * dilation[0],
-        "j": w * dilation[1],
-        "p": h * stride[0],
-        "q": w * stride[1],
-    }
+    strides = (n, g, c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1])
     sizes = (*whole.shape[:3], *kernel, *made)
-    return (whole.reshape(-1), 0, strides), dict(zip("ngcijpq", sizes, strict=True))
+    axes = "ngcijpq"
+    return (whole.reshape(-1), 0, dict(zip(axes, strides, strict=True))), dict(zip(axes, sizes, strict=True))
 
 
 def _strided(x: Tensor, axes: str) -> Strided:

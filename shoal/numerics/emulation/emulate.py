@@ -6,9 +6,10 @@ An `Emulation` is a context manager, a decorator, and the counts of what went th
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import wraps
+from dataclasses import replace
+from functools import lru_cache, wraps
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,25 +18,21 @@ from shoal.errors import UserError, whole_number
 from shoal.numerics.emulation.contraction import Multiply, Read, Reader, Roles
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.interception import Functions, Net, in_backward
-from shoal.numerics.emulation.reading import (
-    FIRST,
-    GRADIENTS,
-    INPUTS,
-    WEIGHTS,
-    Casts,
-    Taker,
-    common_format,
-    exchanged,
-    read_as,
-)
-from shoal.numerics.emulation.roles import ROLES, here
-from shoal.numerics.mac.matmul import MacStats, Through
+from shoal.numerics.emulation.roles import GRADIENTS, INPUTS, ROLES, WEIGHTS, here
+from shoal.numerics.formats.types import Scalar
+from shoal.numerics.mac.matmul import MacStats, Through, cast_operand
 from shoal.numerics.mac.product import Operand, Place, broadcast, placed
 from shoal.numerics.mac.unit import MacUnit, parse_mac
+from shoal.numerics.rounding.plan import FLOAT32, fits
 from shoal.numerics.rounding.randomness import keys
+
+if TYPE_CHECKING:
+    from shoal.numerics.schemes.casting import SchemeCasts
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 EmulatedUnit = MacUnit | str | None
+FIRST = {"forward": INPUTS, "grad_input": GRADIENTS, "grad_weight": INPUTS}
+"""The kind of a unit's first operand, by role, where operands have casts by kind."""
 
 
 def emulate(
@@ -78,11 +75,18 @@ def wrap(module: nn.Module, mac: EmulatedUnit = None, **options: Any) -> "Emulat
     return Emulated(module, emulate(mac, **options))
 
 
+class Taker(NamedTuple):
+    """A product that takes an operand: its unit, and whether as first (0) or second (1) operand."""
+
+    unit: MacUnit | None
+    place: int
+
+
 class Emulation:
     """MAC units by role, and the counts of what went through them."""
 
-    casts: Casts | None = None
-    """Rules for operands, normalisations and activations other than the units' own."""
+    casts: "SchemeCasts | None" = None
+    """A scheme's rules for operands, normalisations and activations, in place of the units' own."""
     layer_units: Mapping[tuple[str, str], MacUnit] = {}
     """Units of single layers, by layer and role, in place of the role's; operands have the same formats."""
 
@@ -156,9 +160,9 @@ class Emulation:
 
         return emulated  # type: ignore[return-value]
 
-    def times(self, op: str) -> "_Times":
+    def times(self, op: str) -> "Times":
         """The multiplication that functions in `emulation/ops.py` use."""
-        return _Times(self, op)
+        return Times(self, op)
 
     def unit(self, role: str, kinds: tuple[str, str], layer: str) -> MacUnit | None:
         """The layer's unit, or the role's. Operands with casts by kind find their own format: both orders occur."""
@@ -194,7 +198,7 @@ class Emulation:
         if self.casts is not None and (reader := self.casts.reader(kind, layer)) is not None:
             return reader
         common = common_format(takers)
-        return None if common is None else read_as(*common)
+        return None if common is None else lambda x: Read(cast_operand(x, *common))
 
     def is_done(self, kind: str, reader: Reader | None, taker: Taker) -> bool:
         """Whether what has been read needs no cast by the taker."""
@@ -235,8 +239,8 @@ class Emulation:
         return self._total
 
 
-class _Times(NamedTuple):
-    """The products of one function."""
+class Times(NamedTuple):
+    """The multiplication that a function in `emulation/ops.py` uses."""
 
     emulation: Emulation
     op: str
@@ -317,3 +321,18 @@ def plain_product(a: Tensor, b: Tensor) -> Tensor:
     if len(a) == len(b) == 1:
         return torch.mm(a[0].contiguous(), b[0].contiguous())[None]
     return torch.matmul(a.contiguous(), b.contiguous())
+
+
+@lru_cache(maxsize=64)
+def exchanged(unit: MacUnit) -> MacUnit:
+    """The unit with its operand formats in the other order."""
+    a, b = unit.multiplier.formats
+    multiplier: Any = unit.multiplier
+    return replace(unit, multiplier=replace(multiplier, a=b, b=a))
+
+
+def common_format(takers: Sequence[Taker]) -> tuple[Scalar, str] | None:
+    """The operand format of all takers and its rule for NaN, if they agree and float32 can represent it."""
+    rules = {None if unit is None else (unit.multiplier.formats[place], unit.nan) for unit, place in takers}
+    common = rules.pop() if len(rules) == 1 else None
+    return common if common is not None and fits(common[0], FLOAT32) else None

@@ -24,12 +24,17 @@ from torch.utils.flop_counter import flop_registry
 
 from shoal.numerics.emulation.contraction import check_once
 from shoal.numerics.emulation.ops import OPS
-from shoal.numerics.emulation.reading import ACTIVATIONS, NORMALISATIONS
 from shoal.numerics.emulation.roles import here
 
 if TYPE_CHECKING:
     from shoal.numerics.emulation.emulate import Emulation
 
+NORMALISATIONS = frozenset(("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm"))
+ACTIVATIONS = frozenset(
+    "relu relu6 leaky_relu gelu silu mish elu selu celu hardtanh hardswish tanh sigmoid hardsigmoid softplus softmax "
+    "log_softmax".split()
+)
+"""Functions of torch, by their names in its C++ code."""
 UNSEEN = {"linalg_vecdot", "cosine_similarity"}
 """Functions that multiply and accumulate in kernels whose names do not show it."""
 
@@ -80,14 +85,14 @@ class Functions(TorchFunctionMode):
         if casts is None:
             return func(*args, **kwargs)
         if name in NORMALISATIONS and args and isinstance(args[0], Tensor):
-            return func(casts.before(name, args[0]), *args[1:], **kwargs)
+            return func(casts.straight("normalisation", name, args[0]), *args[1:], **kwargs)
         op = name.removesuffix("_")
-        if op not in ACTIVATIONS or not casts.rounds_activations:
+        if op not in ACTIVATIONS or casts.scheme.activations is None:
             return func(*args, **kwargs)
         if op == name:
-            return casts.after(op, func(*args, **kwargs))
+            return casts.straight("activations", op, func(*args, **kwargs))
         # In place, but on a copy: gradients need the result as it was before rounding.
-        return args[0].copy_(casts.after(op, func(args[0].clone(), *args[1:], **kwargs)))
+        return args[0].copy_(casts.straight("activations", op, func(args[0].clone(), *args[1:], **kwargs)))
 
     def _replaced(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """The emulated function, or the plain one if these operands cannot be emulated."""

@@ -5,60 +5,54 @@ Everything else (biases, scales, softmax) stays in float32 after the product, an
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.contraction import Product, Roles, check_axes
+from shoal.numerics.emulation.contraction import Product, check_axes
 from shoal.numerics.emulation.convolution import Convolution, Pair, edges_of
+
+if TYPE_CHECKING:
+    from shoal.numerics.emulation.emulate import Times
 
 BATCH = "".join(chr(ord("α") + n) for n in range(25))
 """Letters for axes without one: leading axes of matmul, `...` of einsum."""
 
 
-class Times(Protocol):
-    """What an emulation provides to a function: its name, and the roles of a product's operands."""
-
-    op: str
-
-    def roles(self, x: Tensor, y: Tensor, y_is_weight: bool = False) -> Roles:
-        """Units for X·Y and its gradients."""
-
-
-def times(by: Times, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, y_is_weight: bool = False) -> Tensor:
+def times(by: "Times", x: Tensor, xs: str, y: Tensor, ys: str, zs: str, y_is_weight: bool = False) -> Tensor:
     """X·Y with axes by letter."""
     check_axes(by.op, x, xs, y, ys)
     return Product.apply(x, xs, y, ys, zs, by.roles(x, y, y_is_weight))
 
 
-def mm(by: Times, input: Tensor, mat2: Tensor) -> Tensor:
+def mm(by: "Times", input: Tensor, mat2: Tensor) -> Tensor:
     """(M, K) × (K, N)."""
     return times(by, input, "mk", mat2, "kn", "mn")
 
 
-def bmm(by: Times, input: Tensor, mat2: Tensor) -> Tensor:
+def bmm(by: "Times", input: Tensor, mat2: Tensor) -> Tensor:
     """(B, M, K) × (B, K, N)."""
     return times(by, input, "bmk", mat2, "bkn", "bmn")
 
 
-def mv(by: Times, input: Tensor, vec: Tensor) -> Tensor:
+def mv(by: "Times", input: Tensor, vec: Tensor) -> Tensor:
     """(M, K) × (K)."""
     return times(by, input, "mk", vec, "k", "m")
 
 
-def dot(by: Times, input: Tensor, tensor: Tensor) -> Tensor:
+def dot(by: "Times", input: Tensor, tensor: Tensor) -> Tensor:
     """(K) × (K)."""
     return times(by, input, "k", tensor, "k", "")
 
 
-def vdot(by: Times, input: Tensor, other: Tensor) -> Tensor:
+def vdot(by: "Times", input: Tensor, other: Tensor) -> Tensor:
     """The same as `dot` for real numbers."""
     return dot(by, input, other)
 
 
-def inner(by: Times, input: Tensor, other: Tensor) -> Tensor:
+def inner(by: "Times", input: Tensor, other: Tensor) -> Tensor:
     """(…, K) × (…, K); a number times a tensor is not a matrix product."""
     if not input.dim() or not other.dim():
         return input * other
@@ -66,7 +60,7 @@ def inner(by: Times, input: Tensor, other: Tensor) -> Tensor:
     return times(by, input, rows + "k", other, columns + "k", rows + columns)
 
 
-def matmul(by: Times, input: Tensor, other: Tensor) -> Tensor:
+def matmul(by: "Times", input: Tensor, other: Tensor) -> Tensor:
     """(…, M, K) × (…, K, N), leading axes broadcast; a vector is a row on the left and a column on the right."""
     if not input.dim() or not other.dim():
         raise UserError("matmul needs at least one axis of both operands, not a single number.")
@@ -80,39 +74,39 @@ def matmul(by: Times, input: Tensor, other: Tensor) -> Tensor:
     return times(by, *_narrowed(input, xs, length), *_narrowed(other, ys, length), zs)
 
 
-def linear(by: Times, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(by: "Times", input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(…, I) × (O, I)ᵀ + bias."""
     rows, columns = _letters(input.dim() - 1), "o" * (weight.dim() - 1)
     product = times(by, input, rows + "k", weight, columns + "k", rows + columns, y_is_weight=True)
     return product if bias is None else product + bias
 
 
-def addmm(by: Times, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmm(by: "Times", input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta·input + alpha·mm."""
     return _added(input, mm(by, mat1, mat2), beta, alpha)
 
 
-def baddbmm(by: Times, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def baddbmm(by: "Times", input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta·input + alpha·bmm."""
     return _added(input, bmm(by, batch1, batch2), beta, alpha)
 
 
-def addbmm(by: Times, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addbmm(by: "Times", input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta·input + alpha·(sum of the batch's products, as one sum over batch and K)."""
     return _added(input, times(by, batch1, "bmk", batch2, "bkn", "mn"), beta, alpha)
 
 
-def addmv(by: Times, input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmv(by: "Times", input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta·input + alpha·mv."""
     return _added(input, mv(by, mat, vec), beta, alpha)
 
 
-def addr(by: Times, input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addr(by: "Times", input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta·input + alpha·(outer product: sums of one product)."""
     return _added(input, times(by, vec1, "m", vec2, "n", "mn"), beta, alpha)
 
 
-def tensordot(by: Times, input: Tensor, other: Tensor, dims_self: Sequence[int], dims_other: Sequence[int]) -> Tensor:
+def tensordot(by: "Times", input: Tensor, other: Tensor, dims_self: Sequence[int], dims_other: Sequence[int]) -> Tensor:
     """Summed over pairs of axes."""
     xs, ys = list(_letters(input.dim())), list(_letters(other.dim(), input.dim()))
     for mine, yours in zip(dims_self, dims_other, strict=True):
@@ -122,7 +116,7 @@ def tensordot(by: Times, input: Tensor, other: Tensor, dims_self: Sequence[int],
     return times(by, input, "".join(xs), other, "".join(ys), "".join(zs))
 
 
-def bilinear(by: Times, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def bilinear(by: "Times", input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input1 (…, I) × weight (O, I, J) first, then × input2 (…, J), + bias."""
     rows = _letters(input1.dim() - 1)
     half = times(by, input1, rows + "i", weight, "oij", rows + "oj", y_is_weight=True)
@@ -130,7 +124,7 @@ def bilinear(by: Times, input1: Tensor, input2: Tensor, weight: Tensor, bias: Te
     return product if bias is None else product + bias
 
 
-def einsum(by: Times, equation: str, tensors: Sequence[Tensor], path: object = None) -> Tensor:
+def einsum(by: "Times", equation: str, tensors: Sequence[Tensor], path: object = None) -> Tensor:
     """From left to right, two operands at a time; letters of one operand that are not kept are summed first."""
     terms, kept = _equation(equation, tensors)
     pairs = [_diagonal(tensor, axes) for tensor, axes in zip(tensors, terms, strict=True)]
@@ -150,7 +144,7 @@ def einsum(by: Times, equation: str, tensors: Sequence[Tensor], path: object = N
 
 
 def conv2d(
-    by: Times,
+    by: "Times",
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -175,7 +169,7 @@ def conv2d(
 
 
 def conv1d(
-    by: Times,
+    by: "Times",
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -193,7 +187,7 @@ def conv1d(
 
 
 def scaled_dot_product_attention(
-    by: Times,
+    by: "Times",
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -118,8 +118,8 @@ class Through(NamedTuple):
         """Both operands rounded to the formats of the unit."""
         first, second = self.unit.multiplier.formats
         return (
-            a.change(lambda x: _operand(x, first, self.unit.nan, True, self.threads)),
-            b.change(lambda x: _operand(x, second, self.unit.nan, True, self.threads)),
+            a.change(lambda x: cast_operand(x, first, self.unit.nan, self.threads)),
+            b.change(lambda x: cast_operand(x, second, self.unit.nan, self.threads)),
         )
 
     def multiply(self, a: Operand, b: Operand, place: Place | None = None) -> tuple[Tensor, MacStats]:
@@ -191,16 +191,22 @@ def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: 
 
 
 def _operand(x: Tensor, format: Scalar, nan: str, cast: bool | str, threads: int) -> Tensor:
-    """The operand rounded to its format, as float32 if that can represent it."""
+    """The operand in its format; `cast` as in `matmul`."""
     if cast == "done":
         return x.float() if fits(format, FLOAT32) else x.double()
-    if isinstance(format, FloatFormat) and format.nans:
-        nan = "error"  # never happens: the format has NaN
-    rounded = quantize(x, format, nan=nan, threads=threads)
-    if not cast and not bool(((rounded == x) | (rounded.isnan() & x.isnan())).all()):
+    operand = cast_operand(x, format, nan, threads)
+    if not cast and not bool(((operand == x) | (operand.isnan() & x.isnan())).all()):
         raise UserError(
             f"cast is False, but the operands are not all values of {format}; round them with quantize first."
         )
+    return operand
+
+
+def cast_operand(x: Tensor, format: Scalar, nan: str, threads: int | None = None) -> Tensor:
+    """The operand rounded to its format, to nearest; as float32 if that can represent it."""
+    if isinstance(format, FloatFormat) and format.nans:
+        nan = "error"  # never happens: the format has NaN
+    rounded = quantize(x, format, nan=nan, threads=threads)
     return rounded.float() if fits(format, FLOAT32) else rounded.double()
 
 

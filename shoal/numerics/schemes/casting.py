@@ -7,26 +7,34 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
-from shoal.numerics.emulation.contraction import Read, Reader, times_power
+from shoal.compiled import njit
+from shoal.numerics.emulation.contraction import Read, Reader, Straight, times_power
 from shoal.numerics.emulation.coverage import Counts
-from shoal.numerics.emulation.reading import WEIGHTS, Straight
+from shoal.numerics.emulation.roles import WEIGHTS
 from shoal.numerics.formats.types import BlockFormat, FloatFormat, Scalar
 from shoal.numerics.mac.matmul import MacStats
-from shoal.numerics.rounding.blocks import shared_exponents
+from shoal.numerics.rounding.blocks import scale_by_powers, shared_exponents
 from shoal.numerics.rounding.plan import FLOAT32
 from shoal.numerics.rounding.quantize import quantize
 from shoal.numerics.schemes.cast import Cast
-from shoal.numerics.schemes.events import count_events
-from shoal.numerics.schemes.matrices import multiply_blocks, scaled
 from shoal.numerics.schemes.scheme import Scheme, holds
-from shoal.numerics.schemes.squeeze import squeeze
+from shoal.system.threads import share_out
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
+Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A matrix (…, R, K) as element values and the exponent of each."""
 FRESH, STALE, KNOWN = "rounded.", "stale.", "known."
 """Names of rounded weights in a saved state."""
+NORMAL = 126
+"""Powers of two up to this exponent, and down to its negative, are normal float32 numbers."""
+ALONE = 2**16
+"""Up to this many numbers one thread is faster than two."""
 
 
 class SchemeCasts:
@@ -47,8 +55,8 @@ class SchemeCasts:
 
     def find(self) -> None:
         """Look up where the parameters are: they may have been moved."""
-        alive = {name: own for name, reference in self._parameters.items() if (own := reference()) is not None}
-        self._names = {own.untyped_storage().data_ptr(): name for name, own in alive.items()}
+        alive = {name: weight for name, reference in self._parameters.items() if (weight := reference()) is not None}
+        self._names = {weight.untyped_storage().data_ptr(): name for name, weight in alive.items()}
 
     def is_weight(self, x: Tensor) -> bool:
         """Whether this is one of the parameters, or a view of one."""
@@ -66,32 +74,31 @@ class SchemeCasts:
     def set_aside(self) -> Iterator[None]:
         """What is rounded in here is forgotten afterwards; the weights are then as before."""
         kept = self._rounded
-        versions = {name: own._version for name in kept if (own := self._parameters[name]()) is not None}
+        versions = {name: weight._version for name in kept if (weight := self._parameters[name]()) is not None}
         self._rounded = dict(kept)
         try:
             yield
         finally:
             self._rounded = {
-                name: (own._version if version == versions.get(name) else -1, read)
+                name: (weight._version if version == versions.get(name) else -1, read)
                 for name, (version, read) in kept.items()
-                if (own := self._parameters[name]()) is not None
+                if (weight := self._parameters[name]()) is not None
             }
 
     def _read_weight(self, cast: Cast, layer: str, x: Tensor) -> Read:
         """The rounded weight; of a view, the same view of it."""
         name = self._names.get(x.untyped_storage().data_ptr())
-        own = None if name is None else self._parameters[name]()
-        if name is None or own is None or torch.empty_like(own, device="meta").stride() != own.stride():
+        weight = None if name is None else self._parameters[name]()
+        if name is None or weight is None or torch.empty_like(weight, device="meta").stride() != weight.stride():
             return self._read(WEIGHTS, cast, layer, x)  # its memory has gaps
         version, kept = self._rounded.get(name, (-1, None))
-        if kept is None or version != own._version:
-            before = times_power(kept.values, kept.exponent) if kept is not None else None
-            read = self._read(WEIGHTS, cast, layer, own.detach(), before if cast.rounding == "hysteresis" else None)
-            kept = _laid_out(read, own)
-            self._rounded[name] = own._version, kept
-        if x.shape == own.shape and x.stride() == own.stride():
+        if kept is None or version != weight._version:
+            previous = times_power(*kept) if kept is not None and cast.rounding == "hysteresis" else None
+            kept = _laid_out(self._read(WEIGHTS, cast, layer, weight.detach(), previous), weight)
+            self._rounded[name] = weight._version, kept
+        if x.shape == weight.shape and x.stride() == weight.stride():
             return kept
-        offset = x.storage_offset() - own.storage_offset()
+        offset = x.storage_offset() - weight.storage_offset()
         return Read(kept.values.as_strided(x.shape, x.stride(), offset), kept.exponent)
 
     # ---- what an emulation asks ------------------------------------------------------------------------------------
@@ -128,24 +135,12 @@ class SchemeCasts:
         runs = [cast.run for cast in (first, second) if cast is not None and cast.run is not None]
         return multiply_blocks(a, b, of_a, of_b, through, min(runs, default=None))
 
-    def before(self, name: str, x: Tensor) -> Tensor:
-        """The input of a normalisation, rounded; gradients pass unchanged."""
-        return self._straight("normalisation", name, x)
-
-    @property
-    def rounds_activations(self) -> bool:
-        """Whether the scheme rounds outputs of activation functions."""
-        return self.scheme.activations is not None
-
-    def after(self, name: str, x: Tensor) -> Tensor:
-        """The output of an activation function, rounded; gradients pass unchanged."""
-        return self._straight("activations", name, x)
-
-    def _straight(self, role: str, layer: str, x: Tensor) -> Tensor:
+    def straight(self, role: str, name: str, x: Tensor) -> Tensor:
+        """The input of a normalisation or the output of an activation function, rounded; gradients pass unchanged."""
         cast: Cast | None = getattr(self.scheme, role)
         if cast is None or x.dtype != torch.float32:
             return x
-        return Straight.apply(x, lambda numbers: self.round(role, cast, layer, numbers))
+        return Straight.apply(x, lambda numbers: self.round(role, cast, name, numbers))
 
     def _blocks(self, kind: str) -> Cast | None:
         cast: Cast | None = getattr(self.scheme, kind)
@@ -156,8 +151,7 @@ class SchemeCasts:
     def round(self, role: str, cast: Cast, layer: str, x: Tensor) -> Tensor:
         """x rounded, events counted. Blocks, unless the whole tensor, are those of a matrix: first axis × the rest."""
         if cast.shares != "blocks":
-            read = self._read(role, cast, layer, x)
-            return times_power(read.values, read.exponent)
+            return times_power(*self._read(role, cast, layer, x))
         matrix = x.reshape(len(x), -1) if x.dim() > 1 else x.reshape(1, -1)
         values, exponents = self._matrix_rounder(role, cast, layer)(matrix)
         return scaled(values, exponents).reshape(x.shape)
@@ -166,7 +160,10 @@ class SchemeCasts:
         """A tensor as values of the cast's element format times a power of two."""
         x = x.detach()
         if cast.squeeze:
-            return Read(squeeze(x, lambda y: self._quantized(cast, y), cast.element, self._counter(role, cast, layer)))
+            squeezed, expand = squeeze(x, cast.element)
+            rounded = self._quantized(cast, squeezed)
+            self._count(role, layer, squeezed, rounded, cast.element.max, cast.element.min)
+            return Read(expand(rounded))
         rounded = self._quantized(cast, x, previous)
         exponent = 0
         if cast.shares == "tensor" and x.numel():
@@ -175,7 +172,7 @@ class SchemeCasts:
         self._count(role, layer, x, rounded, cast.element.max * 2.0**exponent, cast.element.min * 2.0**exponent)
         return Read(times_power(rounded, -exponent), exponent)
 
-    def _matrix_rounder(self, role: str, cast: Cast, layer: str) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def _matrix_rounder(self, role: str, cast: Cast, layer: str) -> Rounder:
         """Rounds a matrix (…, R, C) in blocks: returns element values, and the exponent of each."""
 
         def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,9 +192,6 @@ class SchemeCasts:
             previous=previous, start=cast.start,
         )  # fmt: skip
 
-    def _counter(self, role: str, cast: Cast, layer: str) -> Callable[[Tensor, Tensor], None]:
-        return lambda x, rounded: self._count(role, layer, x, rounded, cast.element.max, cast.element.min)
-
     def _count(self, role: str, layer: str, x: Tensor, rounded: Tensor, highest: float, lowest: float) -> None:
         if self.count:
             saturated, overflowed, underflowed = count_events(x, rounded, highest, lowest)
@@ -212,10 +206,10 @@ class SchemeCasts:
         """
         cast, state = self.scheme.weights, {}
         for name, (version, read) in self._rounded.items():
-            own = self._parameters[name]()
-            fresh = own is not None and own._version == version
+            weight = self._parameters[name]()
+            fresh = weight is not None and weight._version == version
             if cast is not None and cast.rounding in ("stochastic", "hysteresis"):
-                state[f"{FRESH if fresh else STALE}{name}"] = times_power(read.values, read.exponent)
+                state[f"{FRESH if fresh else STALE}{name}"] = times_power(*read)
             elif fresh:
                 state[f"{KNOWN}{name}"] = torch.tensor(True)
         return state
@@ -226,19 +220,19 @@ class SchemeCasts:
         cast = self.scheme.weights
         for key, full in state.items():
             prefix = next((prefix for prefix in (FRESH, STALE, KNOWN) if key.startswith(prefix)), "")
-            own = (
-                self._parameters[name]() if prefix and (name := key.removeprefix(prefix)) in self._parameters else None
-            )
-            if own is None or cast is None:
+            name = key.removeprefix(prefix)
+            weight = self._parameters[name]() if prefix and name in self._parameters else None
+            if weight is None or cast is None:
                 continue
             if prefix == KNOWN:
                 counts, self.count = self.count, False
-                read = self._read(WEIGHTS, cast, "", own)
+                read = self._read(WEIGHTS, cast, "", weight)
                 self.count = counts
             else:
-                exponent = _shared_exponent(own.detach(), cast.format) if isinstance(cast.format, BlockFormat) else 0
+                shared = isinstance(cast.format, BlockFormat)
+                exponent = _shared_exponent(weight.detach(), cast.format) if shared else 0
                 read = Read(times_power(full.clone(), -exponent), exponent)
-            self._rounded[name] = -1 if prefix == STALE else own._version, _laid_out(read, own)
+            self._rounded[name] = -1 if prefix == STALE else weight._version, _laid_out(read, weight)
 
 
 def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
@@ -246,17 +240,121 @@ def _shared_exponent(x: Tensor, format: BlockFormat) -> int:
     return int(shared_exponents(x.abs().amax().reshape(1) if x.isfinite().all() else x, format, FLOAT32).reshape(-1)[0])
 
 
-def _laid_out(read: Read, own: Tensor) -> Read:
+def _laid_out(read: Read, weight: Tensor) -> Read:
     """The same in the order of the weight's memory, so that views of it can be taken alike."""
-    if read.values.stride() == own.stride():
+    if read.values.stride() == weight.stride():
         return read
-    return read._replace(values=torch.empty_like(own, requires_grad=False).copy_(read.values))
+    return read._replace(values=torch.empty_like(weight, requires_grad=False).copy_(read.values))
 
 
 def _as_special(operand: Scalar, cast: Cast) -> bool:
     """Whether the operand format has infinities and NaN if the cast's has them."""
-    own, other = (
-        (isinstance(f, FloatFormat) and f.infinities, isinstance(f, FloatFormat) and f.nans)
-        for f in (cast.element, operand)
+    if not isinstance(cast.element, FloatFormat):
+        return True
+    infinities, nans = (
+        isinstance(operand, FloatFormat) and operand.infinities,
+        isinstance(operand, FloatFormat) and operand.nans,
     )
-    return own[0] <= other[0] and own[1] <= other[1]
+    return cast.element.infinities <= infinities and cast.element.nans <= nans
+
+
+# ---- products of blocks ----------------------------------------------------------------------------------------------
+# Blocks of matrices have powers of two of their own (block floating point, block minifloats).
+# Blocks of the first operand run along its rows, which is along the sum; those of the second along its columns. Where
+# blocks are whole rows, their powers of two come out of the sum. Otherwise the sum is cut into runs of the blocks'
+# width: each run goes through the unit by itself, and the runs' sums are added up in float32.
+
+
+def multiply_blocks(
+    a: Tensor, b: Tensor, round_a: Rounder | None, round_b: Rounder | None, through: Multiply, run: int | None = None
+) -> Tensor:
+    """(…, M, K) × (…, K, N); an operand without a rounder has no powers of two. `run`: width of a block, None: all."""
+    if not (a.numel() and b.numel()):
+        return through(a, b)  # zeros, or nothing
+    first, powers_a = _rounded(a, round_a)
+    second, powers_b = _rounded(b.mT, round_b)  # (…, N, K)
+    depth = a.shape[-1]
+    if run is None or run >= depth:
+        return scaled(through(first, second.mT), powers_a[..., :1] + powers_b[..., :1].mT)
+    cut = [_runs(t, run) for t in (first, second)]  # (runs, …, M, run) and (runs, …, N, run)
+    power_a, power_b = (_runs(t, run)[..., :1] for t in (powers_a, powers_b))
+    sums = through(cut[0], cut[1].mT)  # (runs, …, M, N)
+    return scaled(sums, power_a + power_b.mT).sum(0)
+
+
+def scaled(x: Tensor, exponents: Tensor) -> Tensor:
+    """x·2^exponents, rounded once to float32."""
+    if exponents.dim() and exponents.stride(-1) == 0:
+        exponents = exponents[..., :1]  # the same for a whole row
+    if exponents.numel() and int(exponents.abs().max()) <= NORMAL:
+        return x * ((exponents.to(torch.int32) + 127) << 23).view(torch.float32)
+    return scale_by_powers(x.double(), exponents.to(torch.int64)).float()
+
+
+def _rounded(x: Tensor, rounder: Rounder | None) -> tuple[Tensor, Tensor]:
+    return (x, torch.zeros_like(x, dtype=torch.int64)) if rounder is None else rounder(x.contiguous())
+
+
+def _runs(x: Tensor, run: int) -> Tensor:
+    """(runs, …, R, run) of (…, R, K), the last run filled up with zeros."""
+    whole = pad(x, (0, -x.shape[-1] % run))
+    return whole.unflatten(-1, (-1, run)).movedim(-2, 0)
+
+
+# ---- single tensors --------------------------------------------------------------------------------------------------
+
+
+def squeeze(x: Tensor, format: Scalar) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """S2FP8's shift and squeeze: x squeezed, and what expands it again after it was rounded.
+
+    A tensor's magnitudes are moved and compressed, on a logarithmic scale, into a format's range:
+    Y = sign(X)·2^β·|X|^α with μ and M the mean and the largest of log2|X| over the nonzero numbers, α = t/(M - μ) and
+    β = -α·μ, where 2^t is the top binade of the format (t = 15 for E5M2): the mean goes to 1, the largest to 2^t. If
+    all magnitudes are the same, α is 1. All of it is float32 arithmetic of torch. Numbers that are not finite stay as
+    they are.
+    """
+    x = x.contiguous()  # the last bits of torch's logarithms depend on the place in memory
+    usable = x.isfinite() & (x != 0)
+    logarithm = torch.log2(x.abs())
+    chosen = logarithm[usable] if bool(usable.any()) else torch.zeros(1)
+    mean, largest = chosen.mean(), chosen.max()
+    alpha = format.highest_exponent / (largest - mean) if bool(largest > mean) else torch.ones(())
+    beta = -alpha * mean
+
+    def expand(rounded: Tensor) -> Tensor:
+        expanded = torch.sign(rounded) * torch.exp2((torch.log2(rounded.abs()) - beta) / alpha)
+        return torch.where(usable & (rounded != 0), expanded, torch.where(usable, rounded, x))
+
+    return torch.where(usable, torch.sign(x) * torch.exp2(alpha * logarithm + beta), x), expand
+
+
+def count_events(x: Tensor, rounded: Tensor, highest: float, lowest: float) -> tuple[int, int, int]:
+    """(saturated, overflowed, underflowed): finite numbers limited to the format's ends, finite numbers that became
+    infinite or NaN, and nonzero numbers that became zero.
+    """
+    before, after = (t.contiguous().reshape(-1).numpy() for t in (x.float(), rounded.float()))
+    ends = np.float32(highest), np.float32(lowest)
+    totals: list[tuple[int, int, int]] = []
+
+    def work(first: int, last: int) -> int:
+        totals.append(_count(before[first:last], after[first:last], *ends))
+        return 0
+
+    share_out(work, before.size, torch.get_num_threads() if before.size > ALONE else 1)
+    saturated, overflowed, underflowed = np.sum(totals, axis=0) if totals else (0, 0, 0)
+    return int(saturated), int(overflowed), int(underflowed)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _count(
+    before: NDArray[np.float32], after: NDArray[np.float32], highest: np.float32, lowest: np.float32
+) -> tuple[int, int, int]:
+    saturated = overflowed = underflowed = np.int32(0)
+    infinity = np.float32(np.inf)
+    for n in range(before.size):
+        x, y = before[n], after[n]
+        finite = abs(x) < infinity
+        saturated += np.int32(finite & (((x > y) & (y >= highest)) | ((x < y) & (y <= lowest))))
+        overflowed += np.int32(finite & (not (abs(y) < infinity)))
+        underflowed += np.int32((x != np.float32(0)) & (y == np.float32(0)))
+    return int(saturated), int(overflowed), int(underflowed)

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,12 +14,12 @@ from torch import Tensor
 from shoal.errors import UserError
 from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.emulate import Emulation
+from shoal.numerics.formats.types import FloatFormat
 from shoal.numerics.mac.matmul import MacStats
+from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.schemes.casting import SchemeCasts
 from shoal.numerics.schemes.loss_scale import LossScale, Scaler
 from shoal.numerics.schemes.scheme import UNITS, Scheme
-from shoal.numerics.schemes.units import lenient
-from shoal.numerics.schemes.update import Update
 
 BACKWARD = ("grad_input", "grad_weight")
 """Products of the backward pass."""
@@ -44,14 +45,14 @@ class SchemeRun:
 
     def __init__(self, scheme: Scheme, rule: LossScale, seed: int, strict: bool = True, stats: bool = True) -> None:
         self.scheme, self.rule = scheme, rule
-        units = {role: lenient(getattr(scheme, role)) for role in UNITS}
+        units = {role: None if (unit := getattr(scheme, role)) is None else lenient(unit) for role in UNITS}
         self.emulation = Emulation(units, strict, seed, stats)
-        own = scheme.layer_units()
-        self.emulation.layer_units = {key: one for key, unit in own.items() if (one := lenient(unit)) is not None}
+        self.emulation.layer_units = {key: lenient(unit) for key, unit in scheme.layer_units().items()}
         self.counts: Counts = self.emulation.counts
         self.casts = SchemeCasts(scheme, self.counts, seed, stats)
         self.emulation.casts = self.casts
-        self.update = Update(scheme, self.casts)
+        self._lost: dict[str, Tensor] = {}
+        """What compensated updates remember, by parameter."""
         self.scalers: dict[str, Scaler] = {}
         self._before: dict[str, dict[str, MacStats]] = {}
         """Counts by loss and role before its first backward pass since the last step."""
@@ -62,7 +63,10 @@ class SchemeRun:
         if unknown := [layer for layer, _ in self.emulation.layer_units if layer not in layers]:
             raise UserError(f"The scheme has an accumulator for '{unknown[0]}', but the model has no such layer.")
         self.casts.know(parameters.items())
-        self.update.begin(updated)
+        if self.scheme.master is not None:
+            with torch.no_grad():
+                for name, parameter in updated.items():
+                    parameter.copy_(self._kept(name, parameter))
 
     def context(self) -> AbstractContextManager[object]:
         """In it, the model computes in the scheme; float32 throughout needs none."""
@@ -99,11 +103,39 @@ class SchemeRun:
             torch._foreach_mul_(list(gradients.values()), 1 / scale)
         return True
 
+    @torch.no_grad()
     def apply(
         self, parameters: Mapping[str, Tensor], state: Callable[[], Sequence[Tensor]], step: Callable[[], object]
     ) -> None:
-        """Let the optimizer step, in the scheme's precision."""
-        self.update.apply(parameters, state, step)
+        """Let the optimizer `step` in float32, then round the parameters and its `state`, in place."""
+        scheme = self.scheme
+        compensated = scheme.update == "compensated"
+        before = {name: parameter.clone() for name, parameter in parameters.items()} if compensated else {}
+        step()
+        if scheme.master is not None:
+            for name, parameter in parameters.items():
+                new = self._compensated(name, before[name], parameter) if compensated else self._kept(name, parameter)
+                parameter.copy_(new)
+        if scheme.state is not None:
+            for tensor in state():
+                tensor.copy_(self.casts.round("state", scheme.state, "optimizer", tensor))
+        self.casts.forget_weights()
+
+    def _compensated(self, name: str, old: Tensor, parameter: Tensor) -> Tensor:
+        """The difference u between the new weights and the old ones w, added as Kahan does.
+
+        y = round(u - c), t = round(w + y), c = round(round(t - w) - y), w = t.
+        """
+        lost = self._lost.setdefault(name, torch.zeros_like(old))
+        change = self._kept(name, (parameter - old) - lost)
+        new = self._kept(name, old + change)
+        lost.copy_(self._kept(name, self._kept(name, new - old) - change))
+        return new
+
+    def _kept(self, name: str, x: Tensor) -> Tensor:
+        """x in the master's format."""
+        assert self.scheme.master is not None
+        return self.casts.round("master", self.scheme.master, name.removesuffix(".weight"), x)
 
     def _backward_counts(self) -> dict[str, MacStats]:
         """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""
@@ -138,15 +170,15 @@ class SchemeRun:
         """Which functions were emulated and which were not."""
         return self.counts.coverage()
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers for the log: loss scales, skipped steps, MACs and their events so far."""
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, scaler in self.scalers.items():
             suffix = f"/{name}" if name else ""
-            figures |= {f"scale{suffix}": scaler.scale, f"skipped{suffix}": scaler.skipped}
+            metrics |= {f"scale{suffix}": scaler.scale, f"skipped{suffix}": scaler.skipped}
         total = sum(self.counts.by_role.values(), NOTHING)
         names = ("macs", "saturated", "overflowed", "underflowed")
-        return figures | {f"mac/{name}": getattr(total, name) for name in names}
+        return metrics | {f"mac/{name}": getattr(total, name) for name in names}
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides weights and optimizer."""
@@ -154,18 +186,33 @@ class SchemeRun:
         scalers = {
             f"scaler.{name}": torch.tensor(scaler.state(), dtype=torch.float64) for name, scaler in self.scalers.items()
         }
-        return counts | self.casts.state() | self.update.state() | scalers
+        lost = {f"lost.{name}": value for name, value in self._lost.items()}
+        return counts | self.casts.state() | lost | scalers
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        held = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
-        self.counts.load_state(held)
+        counts = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
+        self.counts.load_state(counts)
         self._before = {}
         self.casts.load_state(state)
-        self.update.load_state(state)
+        self._lost = {
+            name.removeprefix("lost."): value.clone() for name, value in state.items() if name.startswith("lost.")
+        }
         for name, value in state.items():
             if name.startswith("scaler."):
                 self.scaler(name.removeprefix("scaler.")).load_state(value.tolist())
+
+
+def lenient(unit: MacUnit) -> MacUnit:
+    """The unit, with NaN read as infinity instead of refused, so that a step that overflows is skipped, not an error.
+
+    Where an operand has no infinities, NaN reads as zero.
+    """
+    if unit.nan != "error":
+        return unit
+    lacking = [format for format in unit.multiplier.formats if not (isinstance(format, FloatFormat) and format.nans)]
+    infinite = all(isinstance(format, FloatFormat) and format.infinities for format in lacking)
+    return replace(unit, nan="infinity" if infinite else "zero")
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:

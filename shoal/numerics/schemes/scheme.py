@@ -3,26 +3,38 @@
 The six roles are those of the slides' table: weights, inputs of products (GEMM), inputs of normalisations, gradients of
 weights, gradients of activations, and the accumulator, which each of the three products has in its MAC unit. On top of
 them are the master copy of the weights, the optimizer's state and the update. What is None is float32.
+
+`parse_scheme` reads the name of a scheme: a built-in one (`SCHEMES`) or a MAC unit, and other fields after semicolons.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
-from shoal.errors import UserError, check_choice, check_range, whole_number
-from shoal.numerics.formats.types import BlockFormat, FixedFormat, Row, Scalar
+from shoal.errors import UserError, check_choice, check_range, printable, whole_number
+from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Row, Scalar
 from shoal.numerics.mac.unit import MacUnit, parse_mac
+from shoal.numerics.rounding.plan import FLOAT32, fits
 from shoal.numerics.schemes.cast import Cast, parse_cast
-from shoal.numerics.schemes.layers import accumulators_text, parse_accumulators
+from shoal.numerics.schemes.loss_scale import shortest
 
 CASTS = (
     "weights", "inputs", "normalisation", "activations", "weight_gradients", "activation_gradients", "master", "state",
 )  # fmt: skip
 UNITS = ("forward", "grad_input", "grad_weight")
-UPDATES = ("rounded", "compensated")
-FLOAT32 = ("float32", "fp32")
+OPERANDS = {
+    "forward": ("inputs", "weights"),
+    "grad_input": ("activation_gradients", "weights"),
+    "grad_weight": ("inputs", "activation_gradients"),
+}
+"""The casts of the two operands of each product."""
+PLAIN = ("float32", "fp32")
 """Names of what is not rounded."""
 NEVER = "never"
+EXAMPLES = "hfp8, E5M2:5+E6M5 and 'hfp8; master=E6M9, rounding=stochastic; update=compensated' are examples"
 
 MEANINGS = {
     "weights": "weights, as operands of products",
@@ -38,6 +50,9 @@ MEANINGS = {
     "state": "optimizer state",
     "update": "update of the master copy",
 }
+
+Accumulators = dict[tuple[str, str], Scalar]
+"""By layer and product."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +97,7 @@ class Scheme:
             object.__setattr__(self, role, _cast(role, getattr(self, role)))
         for role in UNITS:
             object.__setattr__(self, role, _unit(role, getattr(self, role)))
-        check_choice("update", self.update, UPDATES)
+        check_choice("update", self.update, ("rounded", "compensated"))
         check_range("average_every", whole_number("average_every", self.average_every), 1)
         if self.average_after is not None:
             if isinstance(self.average_after, bool) or not isinstance(self.average_after, int | float):
@@ -99,7 +114,9 @@ class Scheme:
                 f"weights are {self.weights.format}, whose blocks each product rounds for itself; rounding=hysteresis "
                 "remembers one result per weight, so use /tensor."
             )
-        object.__setattr__(self, "accumulators", accumulators_text(parse_accumulators(self.accumulators)))
+        accumulators = parse_accumulators(self.accumulators).items()
+        in_one_form = ", ".join(f"{layer}.{product}={format!r}" for (layer, product), format in accumulators)
+        object.__setattr__(self, "accumulators", in_one_form)
         for role in UNITS:
             self._check_widths(role)
             if getattr(self, role) is not None:
@@ -109,26 +126,26 @@ class Scheme:
 
     def layer_units(self) -> dict[tuple[str, str], MacUnit]:
         """Units of layers with an accumulator of their own, by layer and product."""
-        found = {}
+        units = {}
         for (layer, role), accumulator in parse_accumulators(self.accumulators).items():
             unit: MacUnit | None = getattr(self, role)
             if unit is None:
                 raise UserError(f"'{layer}' has an accumulator of its own, but {role} is float32 and has no unit.")
             fused = unit.fused if isinstance(accumulator, type(unit.accumulator)) else None
-            found[layer, role] = replace(unit, accumulator=accumulator, fused=fused)
-        return found
+            units[layer, role] = replace(unit, accumulator=accumulator, fused=fused)
+        return units
 
     def _check_widths(self, role: str) -> None:
         """Refuse blocks that do not cut the sum at the same places."""
-        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
+        casts: list[Cast | None] = [getattr(self, kind) for kind in OPERANDS[role]]
         if len({cast.run for cast in casts if cast is not None and cast.run is not None}) > 1:
             raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
 
     def _check_operands(self, role: str, unit: MacUnit) -> None:
         """Refuse casts whose values a unit cannot take."""
-        casts: list[Cast | None] = [getattr(self, kind) for kind in operand_kinds(role)]
+        casts: list[Cast | None] = [getattr(self, kind) for kind in OPERANDS[role]]
         formats: tuple[Scalar, ...] = unit.multiplier.formats
-        for kind, cast, operand in zip(operand_kinds(role), casts, formats, strict=True):
+        for kind, cast, operand in zip(OPERANDS[role], casts, formats, strict=True):
             if cast is None:
                 continue
             if cast.squeeze:
@@ -153,22 +170,20 @@ class Scheme:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field; formats and units by name."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = dict(vars(self))
         return plain | {role: None if plain[role] is None else repr(plain[role]) for role in (*CASTS, *UNITS)}
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> "Scheme":
+    def from_json(cls, plain: Mapping[str, Any]) -> "Scheme":
         """The inverse of `to_json`."""
-        known = {one.name for one in fields(cls)}
-        if not isinstance(held, Mapping) or (unknown := sorted(set(held) - known)):
-            what = f"the field '{unknown[0]}'" if isinstance(held, Mapping) else repr(held)
+        known = ("name", *FIELDS)
+        if not isinstance(plain, Mapping) or (unknown := sorted(set(plain) - set(known))):
+            what = f"the field '{unknown[0]}'" if isinstance(plain, Mapping) else repr(plain)
             raise UserError(f"This is not a scheme: {what} is not known; the fields are {', '.join(sorted(known))}.")
-        return cls(**held)
+        return cls(**plain)
 
     def describe(self) -> list[Row]:
         """The scheme as a table of (role, value)."""
-        from shoal.numerics.schemes.published import SOURCES
-
         rows = [("scheme", repr(self))]
         if self.name in SOURCES:
             rows.append(("source", SOURCES[self.name]))
@@ -185,38 +200,54 @@ class Scheme:
 
     def __repr__(self) -> str:
         """The built-in scheme or unit, then fields that differ from it after semicolons; `parse_scheme` reads it."""
-        from shoal.numerics.schemes.notation import scheme_text
+        unit = next((unit for role in UNITS if (unit := getattr(self, role)) is not None), None)
+        if self.name in SCHEMES:
+            base, text = SCHEMES[self.name], self.name
+        elif unit is not None:
+            base, text = _of_unit(unit), repr(unit)
+        else:
+            base, text = SCHEMES["float32"], "float32"
+        different = {name: getattr(self, name) for name in FIELDS if getattr(self, name) != getattr(base, name)}
+        return text + "".join(f"; {name}={_text(name, value)}" for name, value in different.items())
 
-        return scheme_text(self)
 
-
-def operand_kinds(role: str) -> tuple[str, str]:
-    """The kinds of the two operands of a product in this role."""
-    return {
-        "forward": ("inputs", "weights"),
-        "grad_input": ("activation_gradients", "weights"),
-        "grad_weight": ("inputs", "activation_gradients"),
-    }[role]
+FIELDS = tuple(field.name for field in fields(Scheme) if field.name != "name")
 
 
 def holds(container: Scalar, element: Scalar) -> bool:
     """Whether every finite value of `element` is one of `container`."""
     if container == element:
         return True
+    fine = element.lsb_exponent >= container.lsb_exponent
+    inside = element.max <= container.max and element.min >= container.min
     if isinstance(container, FixedFormat):
-        least, most = element.lsb_exponent >= container.lsb_exponent, element.max <= container.max
-        return least and most and element.min >= container.min
-    return (
-        container.subnormals == "gradual"
-        and element.significant_bits <= container.significant_bits
-        and element.lsb_exponent >= container.lsb_exponent
-        and element.max <= container.max
-        and element.min >= container.min
-    )
+        return fine and inside
+    enough = element.significant_bits <= container.significant_bits
+    return container.subnormals == "gradual" and enough and fine and inside
+
+
+def parse_accumulators(text: str) -> Accumulators:
+    """`layer.product=format` or, for all its products, `layer=format`, after commas; a product's own entry wins."""
+    entries = [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+    of_layers: Accumulators = {}
+    of_products: Accumulators = {}
+    for entry in entries:
+        name, _, format = (word.strip() for word in entry.partition("="))
+        accumulator = parse(format) if name and format else None
+        if not isinstance(accumulator, FloatFormat | FixedFormat):
+            raise UserError(
+                f"'{printable(entry)}' in accumulators is not layer=format, such as stem.forward=E6M7 or out=Q8.13."
+            )
+        layer, _, product = name.rpartition(".")
+        if layer and product in UNITS:
+            of_products[layer, product] = accumulator
+        else:
+            of_layers |= {(name, product): accumulator for product in UNITS}
+    return of_layers | of_products
 
 
 def _cast(role: str, value: object) -> Cast | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() in FLOAT32):
+    if value is None or (isinstance(value, str) and value.strip().lower() in PLAIN):
         return None
     if isinstance(value, str):
         return parse_cast(value)
@@ -228,10 +259,149 @@ def _cast(role: str, value: object) -> Cast | None:
 
 
 def _unit(role: str, value: object) -> MacUnit | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() in FLOAT32):
+    if value is None or (isinstance(value, str) and value.strip().lower() in PLAIN):
         return None
     if isinstance(value, str):
         return parse_mac(value)
     if isinstance(value, MacUnit):
         return value
     raise UserError(f"{role} is {value!r}, but must be a MacUnit or the name of one.")
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def parse_scheme(text: str | Scheme) -> Scheme:
+    """The scheme that a text names.
+
+    A built-in scheme or a MAC unit for all products, then fields after semicolons: `E5M2:5+E6M5; master=bf16,
+    rounding=stochastic`, `s2fp8; weight_gradients=float32`, `swalp; average_after=never`.
+    """
+    if isinstance(text, Scheme):
+        return text
+    if not isinstance(text, str):
+        raise UserError(f"A scheme is written as a string such as 'hfp8' or 'E5M2:5+E6M5', not {text!r}.")
+    return _parse(text)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Scheme:
+    base, *rest = (part.strip() for part in text.split(";"))
+    changes: dict[str, Any] = {}
+    for part in rest:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not value or name in changes:
+            raise UserError(
+                f"'{printable(part)}' in '{printable(text)}' is not field=value, or is repeated; {EXAMPLES}."
+            )
+        check_choice("The field of a scheme", name, FIELDS)
+        changes[name] = _value(name, value)
+    return replace(_base(base), **changes)
+
+
+def _base(name: str) -> Scheme:
+    known = SCHEMES.get(PLAIN[0] if name.lower() in PLAIN else name.lower())
+    if known is not None:
+        return known
+    if "+" not in name:
+        raise UserError(
+            f"'{printable(name)}' is not a scheme; choose one of {', '.join(SCHEMES)}, or a unit such as E5M2:5+E6M5."
+        )
+    return _of_unit(parse_mac(name))
+
+
+def _of_unit(unit: MacUnit) -> Scheme:
+    """All products through one unit, all else in float32; operands are rounded to the unit's format, if it has one."""
+    a, b = unit.multiplier.formats
+    operand = Cast(a) if a == b and fits(a, FLOAT32) else None
+    return Scheme(
+        "unit", weights=operand, inputs=operand, activation_gradients=operand,
+        forward=unit, grad_input=unit, grad_weight=unit,
+    )  # fmt: skip
+
+
+def _value(name: str, value: str) -> Any:
+    if name in (*CASTS, *UNITS, "update", "accumulators"):
+        return value
+    if name == "average_after" and value == NEVER:
+        return None
+    try:
+        return float(value) if name == "average_after" else int(value)
+    except ValueError:
+        kind = "number" if name == "average_after" else "whole number"
+        raise UserError(f"{name} is '{printable(value)}', but must be a {kind}.") from None
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return NEVER if name == "average_after" else PLAIN[0]
+    return shortest(value) if name == "average_after" else str(value)
+
+
+# ---- the built-in schemes --------------------------------------------------------------------------------------------
+# Where a source leaves a question open, our reading is a field that can be given another value after a semicolon;
+# docs/schemes.md lists these readings.
+
+SOURCES = {
+    "float32": "the baseline",
+    "bf16": "mixed precision: operands in bfloat16, sums and master copy in float32",
+    "fp16": "mixed precision: operands in binary16, sums and master copy in float32; use a loss scale",
+    "swalp": "Yang et al., SWALP: Stochastic Weight Averaging in Low Precision, ICML 2019",
+    "s2fp8": "Cambier et al., Shifted and Squeezed 8-bit Floating Point Format, ICLR 2020",
+    "hfp8": "Sun et al., Hybrid 8-bit Floating Point (HFP8) Training and Inference, NeurIPS 2019",
+    "bm8": "Fox et al., A Block Minifloat Representation for Training Deep Neural Networks, ICLR 2021",
+    "fp8-seb": "Park et al., A Neural Network Training Processor with 8-Bit Shared Exponent Bias, JSSC 2021",
+    "fp134": "Lee et al., Towards Efficient Low-Precision Training: Hysteresis Quantization, ICLR 2022",
+}
+
+
+def _scheme(name: str, everywhere: str, **others: Any) -> Scheme:
+    """A scheme from texts: `everywhere` is the cast of operands and gradients."""
+    rounded = ("weights", "inputs", "weight_gradients", "activation_gradients")
+    return Scheme(name, **(dict.fromkeys(rounded, everywhere) | others))
+
+
+# Block floating point: 8-bit integers, and products of two of them in a 32-bit sum.
+_BFP, _BFP_UNIT = "Q1.7/row, rounding=stochastic", "Q1.7+Q18.14, rounded=False"
+
+# HFP8's multipliers round to a format that holds every product, so products are exact.
+_HFP8 = "E4M3(bias=4), overflow=saturate"
+_HFP8_SUMS = "+E6M9, output=E7M9, order=chunked(64)"
+
+# Block minifloats as integers: E2M5B2F has multiples of 2^-6 below 4, E4M3B8F multiples of 2^-10 below 256.
+_MINIFLOAT, _WIDE_MINIFLOAT = "E2M5B2F/48x48, rounding=stochastic", "E4M3B8F/48x48, rounding=stochastic"
+
+# E5M3 has every value of E4M3F, and E7M7 every product of two: only the tree's additions round.
+_SEB, _SEB_UNIT = "E4M3F/tensor", "E5M3+fp32, output=E7M7, order=pairwise"
+
+_FP134 = "E3M4F/tensor"
+
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("float32"),
+        _scheme("bf16", "bf16"),
+        _scheme("fp16", "fp16"),
+        _scheme(
+            "swalp", _BFP, forward=_BFP_UNIT, grad_input=_BFP_UNIT, grad_weight=_BFP_UNIT, master=_BFP, state=_BFP,
+            average_after=0.5,
+        ),
+        _scheme("s2fp8", "E5M2, squeeze=True"),
+        _scheme(
+            "hfp8", _HFP8, activation_gradients="E5M2", weight_gradients="E6M9", normalisation="E6M9",
+            forward="E4M3(bias=4)" + _HFP8_SUMS,
+            grad_input="E5M2*E4M3(bias=4)" + _HFP8_SUMS,
+            grad_weight="E4M3(bias=4)*E5M2" + _HFP8_SUMS,
+        ),
+        _scheme(
+            "bm8", _MINIFLOAT, activation_gradients=_WIDE_MINIFLOAT, weight_gradients="E6M9",
+            forward="Q3.6+Q19.12, rounded=False",
+            grad_input="Q9.10*Q3.6+Q15.16, rounded=False",
+            grad_weight="Q3.6*Q9.10+Q15.16, rounded=False",
+        ),
+        _scheme(
+            "fp8-seb", _SEB, normalisation=_SEB, forward=_SEB_UNIT, grad_input=_SEB_UNIT, grad_weight=_SEB_UNIT,
+        ),
+        _scheme("fp134", _FP134, weights=f"{_FP134}, rounding=hysteresis", normalisation=_FP134),
+    )
+}  # fmt: skip

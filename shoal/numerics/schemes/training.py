@@ -11,9 +11,8 @@ from torch.optim import Optimizer
 from shoal.errors import UserError, whole_number
 from shoal.numerics.emulation.coverage import Coverage
 from shoal.numerics.schemes.loss_scale import LossScale, parse_loss_scale
-from shoal.numerics.schemes.notation import parse_scheme
 from shoal.numerics.schemes.run import LayerCounts, SchemeRun
-from shoal.numerics.schemes.scheme import Scheme
+from shoal.numerics.schemes.scheme import Scheme, parse_scheme
 
 
 def low_precision(
@@ -212,10 +211,10 @@ class LowPrecision:
         """Which functions were emulated and which were not, by role; as a string, a table."""
         return self.run.coverage()
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers for a log: the loss scale, skipped steps, MACs and their events so far."""
         self.run.scaler("")
-        return self.run.figures()
+        return self.run.metrics()
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides the model and the optimizer."""

@@ -109,7 +109,7 @@ def test_evaluation_leaves_no_trace(case: str) -> None:
                 watched.model.train()
         watched.step(loss)
     assert not differences(bits(plain), bits(watched))
-    assert plain.by_layer() == watched.by_layer() and plain.figures() == watched.figures()
+    assert plain.by_layer() == watched.by_layer() and plain.metrics() == watched.metrics()
     assert_same([*plain.state().values()], [*watched.state().values()])
 
 

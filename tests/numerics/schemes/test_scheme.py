@@ -10,8 +10,7 @@ from torch import nn
 from shoal.errors import UserError
 from shoal.numerics import Cast, FloatFormat, LowPrecision, Scheme, low_precision, parse_mac, parse_scheme
 from shoal.numerics.formats.types import FixedFormat
-from shoal.numerics.schemes.published import SCHEMES, SOURCES
-from shoal.numerics.schemes.scheme import CASTS, UNITS, holds
+from shoal.numerics.schemes.scheme import CASTS, SCHEMES, SOURCES, UNITS, holds
 from tests.numerics.numbers import scalar
 from tests.numerics.schemes.networks import MLP, batches, start, train
 
@@ -196,8 +195,8 @@ def test_everything_that_was_emulated_is_listed() -> None:
     covered = {(row.op, row.role): (row.calls, row.emulated) for row in training.coverage()}
     roles = {"forward": 4, "grad_input": 2, "grad_weight": 4}
     assert covered == {("linear", role): (calls, True) for role, calls in roles.items()}
-    figures = training.figures()
-    assert figures["mac/macs"] == 2 * 6 * (2 * (35 + 21) + 21) and figures["scale"] == 1 and figures["skipped"] == 0
+    metrics = training.metrics()
+    assert metrics["mac/macs"] == 2 * 6 * (2 * (35 + 21) + 21) and metrics["scale"] == 1 and metrics["skipped"] == 0
 
 
 def test_without_counts_the_bits_are_the_same() -> None:

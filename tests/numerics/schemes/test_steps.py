@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoal.numerics import Cast, Scheme, low_precision, parse_scheme, quantize
-from shoal.numerics.schemes.published import SCHEMES
+from shoal.numerics.schemes.scheme import SCHEMES
 from tests.numerics.schemes.networks import (
     ATTENTIVE,
     CONVNET,

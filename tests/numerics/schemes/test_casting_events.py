@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.numerics import quantize
-from shoal.numerics.schemes.events import ALONE, count_events
+from shoal.numerics.schemes.casting import ALONE, count_events
 from tests.numerics.numbers import around, float32_patterns, scalar
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UserError
 from shoal.numerics import Cast, Scheme, parse_mac, parse_scheme
-from shoal.numerics.schemes.published import SCHEMES
+from shoal.numerics.schemes.scheme import SCHEMES
 
 UNITS = [None, "E5M2:5+E6M5", "E5M3+fp32, output=E7M7, order=pairwise", "fp32:1+fp32"]
 OPERANDS = [None, "E5M2:5", "E5M2:5, rounding=stochastic"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.numerics.schemes.matrices import multiply_blocks, scaled
+from shoal.numerics.schemes.casting import multiply_blocks, scaled
 
 
 def integers(*shape: int, seed: int = 0) -> Tensor:
