@@ -229,8 +229,8 @@ class SchemeCasts:
                 read = self._read(WEIGHTS, cast, "", weight)
                 self.count = counts
             else:
-                shared = isinstance(cast.format, BlockFormat)
-                exponent = _shared_exponent(weight.detach(), cast.format) if shared else 0
+                format = cast.format
+                exponent = _shared_exponent(weight.detach(), format) if isinstance(format, BlockFormat) else 0
                 read = Read(times_power(full.clone(), -exponent), exponent)
             self._rounded[name] = -1 if prefix == STALE else weight._version, _laid_out(read, weight)
 
