@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.actorq.versions import Bytes
-from shoal.inference.codes import encode, fields, pack
+from shoal.inference.grid import encode, fields, pack
 from shoal.inference.layers import Array, Linear
 from shoal.inference.policy import Policy
 

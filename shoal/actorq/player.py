@@ -11,10 +11,10 @@ from shoal.actorq.broadcast import from_payload, numbers_of, to_payload, with_nu
 from shoal.actorq.recent import states_in
 from shoal.actorq.versions import Bytes
 from shoal.envs.base import EnvSpec
-from shoal.inference.codes import safe_bits
 from shoal.inference.correction import corrected
 from shoal.inference.engine import Engine, make_engine
 from shoal.inference.explore import Explorer
+from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
 
@@ -49,7 +49,7 @@ class Play:
             bits = safe_bits() if self.codes else self.bits
             network = corrected(network, states, bits, by_rows=self.codes)
         if self.codes:
-            from shoal.inference.packed_codes import pack_codes
+            from shoal.inference.native_engine import pack_codes
 
             return pack_codes(network)
         return to_payload(policy, numbers_of(network), self.bits)

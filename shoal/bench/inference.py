@@ -24,10 +24,10 @@ import numpy as np
 from shoal.bench.networks import NETWORKS, bench_policy
 from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
-from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Engine, runs_in_native, runs_in_numba
 from shoal.inference.form import Form
 from shoal.inference.graph import build
+from shoal.inference.grid import safe_bits
 from shoal.quantization.torch_engine import TorchEngine
 from shoal.results import Column
 

@@ -75,7 +75,7 @@ def export(argv: list[str]) -> int:
     if command.tolerance is not None:
         check_range("--tolerance", command.tolerance, 0, 1)
     path = output_file("--out", command.out, ".onnx")
-    from shoal.inference.precision import check_bits
+    from shoal.inference.form import check_bits
     from shoal.policies.loading import check_loadable
 
     check_bits(command.precision, command.bits)

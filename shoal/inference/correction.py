@@ -1,4 +1,4 @@
-"""Corrections of a quantized policy on recorded states, without training.
+"""Calibration and correction of a quantized policy on recorded states, without training.
 
 Bias correction: rounding shifts the mean of every pre-activation, and a shift of the outputs by more than the gap
 between two actions changes the choice. Each layer's bias is moved so that the mean over the states is again that of
@@ -8,7 +8,7 @@ Rounding by output error: weights are rounded one input after the other, and the
 to come make up for the error in the layer's outputs over the states (closed form, as in GPTQ: Frantar et al.). What is
 approximated is the full-precision output, given the input that the rounded layers before it give.
 
-Without torch.
+Calibration freezes a grid for the input of every layer (static quantization). Without torch.
 Shape letters: B states, N agents, O observation, R rows of a product, I inputs of a layer, U its outputs.
 """
 
@@ -18,10 +18,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import check_choice
-from shoal.inference.codes import layer_codes
+from shoal.errors import check_choice, check_range
 from shoal.inference.grid import Grid
-from shoal.inference.layers import Array, Layer, Linear, Quantized, as_matrix, layer_rows, run_layer
+from shoal.inference.layers import Array, Layer, Linear, Quantized, as_matrix, layer_codes, layer_rows, run_layer
 from shoal.inference.policy import Policy
 
 Wide = NDArray[np.float64]
@@ -176,3 +175,20 @@ def _rounded_input(layer: Layer, x: Array, by_rows: bool) -> Array:
     if layer.quantized is not None and layer.quantized.input is not None:
         return np.asarray(layer.quantized.input.round(x))
     return np.asarray(Grid.of_numbers(x, 8, keep=(0, 1)).round(x)) if by_rows else x
+
+
+def calibrated(policy: Policy, states: Array, bits: int) -> Policy:
+    """The policy with an 8-bit grid for the input of every layer, and weights of this many bits.
+
+    A grid spans the range of the layer's input over these states (B, N, O) and represents zero exactly. Layers that
+    quantization-aware training has already frozen are kept.
+    """
+    check_range("--bits", bits, 2, 8)
+    policy = policy.played()
+    layers = []
+    for layer, seen in zip(policy.layers, policy.inputs_of_layers(states), strict=True):
+        if layer.quantized is None or layer.quantized.input is None:
+            grid = Grid.of_numbers(seen.reshape(*seen.shape[:2], -1), 8, keep=(0,))
+            layer = replace(layer, quantized=Quantized(layer_codes(layer, bits)[1], grid))
+        layers.append(layer)
+    return replace(policy, layers=tuple(layers))

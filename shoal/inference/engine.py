@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_choice, check_range
-from shoal.inference.layers import Array, Conv2d, Layer
+from shoal.inference.layers import Array, Conv2d
 from shoal.inference.policy import Actions, Policy
 
 EngineName = Literal["auto", "numba", "native", "onnx"]
@@ -110,42 +110,46 @@ def refuse_grids(policy: Policy, engine: str) -> None:
         raise UserError(f"The {engine} engine does not support frozen input grids, but the policy has them; use onnx.")
 
 
+def frame_of(policy: Policy) -> tuple[NDArray[Any], NDArray[Any], float, NDArray[Any], NDArray[Any]]:
+    """Mean and deviation (N, O) of observations, their clip, low and high (N, A); neutral where the policy has none."""
+    n, size = policy.agents, policy.observation_size
+    mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
+    if (norm := policy.normaliser) is not None:
+        mean, deviation, clip = norm.mean.astype(float), norm.deviation, norm.clip
+    ends = policy.head.low, policy.head.high
+    low, high = (np.zeros((n, policy.action_size)) if end is None else end for end in ends)
+    return mean, deviation, clip, low, high
+
+
 def fitting(old: Policy, new: Policy) -> Policy:
     """The new policy, ready to play; a `UserError` if its weights do not fit in place of the old one's."""
     new = new.check().played()
-    frames = [
-        (
-            [(layer.weight.shape, layer.activation, _geometry(layer)) for layer in policy.layers],
-            (policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image),
-        )
-        for policy in (old, new)
-    ]
-    if frames[0] != frames[1]:
+    if _shapes(old) != _shapes(new):
         raise UserError("The new weights belong to a policy with different layers; create a new engine for it.")
     return new
 
 
-def _geometry(layer: Layer) -> tuple[tuple[int, int], ...]:
-    return (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ()
+def _shapes(policy: Policy) -> tuple[Any, ...]:
+    """What is the same for all versions of a policy's weights."""
+    layers = [
+        (layer.weight.shape, layer.activation, (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ())
+        for layer in policy.layers
+    ]
+    sizes = policy.observation_sizes, policy.action_sizes
+    return layers, policy.head.kind, sizes, policy.one_hot, policy.image
 
 
 def same_frame(old: Policy, new: Policy) -> bool:
     """Whether everything but the weights is equal: normaliser, action bounds, input grids."""
-    if old.scale_image != new.scale_image or [grid.bits for grid in old.grids] != [grid.bits for grid in new.grids]:
-        return False
-    pairs: list[tuple[Any, Any]] = [(old.head.low, new.head.low), (old.head.high, new.head.high)]
-    for one, other in zip(old.grids, new.grids, strict=True):
-        pairs += [(one.scale, other.scale), (one.zero_point, other.zero_point)]
-    a, b = old.normaliser, new.normaliser
-    if a is not None and b is not None:
-        pairs += [(a.mean, b.mean), (a.var, b.var)]
-        if (a.epsilon, a.clip) != (b.epsilon, b.clip):
-            return False
-    elif a is not b:
-        return False
-    return old.head.squash == new.head.squash and all(
-        mine is its or (mine is not None and its is not None and np.array_equal(mine, its)) for mine, its in pairs
-    )
+    return _frame(old) == _frame(new)
+
+
+def _frame(policy: Policy) -> tuple[Any, ...]:
+    head, norm = policy.head, policy.normaliser
+    arrays = [head.low, head.high, *((norm.mean, norm.var) if norm else ())]
+    arrays += [array for grid in policy.grids for array in (grid.scale, grid.zero_point)]
+    settings = head.squash, policy.scale_image, norm and (norm.epsilon, norm.clip), [grid.bits for grid in policy.grids]
+    return *settings, [None if array is None else array.tobytes() for array in arrays]
 
 
 def make_engine(

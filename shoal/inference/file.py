@@ -1,5 +1,11 @@
-"""Exported policies on disk: written atomically, validated when read, run by ONNX Runtime."""
+"""Exported policies on disk: validated when read, run by ONNX Runtime.
 
+A checksum at the end of the file detects a flipped bit in a weight; it detects damage, not tampering. ONNX files are
+protocol buffers, to which fields can be appended: this seal is one more entry of the model's metadata, `shoal_sha256`,
+and other programs read the file as before.
+"""
+
+import hashlib
 import json
 import math
 import os
@@ -12,11 +18,10 @@ import numpy as np
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
+from shoal.inference.form import ACTION, Ports
 from shoal.inference.layers import Array
 from shoal.inference.policy import FORMAT, Actions
-from shoal.inference.ports import ACTION, Ports
 from shoal.inference.runtime import new_session, reason, session_options
-from shoal.inference.seal import intact
 from shoal.system.memory import human_bytes
 
 MOST_BYTES = 2**31 - 1  # what an ONNX file can hold
@@ -28,6 +33,10 @@ NEEDED = {
     "head": str,
     "precision": str,
 }
+_KEY = b"shoal_sha256"
+_DIGITS = 64
+_BEFORE = bytes((0x72, len(_KEY) + _DIGITS + 4, 0x0A, len(_KEY))) + _KEY + bytes((0x12, _DIGITS))
+"""Field 14, metadata_props, with a key and a value of these lengths."""
 
 
 class PolicyFile:
@@ -192,3 +201,20 @@ def _numbers(sizes: Any) -> str:
 
 def _sizes(sizes: Any) -> str:
     return ", ".join(str(size) for size in dict.fromkeys(sizes))
+
+
+def sealed(model: bytes) -> bytes:
+    """The file with its checksum appended."""
+    return model + _BEFORE + _digest(model)
+
+
+def intact(content: bytes) -> bool:
+    """Whether a file matches its seal; a file without a seal is accepted."""
+    place = len(content) - len(_BEFORE) - _DIGITS
+    if content[place:-_DIGITS] != _BEFORE:
+        return _KEY not in content  # something was appended to it
+    return content[-_DIGITS:] == _digest(content[:place])
+
+
+def _digest(model: bytes) -> bytes:
+    return hashlib.sha256(model).hexdigest().encode()

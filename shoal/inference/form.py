@@ -1,19 +1,26 @@
-"""The form of a policy in a graph (precision, single states or batches), and its weights in that form.
+"""The form of a policy in an ONNX graph: its precision and bits, its inputs and output, and its weights in that form.
 
-Shape letters: N agents, I inputs of a layer, U its outputs.
+Callers use observations (B, N, O), noise (B, N, A), choices (B, N) and boxes (B, N, A). The graph of a single agent has
+no agent axis, and a graph for images takes (B, C, height, width).
+Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.inference.codes import layer_codes, pack, safe_bits
-from shoal.inference.layers import Conv2d, Layer, Linear
-from shoal.inference.policy import Policy
-from shoal.inference.precision import ExportPrecision
+from shoal.errors import UserError, check_choice, check_range
+from shoal.inference.grid import pack, safe_bits
+from shoal.inference.layers import Array, Conv2d, Layer, Linear, layer_codes
+from shoal.inference.policy import Actions, Policy
 
+ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
+PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
+CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")
+"""Those whose weights are codes."""
+OBSERVATION, NOISE, ACTION = "observation", "noise", "action"
 APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
 Arrays = dict[str, NDArray[Any]]
@@ -107,3 +114,65 @@ def layer_arrays(layer: Layer, form: Form, by_rows: bool) -> Arrays:
             arrays["weight"] = (codes.astype(np.int16) + 128).astype(np.uint8)
         arrays["zero"] = np.full(scale.shape, 128 if unsigned else 0, arrays["weight"].dtype)
     return arrays
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The inputs and the output of a policy's graph, for any batch."""
+
+    agents: int
+    observation_size: int
+    action_size: int
+    discrete: bool
+    draws: bool
+    """Whether it takes noise to sample its choices."""
+    image: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, policy: Policy) -> "Ports":
+        """The ports of this policy's graph."""
+        head = policy.head
+        sizes = policy.agents, policy.observation_size, policy.action_size
+        return cls(*sizes, head.discrete, head.kind == "categorical", tuple(policy.image or ()))
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every input, without the batch."""
+        seen = {OBSERVATION: (*self._team, *(self.image or (self.observation_size,)))}
+        return seen | ({NOISE: (*self._team, self.action_size)} if self.draws else {})
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """The shape of the action, without the batch."""
+        return self._team if self.discrete else (*self._team, self.action_size)
+
+    @property
+    def _team(self) -> tuple[int, ...]:
+        return () if self.agents == 1 else (self.agents,)
+
+    def feed(self, observation: Array, noise: Array | None = None) -> dict[str, NDArray[Any]]:
+        """The inputs of a session: observations (B, N, O) and, for a sampling policy, noise (B, N, A)."""
+        given = {OBSERVATION: observation} | ({NOISE: noise} if noise is not None else {})
+        return {
+            name: np.ascontiguousarray(given[name], np.float32).reshape(len(observation), *shape)
+            for name, shape in self.inputs.items()
+        }
+
+    def actions(self, output: NDArray[Any]) -> Actions:
+        """Choices (B, N), or boxes (B, N, A), of a session's output."""
+        return output.reshape(len(output), *self.action_shape)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """(N,) of choices, (N, A) of boxes."""
+        return (self.agents,) if self.discrete else (self.agents, self.action_size)
+
+
+def check_bits(precision: ExportPrecision, bits: int | None) -> None:
+    """Refuse bits that this precision cannot have; None: its own."""
+    check_choice("--precision", precision, PRECISIONS)
+    if bits is None:
+        return
+    if precision not in CODED:
+        raise UserError(f"--bits is {bits}, but the bits of {precision} are fixed; leave it out.")
+    check_range("--bits", bits, 2, 7 if precision == "packed" else 8)

@@ -21,12 +21,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from shoal.inference.codes import fields
-from shoal.inference.form import Arrays, Form, apart, key, weight_arrays
-from shoal.inference.grid import code_range
+from shoal.inference.form import ACTION, NOISE, OBSERVATION, Arrays, Form, Ports, apart, key, weight_arrays
+from shoal.inference.grid import code_range, fields
 from shoal.inference.layers import BOUND, LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
-from shoal.inference.ports import ACTION, NOISE, OBSERVATION, Ports
 
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny

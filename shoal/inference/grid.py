@@ -7,7 +7,8 @@
 Quotients are rounded to the nearest code, ties to even. Values are numpy arrays or torch tensors; torch itself is not
 imported here. Arithmetic is in the dtype of the values: codes of float32 values are exact if these are widened to
 float64 first, and may be off by one next to a tie otherwise.
-The fast implementations (`codes.encode`, `qat.rounded`, the nodes in `graph`) are tested to be equal to this one.
+`encode` is the compiled form for the weights of linear layers; it and the nodes in `graph` are tested to be equal.
+Shape letters: N agents, I inputs of a layer, U its outputs.
 """
 
 import math
@@ -17,6 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+
+from shoal.compiled import njit
+from shoal.errors import check_range
+from shoal.system.processors import has_vnni
 
 GridKind = Literal["asymmetric", "symmetric", "paper"]
 Numbers = Any
@@ -44,17 +50,23 @@ class Grid:
         wide = _cast(low, np.float64)
         steps = 2**bits if kind == "paper" else code_range(bits, kind)[1]
         scale = _scale(_cast(high, np.float64) - wide, steps, low)
-        zero = _no_codes(scale)
+        library = _library(wide)
         if kind == "asymmetric":
-            library = _library(wide)
             zero = _cast(library.clip(library.round(-wide / _cast(scale, np.float64)), 0, steps), np.int32)
+        else:
+            zero = library.zeros_like(scale, dtype=library.int32)
         return cls(scale, zero, bits, kind)
 
     @classmethod
     def of_magnitude(cls, largest: Numbers, bits: int) -> "Grid":
         """The symmetric grid of values up to this magnitude."""
-        scale = _scale(_cast(largest, np.float64), code_range(bits, "symmetric")[1], largest)
-        return cls(scale, _no_codes(scale), bits, "symmetric")
+        return cls.symmetric(_scale(_cast(largest, np.float64), code_range(bits, "symmetric")[1], largest), bits)
+
+    @classmethod
+    def symmetric(cls, scale: Numbers, bits: int) -> "Grid":
+        """The symmetric grid with these scales."""
+        library = _library(scale)
+        return cls(scale, library.zeros_like(scale, dtype=library.int32), bits, "symmetric")
 
     @classmethod
     def of_numbers(cls, x: Numbers, bits: int, kind: GridKind = "asymmetric", keep: Sequence[int] = ()) -> "Grid":
@@ -126,11 +138,6 @@ def _scale(extent: Numbers, steps: float, like: Numbers) -> Numbers:
     return _library(scale).where(scale > TOO_SMALL, scale, 1.0)
 
 
-def _no_codes(scale: Numbers) -> Numbers:
-    library = _library(scale)
-    return library.zeros_like(scale, dtype=library.int32)
-
-
 def _other_axes(x: Numbers, keep: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis in range(x.ndim) if axis not in keep)
 
@@ -146,3 +153,57 @@ def _cast(x: Numbers, dtype: Any) -> Numbers:
         return np.asarray(x, dtype)
     library = sys.modules["torch"]
     return x.to(dtype if isinstance(dtype, library.dtype) else getattr(library, np.dtype(dtype).name))
+
+
+def safe_bits() -> int:
+    """Weight bits whose products with 8-bit inputs never saturate on this CPU: 2 · 255 · 63 fits into 16 bits."""
+    return 8 if has_vnni() else 7
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
+    """(N, I, U): the scales (N, U), then the codes. `Grid.of_numbers` and `Grid.encode` in two passes."""
+    agents, inputs, outputs = weight.shape
+    for n in range(agents):
+        largest = scales[n]
+        largest[:] = 0
+        for i in range(inputs):
+            row = weight[n, i]
+            for u in range(outputs):
+                largest[u] = max(largest[u], abs(row[u]))
+        for u in range(outputs):
+            largest[u] = largest[u] / most
+            if largest[u] <= TOO_SMALL:
+                largest[u] = 1
+        for i in range(inputs):
+            row, out = weight[n, i], codes[n, i]
+            for u in range(outputs):
+                out[u] = np.int8(min(max(np.rint(row[u] / largest[u]), -most), most))
+
+
+def encode(weight: NDArray[np.float32], bits: int) -> tuple[NDArray[np.int8], Grid]:
+    """Codes (N, I, U) of the weights of linear layers, and their grid with scales (N, 1, U)."""
+    check_range("--bits", bits, 2, 8)
+    weight = np.ascontiguousarray(weight, np.float32)
+    codes, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], weight.shape[2]), np.float32)
+    _encode(weight, np.float32(code_range(bits, "symmetric")[1]), codes, scales)
+    return codes, Grid.symmetric(scales[:, None], bits)
+
+
+def fields(bits: int) -> list[int]:
+    """The field widths (4, 2 and 1) that add up to this many bits; each divides a byte evenly."""
+    return [width for width in (4, 2, 1) if bits & width]
+
+
+def pack(codes: NDArray[Any], bits: int) -> list[NDArray[np.uint8]]:
+    """One byte array per field: symmetric codes, shifted to be non-negative, most significant bits first.
+
+    Each byte of a field of width w holds the bits of 8 / w consecutive codes, the first one in the lowest bits.
+    """
+    positive = (codes.ravel().astype(np.int16) + code_range(bits, "symmetric")[1]).astype(np.uint8)
+    packed, below = [], bits
+    for width in fields(bits):
+        below -= width
+        field = np.unpackbits((positive >> below)[:, None], axis=1, count=width, bitorder="little")
+        packed.append(np.packbits(field, bitorder="little"))
+    return packed

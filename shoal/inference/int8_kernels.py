@@ -1,7 +1,7 @@
 """Int8 matrix products in native code, and a whole policy made of them in one compiled call.
 
 Each row of activations is quantized dynamically, with its own scale and zero point; weights are int8 codes with one
-scale per unit. The formulas are those of `graph.py`; the layout of the codes is described in `packed_codes.py`.
+scale per unit. The formulas are those of `graph.py`; the layout of the codes is described in `native_engine.py`.
 
     y = activation((sum of code * weight - zero * sum of weight) * (scale * weight scale) + bias)
 

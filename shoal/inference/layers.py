@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range, counted
-from shoal.inference.grid import Grid, GridKind
+from shoal.inference.grid import Grid, GridKind, encode
 
 Array = NDArray[np.float32]
 Activation = Literal[
@@ -175,6 +175,19 @@ def layer_rows(layer: Layer, x: NDArray[Any], image: tuple[int, int, int] | None
 def as_matrix(weight: Array) -> Array:
     """(N, I, U): the weights of a linear layer, or those (U, C, Kh, Kw) of a convolution for its rows."""
     return weight if weight.ndim == 3 else weight.reshape(len(weight), -1).T[None]
+
+
+def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
+    """A layer's codes and their grid: the frozen ones if they take no more bits than this, else new ones."""
+    frozen = layer.quantized
+    if frozen is not None and frozen.bits <= bits:
+        return frozen.weight.encode(layer.weight), frozen.weight
+    if isinstance(layer, Linear):
+        return encode(layer.weight, bits)
+    codes, grid = encode(as_matrix(layer.weight), bits)
+    return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), Grid.symmetric(
+        grid.scale.reshape(-1, 1, 1, 1), bits
+    )
 
 
 def layer_of_agent(layer: Layer, agent: int) -> Layer:

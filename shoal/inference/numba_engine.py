@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.compiled import njit
 from shoal.errors import UserError
 from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
-from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, refuse_grids
+from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, frame_of, refuse_grids
 from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
@@ -204,16 +204,10 @@ def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
 
 def _numbers(policy: Policy) -> Array:
     """(N, …): per agent mean, deviation and clip; weights and biases of all layers; lower and upper action bounds."""
-    n, size = policy.agents, policy.observation_size
-    mean, deviation, clip = np.zeros((n, size)), np.ones((n, size)), np.inf
-    if (norm := policy.normaliser) is not None:
-        mean, deviation, clip = norm.mean.astype(float), norm.deviation, norm.clip
+    n = policy.agents
+    mean, deviation, clip, low, high = frame_of(policy)
     if policy.scale_image:
         mean, deviation = 255 * mean, 255 * deviation
-    low, high = (
-        np.zeros((n, policy.action_size)) if end is None else end for end in (policy.head.low, policy.head.high)
-    )
-    parts = [mean, deviation, np.full((n, 1), clip)]
-    for layer in policy.layers:
-        parts += [layer.played_weight, layer.bias]
-    return np.concatenate([np.asarray(part, np.float32).reshape(n, -1) for part in (*parts, low, high)], axis=1)
+    weights = [part for layer in policy.layers for part in (layer.played_weight, layer.bias)]
+    parts = [mean, deviation, np.full((n, 1), clip), *weights, low, high]
+    return np.concatenate([np.asarray(part, np.float32).reshape(n, -1) for part in parts], axis=1)

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from shoal.errors import UserError
-from shoal.inference.codes import safe_bits
 from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
-from shoal.inference.form import Arrays, Form, named_arrays, weight_arrays
+from shoal.inference.form import ACTION, OBSERVATION, Arrays, ExportPrecision, Form, Ports, named_arrays, weight_arrays
 from shoal.inference.graph import build
+from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array
-from shoal.inference.packed_codes import unpack_codes
+from shoal.inference.native_engine import unpack_codes
 from shoal.inference.policy import Actions, Policy
-from shoal.inference.ports import ACTION, OBSERVATION, Ports
-from shoal.inference.precision import ExportPrecision
 from shoal.inference.runtime import new_session, onnxruntime, session_options
 
 

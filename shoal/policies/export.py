@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from shoal import __version__
 from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, Rounding
+from shoal.inference.form import CODED, ExportPrecision
 from shoal.inference.policy import Policy
-from shoal.inference.precision import CODED, ExportPrecision
 from shoal.policies.trained import Array
 from shoal.quantization.export import Exported, checked, each_agent, file_bytes, make_form, raw_states
 from shoal.system.files import write_whole

@@ -16,8 +16,8 @@ from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice
 from shoal.inference.correction import IMAGES, STATES, Rounding
+from shoal.inference.form import ExportPrecision
 from shoal.inference.policy import Policy
-from shoal.inference.precision import ExportPrecision
 from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.scheme import Style

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
-from shoal.inference.precision import ExportPrecision
+from shoal.inference.form import ExportPrecision
 from shoal.policies.export import Wanted, predicted_bytes
 from shoal.policies.named_width import What, Width
 from shoal.policies.states import Thinned

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.inference.codes import fields
-from shoal.inference.grid import Grid, value_range
+from shoal.inference.grid import Grid, fields, value_range
 from shoal.quantization.scheme import Scheme as Scheme  # others look for it here
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}

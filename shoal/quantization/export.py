@@ -17,19 +17,15 @@ from onnx import ModelProto
 from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError, check_range
-from shoal.inference.audit import audit
-from shoal.inference.calibrate import calibrated
-from shoal.inference.codes import safe_bits
-from shoal.inference.correction import NOTHING, Correction, Rounding, corrected
+from shoal.inference.correction import NOTHING, Correction, Rounding, calibrated, corrected
 from shoal.inference.engine import Draws
-from shoal.inference.form import Form, weight_bytes
+from shoal.inference.file import sealed
+from shoal.inference.form import ACTION, ExportPrecision, Form, Ports, check_bits, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
+from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.policy import Exploration, Head, Policy
-from shoal.inference.ports import ACTION, Ports
-from shoal.inference.precision import ExportPrecision, check_bits
-from shoal.inference.runtime import new_session
-from shoal.inference.seal import sealed
+from shoal.inference.runtime import audit, new_session
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
 

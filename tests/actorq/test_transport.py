@@ -30,8 +30,8 @@ from shoal.actorq.recent import RecentStates, states_for, states_in
 from shoal.actorq.versions import Versions, versions_bytes
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
-from shoal.inference.codes import encode, fields, pack, safe_bits
 from shoal.inference.correction import corrected
+from shoal.inference.grid import encode, fields, pack, safe_bits
 from shoal.inference.layers import Linear
 from shoal.inference.policy import Head, Policy
 from shoal.system.shared_memory import SharedMemory

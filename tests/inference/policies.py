@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.inference import Conv2d, Grid, Head, Linear, Normaliser, Policy, Quantized
-from shoal.inference.codes import layer_codes
+from shoal.inference.layers import layer_codes
 
 
 def random_policy(

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from shoal.inference.codes import layer_codes
 from shoal.inference.grid import Grid, value_range
-from shoal.inference.layers import Conv2d, activate, convolve
+from shoal.inference.layers import Conv2d, activate, convolve, layer_codes
 
 
 def int8_outputs(policy, observation, bits):

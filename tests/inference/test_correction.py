@@ -7,12 +7,10 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import Head, Linear, Policy
-from shoal.inference.calibrate import calibrated
-from shoal.inference.codes import layer_codes
-from shoal.inference.correction import NOTHING, Correction, corrected, round_by_output
+from shoal.inference.correction import NOTHING, Correction, calibrated, corrected, round_by_output
 from shoal.inference.grid import Grid
-from shoal.inference.layers import Conv2d, activate, convolve
-from shoal.inference.packed_codes import pack_codes, unpack_codes
+from shoal.inference.layers import Conv2d, activate, convolve, layer_codes
+from shoal.inference.native_engine import pack_codes, unpack_codes
 from tests.inference.policies import image_policy, observations, random_policy
 
 OUTPUT = Correction(rounding="output-error")

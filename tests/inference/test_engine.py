@@ -7,13 +7,13 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import engine, make_engine
-from shoal.inference.audit import audit
-from shoal.inference.codes import safe_bits
 from shoal.inference.engine import KINDS, fastest
 from shoal.inference.form import Form
 from shoal.inference.graph import build
+from shoal.inference.grid import safe_bits
 from shoal.inference.layers import ACTIVATIONS
 from shoal.inference.onnx_engine import OnnxEngine, template
+from shoal.inference.runtime import audit
 from shoal.quantization.torch_engine import TorchEngine
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs

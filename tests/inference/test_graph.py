@@ -9,13 +9,12 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import Grid, Head, Quantized
-from shoal.inference.audit import audit
-from shoal.inference.calibrate import calibrated
-from shoal.inference.codes import layer_codes, safe_bits
-from shoal.inference.form import Form
+from shoal.inference.correction import calibrated
+from shoal.inference.form import PRECISIONS, Form
 from shoal.inference.graph import OPSET, build
-from shoal.inference.precision import PRECISIONS
-from shoal.inference.runtime import onnxruntime
+from shoal.inference.grid import safe_bits
+from shoal.inference.layers import layer_codes
+from shoal.inference.runtime import audit, onnxruntime
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 
@@ -172,7 +171,7 @@ def test_a_full_temporary_folder_is_told(monkeypatch):
     def full(model, options):
         raise RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Protobuf serialization failed.")
 
-    monkeypatch.setattr("shoal.inference.audit.new_session", full)
+    monkeypatch.setattr("shoal.inference.runtime.new_session", full)
     with pytest.raises(UserError, match=r"cannot be checked in the temporary folder .*: Protobuf serialization failed"):
         audit(b"")
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shoal.inference import Grid, Head, Linear, Policy, Quantized, make_engine
-from shoal.inference.codes import encode, layer_codes
 from shoal.inference.form import Form
 from shoal.inference.graph import build
-from shoal.inference.grid import TOO_SMALL, code_range, value_range
+from shoal.inference.grid import TOO_SMALL, code_range, encode, value_range
+from shoal.inference.layers import layer_codes
 from shoal.inference.runtime import new_session
 from shoal.quantization.affine import Scheme, codes, simulate
 from shoal.quantization.qat import Qat, frozen_layers, rounded

@@ -8,12 +8,11 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import make_engine
-from shoal.inference.codes import safe_bits
+from shoal.inference.grid import safe_bits
 from shoal.inference.int8_kernels import AVX2, ROWS, available
 from shoal.inference.layers import ACTIVATIONS
-from shoal.inference.native_engine import NativeEngine
+from shoal.inference.native_engine import NativeEngine, pack_codes
 from shoal.inference.onnx_engine import OnnxEngine
-from shoal.inference.packed_codes import pack_codes
 from tests.inference.policies import image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs
 from tests.inference.test_engine import SHAPES, noise_for

@@ -13,10 +13,11 @@ from shoal.algorithms import make_team
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.inference import Head
-from shoal.inference.codes import layer_codes, safe_bits
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.file import PolicyFile
-from shoal.inference.precision import PRECISIONS
+from shoal.inference.form import PRECISIONS
+from shoal.inference.grid import safe_bits
+from shoal.inference.layers import layer_codes
 from shoal.policies.export import Wanted, make_jobs, write
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export

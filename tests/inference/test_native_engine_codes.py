@@ -8,7 +8,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.inference.form import Form, layer_arrays
 from shoal.inference.int8_kernels import BITS, FIRST, SIZE, SQUASH, VERSION_AT
-from shoal.inference.packed_codes import header_of, open_codes, pack_codes, packed_size, unpack_codes, verify_codes
+from shoal.inference.native_engine import header_of, open_codes, pack_codes, packed_size, unpack_codes, verify_codes
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
 SHAPES = [

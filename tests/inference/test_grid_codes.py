@@ -7,7 +7,8 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.inference import Grid, Quantized
-from shoal.inference.codes import encode, fields, layer_codes, pack
+from shoal.inference.grid import encode, fields, pack
+from shoal.inference.layers import layer_codes
 from tests.inference.policies import image_policy
 
 
