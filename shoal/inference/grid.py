@@ -204,6 +204,6 @@ def pack(codes: NDArray[Any], bits: int) -> list[NDArray[np.uint8]]:
     packed, below = [], bits
     for width in fields(bits):
         below -= width
-        field = np.unpackbits((positive >> below)[:, None], axis=1, count=width, bitorder="little")
+        field = np.unpackbits((positive >> np.uint8(below))[:, None], axis=1, count=width, bitorder="little")
         packed.append(np.packbits(field, bitorder="little"))
     return packed
