@@ -88,10 +88,10 @@ def mac_area(argv: list[str]) -> int:
 
     command = parse(AreaCommand, mac_area, argv)
     from shoal.numerics.formats.notation import split_list
-    from shoal.numerics.hardware.report import area_result
+    from shoal.numerics.hardware.report import compare
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = area_result(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
+    found = compare(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
         print_json(found.made_by("mac", "area", *argv).to_json())
     else:

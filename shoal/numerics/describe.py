@@ -1,6 +1,7 @@
 """A number format, a MAC unit or a scheme as text tables: properties, special exponent fields, all values."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +43,14 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
         return Result("mac describe", str(scheme), [table], data={"scheme": str(scheme), **scheme.to_json()})
     if "+" not in name:
         try:
-            found = describe(name, cfg)
+            description = describe(name, cfg)
         except NotAFormat:
             raise UserError(
                 f"'{printable(name)}' is not a format, unit or scheme; E5M2, E5M2:5, E4M3FN, Q8.13, Q1.7/row and bf16 "
                 f"are formats, E5M2:5+E6M5 is a unit, and the schemes are {', '.join(SCHEMES)}."
             ) from None
-        tables = _tables(found, with_encodings=cfg is None)
-        return Result("mac describe", str(found.format), tables, data=description_json(found))
+        tables = _tables(description, with_encodings=cfg is None)
+        return Result("mac describe", str(description.format), tables, data=description_json(description))
     if cfg is not None:
         raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit --cfg.")
     unit = parse_mac(name)
@@ -66,7 +67,7 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
 def unit_properties(unit: MacUnit) -> list[Row]:
     """A unit's operands, product, accumulator and rules, as rows of (property, value)."""
     multiplier, sums = unit.multiplier, unit.accumulator
-    product = multiplier.product
+    product, fixed = multiplier.product, isinstance(sums, FixedFormat)
     rounded = multiplier.encoding.rounded_output if isinstance(multiplier, FloatMultiplier) else multiplier.rounded
     how = f"rounded ({multiplier.product_rounding})" if rounded else "exact"
     rows = [("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats))))]
@@ -81,22 +82,26 @@ def unit_properties(unit: MacUnit) -> list[Row]:
         ("smallest sum above zero", number(sums.min_positive)),
         ("order of the sum", unit.order),
         ("rounding", unit.rounding + (f", {unit.random_bits} random bits" if unit.rounding == "stochastic" else "")),
-        ("rounded", "the sum" if unit.fused else "the product before it is added" + _and_sum(unit)),
+        (
+            "rounded",
+            "the sum" if unit.fused else "the product before it is added" + ("" if fixed else ", then the sum"),
+        ),
         ("beyond the largest sum", unit.overflow),
     ]
     return rows
 
 
-def description_json(found: Description) -> dict[str, Any]:
+def description_json(description: Description) -> dict[str, Any]:
     """A format as plain values; for narrow floats with the list of all values, indexed by code without the sign."""
-    element = found.format.element if isinstance(found.format, BlockFormat) else found.format
+    format = description.format
+    element = format.element if isinstance(format, BlockFormat) else format
     values = None
-    if found.values:
+    if description.values:
         decoded = map(element.decode, range(2 ** (element.width - 1)))
         values = [value if math.isfinite(value) else number(value) for value in decoded]
     return {
-        "format": str(found.format),
-        "properties": dict(found.properties),
+        "format": str(format),
+        "properties": dict(description.properties),
         "bits": element.width,
         "max": element.max,
         "min_positive": element.min_positive,
@@ -104,29 +109,20 @@ def description_json(found: Description) -> dict[str, Any]:
     }
 
 
-def _tables(found: Description, with_encodings: bool) -> list[Table]:
+def _tables(description: Description, with_encodings: bool) -> list[Table]:
     """The tables of a format; for a plain EeMm including its special fields in all six configurations."""
-    name = str(found.format)
-    tables = [Table.of_texts(name, [("property", "value"), *found.properties])]
-    if with_encodings and (encodings := _encodings(found.format)):
-        tables.append(Table.of_texts(f"{name}: special exponent fields in the six configurations", encodings))
-    elif found.ends:
-        tables.append(Table.of_texts(f"{name}: special exponent fields", found.ends))
-    if found.values:
-        tables.append(Table.of_texts(f"{name}: positive values", found.values))
-    return tables
-
-
-def _encodings(format: Format) -> Lines:
-    """Special fields in the six configurations; empty for formats that these do not decode (fp64, E4M3FN, Q8.13)."""
-    try:
-        return encodings_table(format)  # type: ignore[arg-type]
-    except UserError:
-        return []
-
-
-def _and_sum(unit: MacUnit) -> str:
-    return "" if isinstance(unit.accumulator, FixedFormat) else ", then the sum"
+    name = str(description.format)
+    encodings: Lines = []
+    if with_encodings:
+        with suppress(UserError):  # fp64, E4M3FN, Q8.13: these configurations do not decode them
+            encodings = encodings_table(description.format)  # type: ignore[arg-type]
+    tables: dict[str, Lines] = {
+        name: [("property", "value"), *description.properties],
+        f"{name}: special exponent fields in the six configurations": encodings,
+        f"{name}: special exponent fields": [] if encodings else description.ends,
+        f"{name}: positive values": description.values,
+    }
+    return [Table.of_texts(title, lines) for title, lines in tables.items() if lines]
 
 
 def describe(format: str | Format, cfg: int | None = None) -> Description:

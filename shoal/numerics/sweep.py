@@ -98,7 +98,7 @@ def sweep(
     return lines
 
 
-def sweep_result(found: Sequence[Line], scale: float) -> Result:
+def sweep_result(lines: Sequence[Line], scale: float) -> Result:
     """The sweep as two tables, what their columns mean, and the error over the area."""
     notes = [
         f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
@@ -106,12 +106,12 @@ def sweep_result(found: Sequence[Line], scale: float) -> Result:
         "Saturated, overflowed, underflowed: fraction of the MACs. GMAC/s: speed of the emulation on this machine.",
         "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
     ]
-    if any("," in line.unit.partition("+")[2] for line in found):
+    if any("," in line.unit.partition("+")[2] for line in lines):
         notes.append("Cost depends on formats only; order, rounding and overflow are not included.")
-    table = Table.of("Products through MAC units", [_cells(line) for line in found])
-    costs = cost_table({line.unit: (line.system, line.spent) for line in found})
-    data = {"rows": [line.json() for line in found]}
-    return Result("mac sweep", "Products through MAC units", [table, costs], notes, _figures(found), data)
+    table = Table.of("Products through MAC units", [_cells(line) for line in lines])
+    costs = cost_table({line.unit: (line.system, line.spent) for line in lines})
+    data = {"rows": [line.json() for line in lines]}
+    return Result("mac sweep", "Products through MAC units", [table, costs], notes, _figures(lines), data)
 
 
 def cost_table(units: Mapping[str, tuple[Area | None, Operation | None]]) -> Table:
@@ -141,10 +141,10 @@ def _cells(line: Line) -> dict[Column, Value]:
     }
 
 
-def _figures(found: Sequence[Line]) -> list[Figure]:
+def _figures(lines: Sequence[Line]) -> list[Figure]:
     """Error over LUTs, the units numbered; nothing where no unit has both."""
     points = [
-        (line, line.system.luts) for line in found if line.system and math.isfinite(line.error) and line.error > 0
+        (line, line.system.luts) for line in lines if line.system and math.isfinite(line.error) and line.error > 0
     ]
     if not points:
         return []

@@ -173,15 +173,6 @@ class FloatFormat:
             ("exponent field 0", meaning[self.subnormals]),
         ]
 
-    def ends(self) -> list[tuple[str, str, str]]:
-        """Meaning of the two special exponent fields: rows of (mantissa field in binary, top field, field 0)."""
-        _check_listable(self)
-        top = (2**self.exponent - 1) << self.mantissa
-        return [
-            (f"{t:0{max(1, self.mantissa)}b}", f"{self.decode(top + t):.10g}", f"{self.decode(t):.10g}")
-            for t in range(2**self.mantissa)
-        ]
-
     def __repr__(self) -> str:
         """E5M2; E5M2:4, :5 or :6 for the encodings of CFG-4 to 6; any other difference in parentheses."""
         name = f"E{self.exponent}M{self.mantissa}"

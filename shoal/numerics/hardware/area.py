@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from shoal.errors import UserError, check_range, whole_number
-from shoal.numerics.formats.notation import parse
+from shoal.numerics.formats.notation import parse, unit_parts
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.hardware import tables
 from shoal.numerics.hardware.fits import Fit
-from shoal.numerics.hardware.units import AnyUnit, datapath_of
 from shoal.numerics.mac.datapath import Datapath, bits_of
+from shoal.numerics.mac.unit import MacUnit
 
+AnyUnit = str | MacUnit | Datapath
 KINDS = ("tabulated", "interpolated", "extrapolated")
 MOST_PES = 2**20
 MOST_LUT_MANTISSA = 3  # up to here floats need no DSPs: slide 'MAC Design Space Exploration', Multiplier
-
-Resources = tables.Resources
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,40 @@ class Cost:
         return 1 - self.system.luts / tables.SYSTEM.rows["fp32+fp32"][0]
 
 
+def datapath_of(unit: AnyUnit) -> Datapath:
+    """The datapath of a unit or of its name: `E5M2:5+Q8.13` is an E5M2 multiplier in CFG-5 and a Q8.13 accumulator.
+
+    Two operand formats are written `E4M3*E5M2:5+E6M6`. The default configuration is CFG-1, the default accumulator has
+    the format of the multiplier's output: `E5M2:5` is `E5M2:5+E6M5`, and `fp32` is `fp32+fp32`. Cost depends on the
+    formats of a `MacUnit` only, not on its order or rounding, for which there are no figures; a name with such options
+    is refused.
+    """
+    if isinstance(unit, Datapath):
+        path = unit
+    elif isinstance(unit, MacUnit):
+        path = unit.datapath
+    else:
+        path = _read(unit)
+    operand = path.operands[0]
+    if isinstance(operand, FixedFormat) and isinstance(path.accumulator, FloatFormat):
+        raise UserError(
+            f"There are no figures for a {operand} multiplier before a float accumulator ({path.accumulator})."
+        )
+    return path
+
+
+def _read(name: str) -> Datapath:
+    operands, cfg, accumulator, options = unit_parts(name)
+    if options:
+        raise UserError(f"'{name}' has options; cost depends on formats only, so leave out what is after the comma.")
+    both: tuple[Scalar, Scalar] = (operands[0], operands[-1])
+    if accumulator is not None:
+        return Datapath(both, accumulator, cfg)
+    path = Datapath(both, operands[0], cfg)
+    kind = FloatFormat if isinstance(operands[0], FloatFormat) else FixedFormat
+    return Datapath(both, kind(*path.product_bits), cfg)
+
+
 def mac_cost(unit: AnyUnit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cost:
     """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4).
 
@@ -72,8 +105,10 @@ def mac_cost(unit: AnyUnit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> 
     check_range("pes", pes, 1, MOST_PES)
     multiplier, accumulator = multiplier_area(path, dsps), accumulator_area(path.accumulator)
     converter = converter_area(path)
-    one = _sum([part for part in (multiplier, converter, accumulator) if part], "sum of the parts")
-    array = _times(one, pes)
+    parts = [part for part in (multiplier, converter, accumulator) if part]
+    luts, blocks, error = sum(p.luts for p in parts), sum(p.dsps for p in parts), _root([p.error for p in parts])
+    one = Area(luts, blocks, _worst(*parts), error, "sum of the parts")
+    array = Area(pes * one.luts, pes * one.dsps, one.kind, _scaled(one.error, pes), f"{pes} times the unit")
     system = _system(path, pes, dsps, one, accumulator)
     around = (system.luts - array.luts, system.dsps - array.dsps)
     error = array.error if system.kind == "tabulated" else system.error
@@ -88,15 +123,16 @@ def multiplier_area(path: Datapath, dsps: bool = True) -> Area:
     """
     a, b = path.operands
     if a != b:
-        one, other = (multiplier_area(replace(path, operands=(format, format)), dsps) for format in (a, b))
-        own = _root([one.error, other.error, (one.luts - other.luts) / 2])
-        return Area(
-            (one.luts + other.luts) / 2, max(one.dsps, other.dsps), "extrapolated", own, "mean over the operands"
-        )
+        first, second = (multiplier_area(replace(path, operands=(format, format)), dsps) for format in (a, b))
+        luts, blocks = (first.luts + second.luts) / 2, max(first.dsps, second.dsps)
+        error = _root([first.error, second.error, (first.luts - second.luts) / 2])
+        return Area(luts, blocks, "extrapolated", error, "mean over the operands")
     if isinstance(a, FixedFormat):
         if not dsps:
             raise UserError(f"There are no figures for a {a} multiplier without DSPs; leave dsps on.")
-        return _fixed_multiplier(a)
+        if row := _rows(tables.MULTIPLIER, FixedFormat).get(bits_of(a)):
+            return Area(*row, "tabulated", 0.0, tables.MULTIPLIER.source)
+        return replace(_fitted("fixed multiplier", (a.width,), a.width), dsps=_dsps(a.width - 1))
     bits = bits_of(a)
     in_luts = not (dsps and _wide(path))
     table = tables.MULTIPLIER if dsps or not _wide(path) else tables.MULTIPLIER_WITHOUT_DSPS
@@ -133,8 +169,8 @@ def converter_area(path: Datapath) -> Area | None:
     if not path.converts:
         return None
     product, target, known = path.product_bits, path.accumulator, parse(tables.CONVERTER_TARGET)
-    if row := _converter_rows().get(product):
-        area = Area(row, 0, "tabulated", 0.0, tables.CONVERTER.source)
+    if row := _rows(tables.CONVERTER).get(product):
+        area = Area(*row, "tabulated", 0.0, tables.CONVERTER.source)
     else:
         area = _fitted("converter", product, known.width)
     if bits_of(target) == bits_of(known):
@@ -147,13 +183,6 @@ def converter_area(path: Datapath) -> Area | None:
 def fits() -> list[Fit]:
     """The fits used between the tables' rows."""
     return [*_part_fits().values(), _surroundings_fit()]
-
-
-def _fixed_multiplier(format: FixedFormat) -> Area:
-    if row := _rows(tables.MULTIPLIER, FixedFormat).get(bits_of(format)):
-        return Area(*row, "tabulated", 0.0, tables.MULTIPLIER.source)
-    area = _fitted("fixed multiplier", (format.width,), format.width)
-    return replace(area, dsps=_dsps(format.width - 1))
 
 
 def _dsps(bits: int) -> int:
@@ -198,19 +227,16 @@ def _part_fits() -> dict[str, Fit]:
     in_luts |= {point: luts for point, (luts, _) in _rows(tables.MULTIPLIER_WITHOUT_DSPS).items()}
     with_dsps = {point: luts for point, (luts, dsps) in multiplier.items() if dsps}
     floats = {point: luts for point, (luts, dsps) in accumulator.items() if not dsps}
+    converter = {point: luts for point, (luts, _) in _rows(tables.CONVERTER).items()}
     made = (
         Fit("multiplier in LUTs", ("1", "e", "(m+1)²"), lambda p: (1, p[0], (p[1] + 1) ** 2), in_luts),
         Fit("multiplier with DSPs", ("1", "e", "m"), lambda p: (1, *p), with_dsps),
         Fit("fixed multiplier", ("1", "W", "W²"), lambda p: (1, p[0], p[0] ** 2), _by_width(tables.MULTIPLIER)),
         Fit("float accumulator", ("1", "e", "m"), lambda p: (1, *p), floats),
         Fit("fixed accumulator", ("1", "W"), lambda p: (1, *p), _by_width(tables.ACCUMULATOR)),
-        Fit("converter", ("1", "e", "m"), lambda p: (1, *p), _converter_rows()),
+        Fit("converter", ("1", "e", "m"), lambda p: (1, *p), converter),
     )
     return {fit.name: fit for fit in made}
-
-
-def _fit(name: str) -> Fit:
-    return _part_fits()[name]
 
 
 @cache
@@ -233,7 +259,7 @@ def _fp32_surroundings() -> tuple[float, int]:
 
 
 @cache
-def _system_rows() -> dict[tuple[object, ...], Resources]:
+def _system_rows() -> dict[tuple[object, ...], tables.Resources]:
     return {_key(datapath_of(name)): row for name, row in tables.SYSTEM.rows.items()}
 
 
@@ -247,34 +273,23 @@ def _wide(path: Datapath) -> bool:
     return any(isinstance(a, FloatFormat) and a.mantissa > MOST_LUT_MANTISSA for a in path.operands)
 
 
-def _rows(table: tables.PublishedTable[Resources], kind: type = FloatFormat) -> dict[tuple[int, ...], Resources]:
+def _rows(
+    table: tables.PublishedTable[tables.Resources], kind: type = FloatFormat
+) -> dict[tuple[int, ...], tables.Resources]:
     """The rows of one kind of format, by (exponent, mantissa) or (bits before, bits after the point)."""
     named = {name: parse(name) for name in table.rows}
     return {bits_of(format): table.rows[name] for name, format in named.items() if isinstance(format, kind)}
 
 
-def _converter_rows() -> dict[tuple[int, ...], int]:
-    return {bits_of(parse(name)): luts for name, luts in tables.CONVERTER.rows.items()}
-
-
-def _by_width(table: tables.PublishedTable[Resources]) -> dict[tuple[int, ...], float]:
+def _by_width(table: tables.PublishedTable[tables.Resources]) -> dict[tuple[int, ...], float]:
     return {(sum(point),): luts for point, (luts, _) in _rows(table, FixedFormat).items()}
 
 
 def _fitted(name: str, point: tuple[int, ...], least: int) -> Area:
     """A part's LUTs by its fit, but at least one per output bit; without DSPs."""
-    estimate = _fit(name)(point)
+    estimate = _part_fits()[name](point)
     kind = "interpolated" if estimate.inside else "extrapolated"
     return Area(max(estimate.value, float(least)), 0, kind, estimate.error, f"fit of the {name}")
-
-
-def _sum(parts: list[Area], source: str) -> Area:
-    error = _root([part.error for part in parts])
-    return Area(sum(p.luts for p in parts), sum(p.dsps for p in parts), _worst(*parts), error, source)
-
-
-def _times(area: Area, n: int) -> Area:
-    return Area(n * area.luts, n * area.dsps, area.kind, _scaled(area.error, n), f"{n} times the unit")
 
 
 def _worst(*areas: Area) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from shoal.errors import check_choice
 from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.hardware import tables
-from shoal.numerics.hardware.area import KINDS
-from shoal.numerics.hardware.units import AnyUnit, datapath_of
+from shoal.numerics.hardware.area import KINDS, AnyUnit, datapath_of
 
 
 @dataclass(frozen=True)

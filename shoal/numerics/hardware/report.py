@@ -1,14 +1,12 @@
 """The cost of MAC units as text tables and as plain values for JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import UserError
 from shoal.numerics.hardware import tables
-from shoal.numerics.hardware.area import Area, Cost, fits, mac_cost
+from shoal.numerics.hardware.area import AnyUnit, Area, Cost, fits, mac_cost
 from shoal.numerics.hardware.energy import energy
-from shoal.numerics.hardware.units import AnyUnit
 from shoal.results import Result, Table
 
 MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
@@ -16,20 +14,11 @@ MARKS = {"tabulated": "", "interpolated": " i", "extrapolated": " x"}
 Lines = list[tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A comparison of units."""
+def compare(units: Sequence[AnyUnit], pes: int = tables.SYSTEM_PES, with_fits: bool = False) -> Result:
+    """What `shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13` prints; `with_fits` adds the fits behind it to the tables.
 
-    lines: Lines
-    """The header, then one line per unit."""
-    notes: list[str]
-    """Notes on the marks, in sentences."""
-    json: list[dict[str, Any]]
-    """The same figures as plain values, each with its kind."""
-
-
-def compare(units: Sequence[AnyUnit], pes: int = tables.SYSTEM_PES) -> Comparison:
-    """The table that `shoal mac area E5M2:5+E6M5 E5M2:5+Q8.13` prints."""
+    Findings are notes on the marks; the data are the same figures as plain values, each with its kind.
+    """
     if isinstance(units, str) or not units:
         raise UserError("Name at least one MAC unit to compare, such as E5M2:5+Q8.13.")
     costs = [mac_cost(unit, pes) for unit in units]
@@ -38,18 +27,12 @@ def compare(units: Sequence[AnyUnit], pes: int = tables.SYSTEM_PES) -> Compariso
     for cost in costs:
         parts = (cost.multiplier, cost.converter, cost.accumulator, cost.unit, cost.array, cost.system)
         spent = energy(cost.datapath)
-        figures = (f"{cost.saving:.1%}", f"{cost.system.dsps:,}", f"{spent.total:.3g}{MARKS[spent.kind]}")
-        lines.append((str(cost.datapath), *map(figure, parts), *figures))
-    return Comparison(lines, _notes(costs), [cost_json(cost) for cost in costs])
-
-
-def area_result(names: Sequence[str], pes: int, with_fits: bool = False) -> Result:
-    """The comparison, and the fits behind it; the latter among the tables only if asked for."""
-    found = compare(names, pes)
-    units = Table.of_texts(f"Area of MAC units, and of a system with {pes:,} of them", found.lines)
-    fitted = Table.of_texts("Fits of the slides' tables", fit_lines())
-    data = {"units": found.json, "notes": found.notes, "fits": fitted.records()}
-    return Result("mac area", "Area of MAC units", [units, fitted] if with_fits else [units], found.notes, data=data)
+        texts = (f"{cost.saving:.1%}", f"{cost.system.dsps:,}", f"{spent.total:.3g}{MARKS[spent.kind]}")
+        lines.append((str(cost.datapath), *map(figure, parts), *texts))
+    table = Table.of_texts(f"Area of MAC units, and of a system with {pes:,} of them", lines)
+    fitted, notes = Table.of_texts("Fits of the slides' tables", fit_lines()), _notes(costs)
+    data = {"units": [cost_json(cost) for cost in costs], "notes": notes, "fits": fitted.records()}
+    return Result("mac area", "Area of MAC units", [table, fitted] if with_fits else [table], notes, data=data)
 
 
 def figure(area: Area | None) -> str:

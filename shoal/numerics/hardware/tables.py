@@ -44,9 +44,9 @@ ACCUMULATOR: PublishedTable[Resources] = PublishedTable(
 )  # fmt: skip
 
 CONVERTER_TARGET = "Q8.13"
-CONVERTER: PublishedTable[int] = PublishedTable(  # by the format of the product
+CONVERTER: PublishedTable[Resources] = PublishedTable(  # by the format of the product
     f"{_EXPLORATION}, table 'Area of accumulator and data converter', column 'Converter (to Q8.13)'",
-    {"E7M7": 116, "E7M5": 103, "E7M3": 72, "E6M7": 97, "E6M5": 81, "E6M3": 67},
+    {"E7M7": (116, 0), "E7M5": (103, 0), "E7M3": (72, 0), "E6M7": (97, 0), "E6M5": (81, 0), "E6M3": (67, 0)},
 )
 
 SYSTEM_PES = 64  # a 16x4 systolic array, one kernel, 280 MHz: slide 'Archimedes-MPO Overview'

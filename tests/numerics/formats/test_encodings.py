@@ -35,7 +35,6 @@ def test_the_slides_table_of_e5m2(cfg: int) -> None:
         )
         assert float(f"{format.decode(t):.2e}") == BOTTOMS[bottom][t]
         assert format.decode(128 + t) == -format.decode(t)
-    assert [row[0] for row in format.ends()] == ["00", "01", "10", "11"]
 
 
 def test_ends_of_e5m2() -> None:

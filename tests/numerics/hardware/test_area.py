@@ -7,9 +7,16 @@ import pytest
 from shoal.errors import UserError
 from shoal.numerics import FixedFormat, FloatFormat, operand_format, parse
 from shoal.numerics.formats.types import Scalar
-from shoal.numerics.hardware.area import Area, accumulator_area, converter_area, fits, mac_cost, multiplier_area
+from shoal.numerics.hardware.area import (
+    Area,
+    accumulator_area,
+    converter_area,
+    datapath_of,
+    fits,
+    mac_cost,
+    multiplier_area,
+)
 from shoal.numerics.hardware.energy import energy
-from shoal.numerics.hardware.units import datapath_of
 from shoal.numerics.mac.datapath import Datapath
 
 # The slides once more, typed apart from shoal/numerics/hardware/tables.py

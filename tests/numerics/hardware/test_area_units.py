@@ -4,7 +4,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.numerics import parse_mac
-from shoal.numerics.hardware.units import datapath_of
+from shoal.numerics.hardware.area import datapath_of
 
 
 @pytest.mark.parametrize(
