@@ -5,14 +5,12 @@ the same folder. A cell's file holds its settings: with other settings it is com
 which machine it was computed, because finished cells may be committed.
 """
 
+import importlib
 import json
 import math
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,8 @@ from typing import Any
 from shoal.errors import UserError, counted
 from shoal.results.provenance import Provenance
 from shoal.runs import disk
+from shoal.system.calls import ChildPool
+from shoal.system.child import Ended
 from shoal.system.files import finite, write_whole
 from shoal.system.processors import usable_processors
 from shoal.waiting import Advance
@@ -28,7 +28,7 @@ from shoal_papers.study import Options
 NAMED = 6
 """Unfinished cells that are named one by one."""
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
-"""Maps a cell's settings, and a folder for files that cells share, to its result; both plain values."""
+"""A function of a module: from a cell's settings, and a folder for files that cells share, to its result."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,11 @@ class Cells:
         todo = [cell for cell in cells if cell.name not in found]
         count = min(workers or usable_processors(), len(todo))
         if todo and not self._stopped:
-            with _pool(count) as pool:
+            with ChildPool(count) as pool:
                 try:
                     self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
-                except (KeyboardInterrupt, BrokenProcessPool) as stop:
-                    for worker in multiprocessing.active_children():
-                        worker.kill()  # terminated gently it would finish its cell
+                except (KeyboardInterrupt, Ended) as stop:
+                    pool.kill()
                     if not self._finished:
                         raise
                     self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
@@ -107,7 +106,7 @@ class Cells:
         self,
         todo: list[StudyCell],
         work: Work,
-        pool: Executor,
+        pool: ChildPool,
         workers: int,
         found: dict[str, dict[str, Any]],
         deadline: float,
@@ -118,7 +117,8 @@ class Cells:
         while left or waiting:
             while left and len(waiting) < workers and time.monotonic() < deadline:
                 cell = left.pop(0)
-                waiting[pool.submit(work, dict(cell.settings), self.shared)] = cell
+                name = work.__module__, work.__qualname__
+                waiting[pool.submit(do_cell, *name, dict(cell.settings), str(self.shared))] = cell
             if not waiting:
                 break
             for done in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -162,6 +162,12 @@ class Cells:
         return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
 
 
+def do_cell(module: str, work: str, settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    """In a child process: the result of a cell."""
+    result: dict[str, Any] = getattr(importlib.import_module(module), work)(settings, Path(folder))
+    return result
+
+
 def total_seconds(cells: Sequence[StudyCell]) -> float:
     """Approximate total run time, one after the other."""
     return sum(cell.seconds for cell in cells)
@@ -174,15 +180,3 @@ def _span(dates: Sequence[str]) -> str:
 def _plain(settings: Mapping[str, Any]) -> Any:
     """After a round trip through JSON."""
     return json.loads(json.dumps(settings))
-
-
-def _pool(workers: int) -> Executor:
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_prepare)
-
-
-def _prepare() -> None:
-    """A worker has one thread and leaves Ctrl-C to its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from shoal.training.setup import set_torch_threads
-
-    set_torch_threads(1)

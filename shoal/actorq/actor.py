@@ -12,7 +12,7 @@ from shoal.actorq.player import Play, Player, make_player
 from shoal.actorq.versions import Versions, VersionSource
 from shoal.envs.base import VectorEnv
 from shoal.inference.policy import Policy
-from shoal.system.child import reporting
+from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 from shoal.training.play import build_env
@@ -25,17 +25,17 @@ class Stop(Exception):
     """The learner says stop."""
 
 
-def run(told: dict[str, Any]) -> None:
+def run(spec: Message, parent: Channel) -> None:
     """Play until the learner says stop."""
-    if told["processor"] is not None:
-        os.sched_setaffinity(0, {told["processor"]})
-    board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
-    payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
-    template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
-    policy = template.array("u1", (told["policy_bytes"],)).tobytes()
-    chunks = SharedMemory(told["chunks"]["size"], told["chunks"]["descriptor"])
-    actor = make_actor(told, policy, chunks, Versions(payloads, told["payload_bytes"]), board)
-    live(board, told["index"])  # only now: importing torch may block the interpreter for seconds
+    if spec["processor"] is not None:
+        os.sched_setaffinity(0, {spec["processor"]})
+    board = Board(SharedMemory(spec["board"]["size"], spec["board"]["descriptor"]), spec["children"])
+    payloads = SharedMemory(spec["payloads"]["size"], spec["payloads"]["descriptor"])
+    template = SharedMemory(spec["policy"]["size"], spec["policy"]["descriptor"])
+    policy = template.array("u1", (spec["policy_bytes"],)).tobytes()
+    chunks = SharedMemory(spec["chunks"]["size"], spec["chunks"]["descriptor"])
+    actor = make_actor(spec, policy, chunks, Versions(payloads, spec["payload_bytes"]), board)
+    live(board, spec["index"], parent)  # only now: importing torch may block the interpreter for seconds
     try:
         actor.play()
     except Stop:
@@ -43,16 +43,16 @@ def run(told: dict[str, Any]) -> None:
 
 
 def make_actor(
-    told: dict[str, Any], policy: bytes, chunks: SharedMemory | None, versions: VersionSource, board: Board
+    spec: dict[str, Any], policy: bytes, chunks: SharedMemory | None, versions: VersionSource, board: Board
 ) -> "Actor":
     """The actor that is described; with memory for its queue of its own where none is given."""
-    config = TrainConfig(**told["config"])
-    env = build_env(config, config.copies, told["world_seed"], config.stagger)
-    player = make_player(Policy.from_bytes(policy), Play(**told["play"]), env.spec, told["noise_seed"])
-    layout = ChunkLayout.of(env.spec, config.copies, told["chunk_steps"])
-    queue = ChunkQueue(chunks or SharedMemory(ChunkQueue.nbytes(layout, told["slots"])), layout, told["slots"])
-    actor = Actor(env, player, queue, versions, board, told["index"], config.pull_every, config.lockstep)
-    actor.deviation = told["deviation"]
+    config = TrainConfig(**spec["config"])
+    env = build_env(config, config.copies, spec["world_seed"], config.stagger)
+    player = make_player(Policy.from_bytes(policy), Play(**spec["play"]), env.spec, spec["noise_seed"])
+    layout = ChunkLayout.of(env.spec, config.copies, spec["chunk_steps"])
+    queue = ChunkQueue(chunks or SharedMemory(ChunkQueue.nbytes(layout, spec["slots"])), layout, spec["slots"])
+    actor = Actor(env, player, queue, versions, board, spec["index"], config.pull_every, config.lockstep)
+    actor.deviation = spec["deviation"]
     return actor
 
 
@@ -79,7 +79,7 @@ class Actor:
         self._observation: Any = None
 
     def play(self) -> None:
-        """Send one chunk after another, until told to stop."""
+        """Send one chunk after another, until the learner says stop."""
         while True:
             if self.lockstep:
                 self._wait_for(lambda: self.board.round > self.queue.sent)
@@ -162,4 +162,4 @@ class Actor:
 
 
 if __name__ == "__main__":
-    reporting(run)
+    serve(run)

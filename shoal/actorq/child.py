@@ -1,13 +1,10 @@
 """A child process of a run with actors: its heartbeat is on the board."""
 
 import os
-import select
-import sys
 import threading
-from typing import Any
 
 from shoal.actorq.board import Board
-from shoal.system.child import Child
+from shoal.system.child import Channel, Child, Message
 
 TICK = 0.2
 """Seconds between heartbeats."""
@@ -18,9 +15,9 @@ SILENT, STARTING = 5.0, 120.0
 class WatchedChild(Child):
     """A child process whose heartbeats its parent counts."""
 
-    def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], index: int, ticks: int) -> None:
+    def __init__(self, module: str, spec: Message, descriptors: list[int], index: int, ticks: int) -> None:
         """Start it; `index` is its place on the board, where there were so many ticks before."""
-        super().__init__(module, {**told, "index": index}, descriptors, "use fewer --actors")
+        super().__init__(module, {**spec, "index": index}, "use fewer --actors", descriptors=descriptors)
         self._ticks, self._begun, self._quiet = ticks, False, 0.0
 
     def alive(self, ticks: int, passed: float) -> bool:
@@ -31,14 +28,13 @@ class WatchedChild(Child):
         return self.process.poll() is None and self._quiet < (SILENT if self._begun else STARTING)
 
 
-def live(board: Board, index: int) -> None:
+def live(board: Board, index: int, parent: Channel) -> None:
     """In a child: send heartbeats from now on, and end when the parent is gone."""
 
     def beat() -> None:
         while True:
             board.add(index, "ticks")
-            ready, _, _ = select.select([sys.stdin.buffer], [], [], TICK)
-            if ready and not os.read(sys.stdin.fileno(), 1):
+            if parent.connection.poll(TICK):  # closed: a parent sends nothing more
                 os._exit(0)
 
     threading.Thread(target=beat, daemon=True).start()

@@ -1,31 +1,30 @@
 """The quantizer, a process of its own: takes the learner's newest numbers and broadcasts them in few bits."""
 
 import time
-from typing import Any
 
 from shoal.actorq.board import Board
 from shoal.actorq.child import live
 from shoal.actorq.player import Play, payload_of
 from shoal.actorq.versions import Versions
 from shoal.inference.policy import Policy
-from shoal.system.child import reporting
+from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory
 
 PAUSE = 0.0005
 """Seconds between looks for a new version."""
 
 
-def run(told: dict[str, Any]) -> None:
+def run(spec: Message, parent: Channel) -> None:
     """Broadcast until the learner says stop."""
-    board = Board(SharedMemory(told["board"]["size"], told["board"]["descriptor"]), told["children"])
-    numbers = SharedMemory(told["numbers"]["size"], told["numbers"]["descriptor"])
-    payloads = SharedMemory(told["payloads"]["size"], told["payloads"]["descriptor"])
-    template = SharedMemory(told["policy"]["size"], told["policy"]["descriptor"])
-    policy = Policy.from_bytes(template.array("u1", (told["policy_bytes"],)).tobytes())
-    play = Play(**told["play"])
-    source, target = Versions(numbers, told["numbers_bytes"]), Versions(payloads, told["payload_bytes"])
-    live(board, told["index"])
-    broadcast(board, told["index"], policy, play, source, target, tuple(told["seen"]))
+    board = Board(SharedMemory(spec["board"]["size"], spec["board"]["descriptor"]), spec["children"])
+    numbers = SharedMemory(spec["numbers"]["size"], spec["numbers"]["descriptor"])
+    payloads = SharedMemory(spec["payloads"]["size"], spec["payloads"]["descriptor"])
+    template = SharedMemory(spec["policy"]["size"], spec["policy"]["descriptor"])
+    policy = Policy.from_bytes(template.array("u1", (spec["policy_bytes"],)).tobytes())
+    play = Play(**spec["play"])
+    source, target = Versions(numbers, spec["numbers_bytes"]), Versions(payloads, spec["payload_bytes"])
+    live(board, spec["index"], parent)
+    broadcast(board, spec["index"], policy, play, source, target, tuple(spec["seen"]))
 
 
 def broadcast(
@@ -53,4 +52,4 @@ def broadcast(
 
 
 if __name__ == "__main__":
-    reporting(run)
+    serve(run)

@@ -54,7 +54,7 @@ class Post:
     """One process's place: who holds it now, and how often it was filled anew."""
 
     module: str
-    told: dict[str, Any]
+    spec: dict[str, Any]
     descriptors: list[int]
     index: int
     child: WatchedChild | None = None
@@ -191,9 +191,9 @@ class ActorSystem:
     def _fill(self, post: Post) -> None:
         """Start a process for a post."""
         post.done = self._done(post)
-        told = post.told | seeds(self.config.seed, post.index - 1, self._samples, post.started)
+        spec = post.spec | seeds(self.config.seed, post.index - 1, self._samples, post.started)
         ticks = self.board.count(post.index, "ticks")
-        post.child = WatchedChild(post.module, told, post.descriptors, post.index, ticks)
+        post.child = WatchedChild(post.module, spec, post.descriptors, post.index, ticks)
         post.started += 1
 
     def _replace(self, post: Post) -> None:
@@ -216,7 +216,7 @@ class ActorSystem:
         return self.queues[post.index - 1].sent
 
     def _common(self, template: int) -> dict[str, Any]:
-        """What every process is told."""
+        """What the specifications of all processes have in common."""
         shared = {name: {"descriptor": memory.descriptor, "size": memory.size} for name, memory in self.memory.items()}
         return shared | {
             "children": self.children,
@@ -226,15 +226,15 @@ class ActorSystem:
         }
 
     def _quantizer(self, template: int) -> Post:
-        told = self._common(template) | {"numbers_bytes": self._numbers_bytes, "seen": self.recent.shape[1:]}
+        spec = self._common(template) | {"numbers_bytes": self._numbers_bytes, "seen": self.recent.shape[1:]}
         descriptors = [memory.descriptor for memory in self.memory.values()]
-        return Post("shoal.actorq.quantizer", told, descriptors, QUANTIZER)
+        return Post("shoal.actorq.quantizer", spec, descriptors, QUANTIZER)
 
     def _actor(self, k: int, template: int, chunks: SharedMemory, processor: int | None) -> Post:
         config, policy = self.config, self.policy
         assert policy.exploration is not None
         deviation = None if policy.exploration.values else deviation_of(k, config.actors, config.exploration_noise)
-        told = self._common(template) | {
+        spec = self._common(template) | {
             "config": dataclasses.asdict(config),
             "chunks": {"descriptor": chunks.descriptor, "size": chunks.size},
             "chunk_steps": self._layout.steps,
@@ -243,7 +243,7 @@ class ActorSystem:
             "deviation": deviation,
         }
         descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
-        return Post("shoal.actorq.actor", told, descriptors, 1 + k)
+        return Post("shoal.actorq.actor", spec, descriptors, 1 + k)
 
 
 def check_room(actors: int, engine: str, template: int) -> None:

@@ -3,10 +3,8 @@
 Both sides use two threads. A row's goal is the project's target; `of_goal` of 1 or more means it is reached.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypedDict
@@ -17,6 +15,7 @@ from torch.nn import functional as F
 
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.numerics import emulate, matmul, parse_mac, quantize
+from shoal.system.calls import call_in_child
 
 THREADS = 2
 FLOAT, FIXED = "E5M2:5+E6M5", "E5M2:5+Q8.13"
@@ -140,22 +139,17 @@ def _shapes(seconds: float, size: int) -> list[Row]:
 
 def _first_call() -> Row:
     """Seconds of the first product of a process with an empty compilation cache, without imports."""
-    code = (
-        "import time, torch\n"
-        "from shoal.numerics import matmul\n"
-        "import shoal.numerics.mac.matmul\n"
-        "a = torch.ones(64, 64)\n"
-        "start = time.perf_counter()\n"
-        f"matmul(a * 0.3, a * 0.7, {FLOAT!r})\n"
-        "print(time.perf_counter() - start)\n"
-    )
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "SHOAL_CACHE": folder}
-        ran = subprocess.run(
-            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
-        )
-    took = float(ran.stdout)
+        took: float = call_in_child(first_product, threads=None, environment={"SHOAL_CACHE": folder})
     return _row("first call, nothing compiled", FLOAT, "s", took, FIRST_CALL_GOAL, FIRST_CALL_GOAL / took, None)
+
+
+def first_product() -> float:
+    """Seconds of the first product of this process."""
+    a = torch.ones(64, 64)
+    start = time.perf_counter()
+    matmul(a * 0.3, a * 0.7, FLOAT)
+    return time.perf_counter() - start
 
 
 def _row(

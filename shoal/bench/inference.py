@@ -6,11 +6,7 @@ memory of a process that does nothing else, imports included; exported files are
 `goal` is the project's target for the ratio.
 """
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +18,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 
 from shoal.bench.networks import NETWORKS, bench_policy
+from shoal.bench.resident import memory_of
 from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
 from shoal.inference.engine import Engine, runs_in_native, runs_in_numba
@@ -30,6 +27,7 @@ from shoal.inference.graph import build
 from shoal.inference.grid import safe_bits
 from shoal.quantization.torch_engine import TorchEngine
 from shoal.results import Column
+from shoal.system.calls import call_in_child
 
 BATCHES = (1, 64)
 GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}
@@ -135,9 +133,6 @@ def _memory(network: str, policy: Policy, kinds: list[tuple[str, str]]) -> dict[
             path = Path(folder) / f"{precision}.onnx"
             if engine == "onnx":
                 path.write_bytes(build(policy, Form(precision, safe_bits())).SerializeToString())  # type: ignore[arg-type]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            words = [sys.executable, "-m", "shoal.bench.resident", engine, network, str(path)]
-            ran = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-            for batch, megabytes in json.loads(ran.stdout).items():
+            for batch, megabytes in call_in_child(memory_of, engine, network, str(path)).items():
                 held[engine, precision, int(batch)] = megabytes
     return held

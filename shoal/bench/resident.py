@@ -1,9 +1,7 @@
-"""A process that runs one engine and prints its memory in megabytes: python -m shoal.bench.resident onnx 3x64 FILE."""
+"""The memory of a process that runs one engine, with nothing imported that this does not need."""
 
-import json
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +22,8 @@ def megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def main(engine: str, network: str, path: str) -> None:
-    """Act for one state, then for a batch, and print the memory after each."""
+def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
+    """Act for one state, then for a batch; megabytes of this process after each, by batch."""
     player: Engine | PolicyFile
     if engine == "onnx":
         player = PolicyFile(Path(path), trusted=True)
@@ -52,8 +50,4 @@ def main(engine: str, network: str, path: str) -> None:
     for batch in (1, 64):
         player.act(np.zeros((batch, 1, size), np.float32))
         held[batch] = megabytes()
-    print(json.dumps(held))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return held

@@ -1,16 +1,14 @@
 """A worker, a process of its own: plays its share of the copies of a third-party environment.
 
-It is asked by messages on its standard input and answers on a pipe, one answer for each question. The arrays of a step
-are in memory that all workers share, where each reads and writes its own copies; a saved state is sent with a message.
-A message is a line of JSON, with the number of bytes that follow it.
+Its parent asks by messages, and it answers each. The arrays of a step are in memory that all workers share, where each
+reads and writes its own copies; a saved state is sent with a message.
 """
 
 import dataclasses
 import json
-import os
 import warnings
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,35 +17,25 @@ from safetensors.numpy import load, save
 from shoal.envs.adapters import make_copies
 from shoal.envs.base import EnvSpec
 from shoal.envs.parallel import ParallelCopies, differs
-from shoal.system.child import reporting
+from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory, aligned
 
 
-def run(told: dict[str, Any]) -> None:
-    """Do what is asked until the question is to close."""
-    questions = _questions()
-    copies = make_copies(**told["make"])
-    if described(copies.spec) != told["spec"] or copies.form != told["form"]:
+def run(spec: Message, parent: Channel) -> None:
+    """Do what is asked until the parent is gone."""
+    copies = make_copies(**spec["make"])
+    if described(copies.spec) != spec["spec"] or copies.form != spec["form"]:
         raise differs(copies.spec.name)
-    memory = SharedMemory(told["memory"]["size"], told["memory"]["descriptor"])
-    first, total = told["make"]["first"], told["make"]["total"]
+    memory = SharedMemory(spec["memory"]["size"], spec["memory"]["descriptor"])
+    first, total = spec["make"]["first"], spec["make"]["total"]
     mine = {
         name: array[first : first + copies.copies] for name, array in step_arrays(memory, copies.spec, total).items()
     }
     worker = Worker(copies, mine)
-    with os.fdopen(told["answers"], "wb") as answers:
-        send(answers, {})
-        while (question := receive(questions)) is not None:
-            asked, data = question
-            send(answers, *worker.answer(asked["do"], data))
-
-
-def _questions() -> IO[bytes]:
-    """The stream of questions; an environment that reads from standard input gets nothing instead of one of them."""
-    questions = os.fdopen(os.dup(0), "rb")
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    return questions
+    parent.send({})
+    while (question := parent.receive()) is not None:
+        message, data = question
+        parent.send(*worker.answer(message["do"], data))
 
 
 class Worker:
@@ -130,22 +118,5 @@ def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int,
     }
 
 
-def send(stream: IO[bytes], message: dict[str, Any], data: bytes = b"") -> None:
-    """Send a message and the data that belongs to it."""
-    stream.write(json.dumps({**message, "bytes": len(data)}).encode() + b"\n")
-    stream.write(data)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """The next message and its data; None where the other side is gone."""
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    message: dict[str, Any] = json.loads(line)
-    data = stream.read(message["bytes"])
-    return (message, data) if len(data) == message["bytes"] else None
-
-
 if __name__ == "__main__":
-    reporting(run)
+    serve(run)

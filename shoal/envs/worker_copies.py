@@ -7,10 +7,7 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 import contextlib
 import itertools
 import json
-import os
-import select
 import signal
-import subprocess
 import time
 import warnings
 import weakref
@@ -23,10 +20,10 @@ from safetensors.numpy import load, save
 
 from shoal.envs.base import Array, EnvSpec, Step, random_actions
 from shoal.envs.parallel import check_state, checked_actions
-from shoal.envs.worker import described, receive, send, step_arrays, step_bytes
+from shoal.envs.worker import described, step_arrays, step_bytes
 from shoal.errors import UserError, counted
 from shoal.seeding import stream
-from shoal.system.child import Child, ended, no_process
+from shoal.system.child import Child, Ended, Message
 from shoal.system.memory import check_fits
 from shoal.system.shared_memory import SharedMemory
 
@@ -34,8 +31,6 @@ MOST = 1024
 """Worker processes."""
 PROCESS_BYTES = 40_000_000
 """Private memory of a worker with a small environment: Python, numpy and gymnasium."""
-LOOK = 0.5
-"""Seconds between looks whether a worker that does not answer is still there."""
 CLOSING = 5.0
 """Seconds that environments have to close."""
 FEWER = "use fewer --env-workers"
@@ -80,14 +75,14 @@ class WorkerCopies:
             "name": spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger, "options": options,
             "total": copies,
         }  # fmt: skip
-        told = {
+        common = {
             "spec": described(spec), "form": form,
             "memory": {"descriptor": memory.descriptor, "size": memory.size},
         }  # fmt: skip
         with self._in_step():
             for share in self._shares:
-                own = {"first": share.start, "copies": share.stop - share.start}
-                self._workers.append(WorkerProcess(spec.name, {**told, "make": {**make, **own}}, memory.descriptor))
+                part = {"first": share.start, "copies": share.stop - share.start}
+                self._workers.append(WorkerProcess(spec.name, {**common, "make": make | part}, memory.descriptor))
             for worker in self._workers:
                 worker.answer()
 
@@ -151,7 +146,7 @@ class WorkerCopies:
             for worker in self._workers:
                 worker.ask("close")
             for worker in self._workers:
-                worker.answer(deadline)
+                worker.answer(max(0.0, deadline - time.monotonic()))
         self._kill()
 
     def _ask(
@@ -189,50 +184,28 @@ class WorkerCopies:
 class WorkerProcess(Child):
     """A worker as its parent sees it."""
 
-    def __init__(self, name: str, told: dict[str, Any], memory: int) -> None:
+    def __init__(self, name: str, spec: Message, memory: int) -> None:
         """Start a worker for copies of the environment called `name`."""
         self._name = name
-        try:
-            read, write = os.pipe()
-        except OSError as error:
-            raise no_process("worker", error, FEWER) from None
-        self._answers = os.fdopen(read, "rb")
-        try:
-            super().__init__("shoal.envs.worker", {**told, "answers": write}, [memory, write], FEWER)
-        finally:
-            os.close(write)  # so that the pipe ends with the worker
+        super().__init__("shoal.envs.worker", spec, FEWER, descriptors=[memory])
 
     def ask(self, what: str, data: bytes = b"") -> None:
         """Send a question; nobody waits."""
-        assert self.process.stdin is not None
         try:
-            send(self.process.stdin, {"do": what}, data)
-        except BrokenPipeError:
-            self._raise_end()
+            self.channel.send({"do": what}, data)
+        except OSError:
+            self.answer()
 
-    def answer(self, deadline: float | None = None) -> tuple[dict[str, Any], bytes]:
+    def answer(self, timeout: float | None = None) -> tuple[Message, bytes]:
         """Wait for the answer to the last question."""
-        while not select.select([self._answers], [], [], LOOK)[0]:  # a process that it started may keep the pipe open
-            if self.process.poll() is not None:
-                self._raise_end()
-            if deadline is not None and time.monotonic() > deadline:
-                raise UserError(f"A worker process of {self._name} does not answer.")
-        return receive(self._answers) or self._raise_end()
-
-    def kill(self) -> None:
-        """End it at once, stopped or not, and let go of what it had."""
-        super().kill()
-        self._answers.close()
-
-    def _raise_end(self) -> Any:
-        """Raise the fault that the worker ended with, or a sentence on how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(CLOSING)
-        self.raise_fault()
-        code = self.process.poll()
-        how = "has closed its pipe" if code is None else ended(code)
-        remedy = f"; {FEWER}" if code == -signal.SIGKILL else ""
-        raise UserError(f"A worker process of {self._name} {how}{remedy}.")
+        try:
+            return self.receive(timeout)
+        except TimeoutError:
+            raise UserError(f"A worker process of {self._name} does not answer.") from None
+        except Ended as end:
+            self.raise_fault()
+            remedy = f"; {FEWER}" if end.code == -signal.SIGKILL else ""
+            raise UserError(f"A worker process of {self._name} {end}{remedy}.") from None
 
 
 def _kill(workers: list[WorkerProcess]) -> None:

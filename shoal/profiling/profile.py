@@ -1,17 +1,16 @@
 """`shoal profile`: time, misses and memory of every requested cell, as rows for tables, JSON and pictures."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from shoal.errors import counted
-from shoal.profiling.apart import Ended, apart
 from shoal.profiling.cells import Cell, Sweep
 from shoal.profiling.counters import Counters
 from shoal.profiling.energy import EnergyMeter
 from shoal.profiling.footprint import footprint
-from shoal.profiling.machine import Geometry
+from shoal.profiling.machine import Geometry, Level
 from shoal.profiling.misses import sampling_misses
 from shoal.profiling.rounds import measure
 from shoal.profiling.rows import (
@@ -28,6 +27,8 @@ from shoal.profiling.rows import (
     time_row,
 )
 from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.system.calls import call_in_child
+from shoal.system.child import Ended
 from shoal.training.config import TrainConfig
 from shoal.waiting import Advance
 
@@ -92,9 +93,11 @@ def profile(
                 if in_this_process:
                     part = profile_group(sweep, group, geometry, advance)
                 else:
-                    part = apart(profile_group, sweep, group, geometry, advance=advance)
+                    cells = replace(sweep, env=(group.config.env,), agents=(group.config.agents or 0,))
+                    given = asdict(cells), asdict(geometry)
+                    part = Profile(**call_in_child(group_in_child, *given, advance=advance, threads=None))
             except Ended as error:
-                found.failed.append(f"{group.label}: not measured, {error}.")
+                found.failed.append(f"{group.label}: not measured, its process {error}.")
                 continue
             found.add(part)
             if keep is not None:
@@ -128,6 +131,17 @@ class Group:
         names = sorted({cell.implementation for cell in cells})
         rows_that_fit(sweep.ring, config, sweep.algorithm, names)
         return Group(cells, config)
+
+
+def group_in_child(sweep: dict[str, Any], geometry: dict[str, Any], advance: Advance) -> dict[str, Any]:
+    """`profile_group` of a sweep over one world and number of agents, from and to JSON values."""
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in sweep.items()
+    }
+    cells = Sweep(**options)
+    levels = {name: Level(**geometry[name]) for name in ("l1", "l2", "l3", "dtlb", "stlb")}
+    group = Group.of(cells, cells.env[0], cells.agents[0])
+    return profile_group(cells, group, Geometry(**geometry | levels), advance).to_dict()
 
 
 def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":

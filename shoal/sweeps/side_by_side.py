@@ -3,30 +3,28 @@
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.algorithms.base import check_choices
 from shoal.errors import UserError, counted
 from shoal.report.curve import lacks_curve
-from shoal.sweeps.child import told
 from shoal.sweeps.plan import PlannedRun
-from shoal.system.child import ended, signals_held, thread_limits
+from shoal.system.child import Child, Ended, Message, ended
 from shoal.system.memory import check_fits, free_memory, human_bytes
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.observer import Silent
 from shoal.training.result import TrainResult, read_result
 
+CHILD = "shoal.sweeps.run"
+"""The module of a run's process."""
 PROCESS_BYTES = 500 * 10**6
 """A process with torch and numba loaded, before it has a team or a ring (measured: 422 MB)."""
 STOPPED = {130, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))}
@@ -72,7 +70,7 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
             watcher.advance(run.config.episodes, skipped=True)
     waiting = [run for run in runs if run.name not in found]
     threads = max(1, usable_processors() // parallel)
-    news: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
+    news: queue.Queue[tuple[_Process, Message | None]] = queue.Queue()
     running: list[_Process] = []
     stopped: int | None = None
     while waiting or running:
@@ -81,24 +79,25 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
                 run = waiting.pop(0)
                 try:
                     running.append(_Process(run, threads, news))
-                except OSError as error:  # too many processes, or a full disk
-                    found[run.name] = Outcome(run, None, f"Its process cannot be started: {error.strerror or error}.")
+                except (UserError, OSError) as error:  # too many processes, or a full disk
+                    reason = f"{error.strerror}: '{error.filename}'." if isinstance(error, OSError) else str(error)
+                    found[run.name] = Outcome(run, None, reason)
                     watcher.advance(run.config.episodes, skipped=True)
                     watcher.ended(found[run.name])
             if not running:
                 continue
-            process, said = news.get(timeout=60)
-            if said is None:
+            process, message = news.get(timeout=60)
+            if message is None:
                 running.remove(process)
                 outcome = found[process.run.name] = process.outcome(asked=stopped is not None)
                 if outcome.result is not None:
                     watcher.advance(process.moved(outcome.result.episodes))
                 watcher.advance(process.left(outcome), skipped=True)
                 watcher.ended(outcome)
-            elif "episode" in said:
-                watcher.advance(process.moved(said["episode"]), skipped=said.get("before", False))
-            elif "warning" in said:
-                watcher.warned(process.run, said["warning"])
+            elif "episode" in message:
+                watcher.advance(process.moved(message["episode"]), skipped=message.get("before", False))
+            elif "warning" in message:
+                watcher.warned(process.run, message["warning"])
         except queue.Empty:
             continue
         except KeyboardInterrupt as stop:
@@ -137,43 +136,37 @@ def log_file(run: PlannedRun) -> Path:
 class _Process:
     """The process of one run."""
 
-    def __init__(
-        self, run: PlannedRun, threads: int, news: "queue.Queue[tuple[_Process, dict[str, Any] | None]]"
-    ) -> None:
+    def __init__(self, run: PlannedRun, threads: int, news: "queue.Queue[tuple[_Process, Message | None]]") -> None:
         self.run, self._news = run, news
         self._episode, self._error = 0, ""
         threads = kept_threads(run) or threads
-        environment = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+        settings = dataclasses.asdict(dataclasses.replace(run.config, threads=threads))
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         self._log = log_file(run)
-        with self._log.open("wb") as log, signals_held():  # Ctrl-C is for the sweep, which asks its runs to stop
-            self._process = subprocess.Popen(
-                child_command(dataclasses.replace(run.config, threads=threads), run.started),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-            )
+        with self._log.open("wb") as log:
+            spec = {"settings": settings, "resume": run.started}
+            self._child = Child(CHILD, spec, "use a smaller --parallel", threads=threads, log=log)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                self._error = said.get("error", self._error)
-                self._news.put((self, said))
-        self._process.wait()
+        try:
+            while True:
+                self._news.put((self, self._child.receive()[0]))
+        except UserError as error:
+            self._error = str(error)
+        except (Ended, RuntimeError):  # a traceback is in the log, too
+            pass
+        self._child.process.wait()
         self._news.put((self, None))
 
     def stop(self) -> None:
         """Ask it to save and stop."""
         with contextlib.suppress(OSError):
-            self._process.send_signal(signal.SIGTERM)
+            self._child.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once."""
-        self._process.kill()
+        self._child.process.kill()
 
     def moved(self, episode: int) -> int:
         """Episodes since the last call."""
@@ -186,7 +179,8 @@ class _Process:
 
     def outcome(self, asked: bool) -> Outcome:
         """How it ended; `asked`: it was asked to stop."""
-        code = self._process.returncode
+        code = self._child.process.returncode
+        self._child.kill()
         logged = self._log.read_text(errors="replace").strip()
         if not logged:
             self._log.unlink()
@@ -210,11 +204,6 @@ def kept_threads(run: PlannedRun) -> int | None:
         return None
     stored = read_config(run.folder)
     return None if stored.update == "native" or stored.threads is None else min(stored.threads, usable_processors())
-
-
-def child_command(config: TrainConfig, resume: bool) -> list[str]:
-    """The command of a run's process."""
-    return [sys.executable, "-P", "-m", "shoal.sweeps.child", told(config, resume)]
 
 
 def choose_parallel(runs: Sequence[PlannedRun], asked: int | None) -> int:

@@ -1,7 +1,8 @@
-"""A child process: how it is started, what it is told, how it ends with its parent, and how its faults are reported.
+"""Child processes that run our own code: how they start, talk to their parent, report faults and end with it.
 
-It is started with `python -m`, told what to do by one line of JSON on its standard input, and given shared memory by
-descriptors. Its standard input stays open: when that ends, the parent is gone and so is the child.
+A child is started with `python -m`, and its module calls `serve`. Parent and child send each other messages, a JSON
+object with bytes behind it; the first one is the child's specification. Memory is shared by passing on descriptors. A
+`UserError` in the child is sent as a sentence, any other fault as a traceback; both are raised in the parent.
 """
 
 import contextlib
@@ -11,71 +12,142 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import IO, Any
 
 from shoal.errors import UserError
 
-USERS, FAULT = 2, 1
-"""Exit codes: a sentence for the user, or a traceback."""
+Message = dict[str, Any]
+USERS, FAULT, INTERRUPTED = 2, 1, 130
+"""Exit codes: a sentence for the user, a traceback, Ctrl-C."""
 STOPS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-"""Signals that ask a program to stop. A terminal or a job scheduler sends them to children, too, but they are the
-parent's to answer: it saves its state first, and its children end with it."""
+"""Signals that ask a program to stop. A terminal or a job scheduler sends them to children, too."""
+LOOK = 0.5
+"""Seconds between checks that a child which does not answer is still running."""
+
+
+class Ended(Exception):
+    """A child has ended without a message; the text says how. `code` is its exit code, None while it still runs."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__("has closed its connection" if code is None else ended(code))
+        self.code = code
+
+
+class Channel:
+    """One end of the connection between a parent and its child."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def send(self, message: Message, data: bytes = b"") -> None:
+        """Send a message with the bytes that belong to it."""
+        self.connection.send_bytes(json.dumps(message).encode() + b"\n" + data)
+
+    def receive(self) -> tuple[Message, bytes] | None:
+        """Wait for the next message; None where the other side is gone."""
+        try:
+            line, _, data = self.connection.recv_bytes().partition(b"\n")
+        except (EOFError, OSError):
+            return None
+        return json.loads(line), data
 
 
 class Child:
     """A child process as its parent sees it."""
 
-    def __init__(self, module: str, told: dict[str, Any], descriptors: list[int], remedy: str) -> None:
-        """Start `python -m module`; `remedy` says what to do where the system has no room for another process."""
+    def __init__(
+        self,
+        module: str,
+        spec: Message,
+        remedy: str,
+        *,
+        descriptors: Sequence[int] = (),
+        threads: int | None = 1,
+        log: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start `python -m module`.
+
+        Args:
+            module: Its last word is what the child is called in messages.
+            spec: What the child is to do.
+            remedy: What to do where the system has no room for another process.
+            descriptors: Open files and memory that the child inherits.
+            threads: Threads of each library in the child; None: as many as it likes.
+            log: Where its output goes; None: to standard error, because standard output is for answers only.
+            environment: Environment variables besides this process's own.
+        """
         self.role = module.rpartition(".")[2]
+        variables = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         try:
-            self._report = tempfile.TemporaryFile()  # noqa: SIM115
-            report = self._report.fileno()
+            connection, theirs = Pipe()
+        except OSError as error:
+            raise self._not_started(error, remedy) from None
+        self.channel = Channel(connection)
+        try:
             with signals_held():
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module],
-                    stdin=subprocess.PIPE,
-                    stdout=2,  # standard output is for answers only
-                    pass_fds=[*descriptors, report],
-                    env={**os.environ, **thread_limits(1), "PYTHONPATH": os.pathsep.join(sys.path)},
+                    [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2 if log is None else log,
+                    stderr=log,
+                    pass_fds=[*descriptors, theirs.fileno()],
+                    env=variables | dict(environment or {}),
                 )
         except OSError as error:  # too many processes or open files, or no memory for one more
-            raise no_process(self.role, error, remedy) from None
-        assert self.process.stdin is not None
-        line = json.dumps({**told, "report": report, "parent": os.getpid()}) + "\n"
-        with contextlib.suppress(BrokenPipeError):  # it is gone already, which will be noticed
-            self.process.stdin.write(line.encode())
-            self.process.stdin.flush()
+            connection.close()
+            raise self._not_started(error, remedy) from None
+        finally:
+            theirs.close()  # so that the connection ends with the child
+        with contextlib.suppress(OSError):  # it is gone already, which `receive` will find out
+            self.channel.send({**spec, "parent": os.getpid()})
+
+    def receive(self, timeout: float | None = None) -> tuple[Message, bytes]:
+        """Wait for the child's next message.
+
+        Raises:
+            UserError, RuntimeError: The fault that the child reported.
+            Ended: It ended, or closed its connection, without a message.
+            TimeoutError: It did not answer in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        connection = self.channel.connection
+        while not connection.poll(LOOK):  # a process that the child started may keep the connection open
+            if self.process.poll() is not None and not connection.poll():
+                raise Ended(self.process.returncode)
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError
+        if (received := self.channel.receive()) is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5.0)
+            raise Ended(self.process.poll())
+        message = received[0]
+        if "error" in message:
+            raise UserError(message["error"])  # as if it had happened here
+        if "fault" in message:
+            raise RuntimeError(f"the {self.role} process failed:\n{message['fault']}")
+        return received
 
     def raise_fault(self) -> None:
-        """If it ended by a fault of its own, raise that here."""
-        code = self.process.poll()
-        if code not in (USERS, FAULT):
-            return
-        self._report.seek(0)
-        text = self._report.read().decode(errors="replace").strip()
-        if not text:  # third-party code ended it, or Python could not start
+        """Raise the fault that the child has reported, if any; for children that send nothing else."""
+        with contextlib.suppress(Ended):
+            if self.channel.connection.poll():
+                self.receive()
+        if (code := self.process.poll()) in (USERS, FAULT):  # third-party code ended it, or Python could not start
             raise UserError(f"The {self.role} process {ended(code)} without an error message.")
-        if code == USERS:
-            raise UserError(text)  # as if it had happened here
-        raise RuntimeError(f"the {self.role} process failed:\n{text}")
 
     def kill(self) -> None:
-        """End it at once, stopped or not, and let go of what it had."""
+        """End it at once, stopped or not, and release its resources."""
         self.process.kill()
         self.process.wait()
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-        self._report.close()
+        self.channel.connection.close()
 
-
-def no_process(role: str, error: OSError, remedy: str) -> UserError:
-    """The error where the system refuses a process."""
-    return UserError(f"A process for another {role} cannot be started ({error.strerror}); {remedy}.")
+    def _not_started(self, error: OSError, remedy: str) -> UserError:
+        return UserError(f"A process for another {self.role} cannot be started ({error.strerror}); {remedy}.")
 
 
 def ended(code: int) -> str:
@@ -87,7 +159,7 @@ def ended(code: int) -> str:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back `STOPS`: a child started meanwhile is not stopped before `told` leaves them to its parent."""
+    """Hold back `STOPS`: a child started meanwhile is not stopped before `serve` has decided who answers them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
@@ -95,43 +167,55 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def thread_limits(count: int) -> dict[str, str]:
-    """What a child's libraries are told before they are imported: this many threads each."""
+def thread_limits(count: int | None) -> dict[str, str]:
+    """Environment variables that limit the threads of a child's libraries."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return dict.fromkeys(names, str(count))
+    return {} if count is None else dict.fromkeys(names, str(count))
 
 
-def told() -> dict[str, Any]:
-    """In a child: what its parent tells it."""
+# ---- in the child ----------------------------------------------------------------------------------------------------
+
+
+def serve(run: Callable[[Message, Channel], int | None], answer_signals: Callable[[], None] | None = None) -> None:
+    """Do what the parent's first message says, and end this process.
+
+    Args:
+        run: Is given that message and the channel to the parent; returns the exit code, or None for 0.
+        answer_signals: Prepares this process for `STOPS` and for the end of its parent. By default the parent answers
+            them, which saves its state first, and the child is killed when the parent ends.
+    """
+    (answer_signals or leave_signals_to_parent)()
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    parent = Channel(Connection(descriptor))
+    report = {}
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        received = parent.receive()
+        if received is None or os.getppid() != received[0]["parent"]:
+            os._exit(INTERRUPTED)
+        code = run(received[0], parent) or 0
+    except UserError as error:
+        code, report = USERS, {"error": str(error)}
+    except MemoryError:
+        code, report = USERS, {"error": "There is not enough memory; use fewer processes or copies."}
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException:
+        code, report = FAULT, {"fault": traceback.format_exc()}
+    with contextlib.suppress(OSError):  # the parent is gone
+        for kind, text in report.items():
+            parent.send({kind: text.encode(errors="backslashreplace").decode()})
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # threads of libraries are not waited for
+
+
+def leave_signals_to_parent() -> None:
+    """Ignore `STOPS`, and be killed when the parent ends."""
     for number in STOPS:  # not SIG_IGN: processes that an environment starts would inherit it and could not be stopped
         signal.signal(number, lambda number, frame: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     end_with_parent(signal.SIGKILL)
-    line = sys.stdin.buffer.readline()
-    if not line:
-        os._exit(0)
-    found: dict[str, Any] = json.loads(line)
-    if os.getppid() != found["parent"]:
-        os._exit(0)
-    return found
-
-
-def reporting(run: Callable[[dict[str, Any]], None]) -> None:
-    """In a child: do as told; a fault goes into the report, and its kind into the exit code."""
-    settings = told()
-    try:
-        run(settings)
-        code = 0
-    except UserError as error:
-        code, text = USERS, str(error)
-    except MemoryError:
-        code, text = USERS, "There is not enough memory; use fewer processes or copies."
-    except BaseException:
-        code, text = FAULT, traceback.format_exc()
-    if code:
-        with os.fdopen(settings["report"], "wb") as report:
-            report.write(text.encode(errors="backslashreplace"))
-    os._exit(code)  # threads of libraries are not waited for
 
 
 def end_with_parent(number: int) -> None:

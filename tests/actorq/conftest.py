@@ -12,19 +12,19 @@ import pytest
 class ThreadChild:
     """What `WatchedChild` is to its parent."""
 
-    def __init__(self, module, told, descriptors, index, ticks):
-        told = json.loads(json.dumps({**told, "index": index, "processor": None}))
-        for value in told.values():
+    def __init__(self, module, spec, descriptors, index, ticks):
+        spec = json.loads(json.dumps({**spec, "index": index, "processor": None}))
+        for value in spec.values():
             if isinstance(value, dict) and "descriptor" in value:  # a process has its own
                 value["descriptor"] = os.dup(value["descriptor"])
         self.fault = None
-        self.thread = threading.Thread(target=self.run, args=(importlib.import_module(module).run, told), daemon=True)
+        self.thread = threading.Thread(target=self.run, args=(importlib.import_module(module).run, spec), daemon=True)
         self.process = SimpleNamespace(poll=lambda: None if self.thread.is_alive() else 0)
         self.thread.start()
 
-    def run(self, run, told):
+    def run(self, run, spec):
         try:
-            run(told)
+            run(spec, None)
         except BaseException as error:
             self.fault = error
 
@@ -44,7 +44,7 @@ def play_in_threads(patch):
     """Let actors and quantizer be threads; processes take seconds to start."""
     patch.setattr("shoal.actorq.system.WatchedChild", ThreadChild)
     for module in ("actor", "quantizer"):
-        patch.setattr(f"shoal.actorq.{module}.live", lambda board, index: board.add(index, "ticks"))
+        patch.setattr(f"shoal.actorq.{module}.live", lambda board, index, parent: board.add(index, "ticks"))
 
 
 @pytest.fixture

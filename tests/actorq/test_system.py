@@ -273,18 +273,18 @@ def test_an_actor_that_plays_but_never_sends_anything_is_given_up(monkeypatch):
     assert system.replaced == 5
 
 
-def test_signs_of_life_begin_after_the_imports_that_may_block_the_interpreter(monkeypatch):
+def test_heartbeats_begin_after_the_imports_that_may_block_the_interpreter(monkeypatch):
     system, order = Training(ACTORS).collector.system, []
     for name in ("build_env", "make_player"):
         real = getattr(actor, name)
         monkeypatch.setattr(actor, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
-    monkeypatch.setattr(actor, "live", lambda board, index: order.append("live"))
+    monkeypatch.setattr(actor, "live", lambda board, index, parent: order.append("live"))
     monkeypatch.setattr(actor.Actor, "play", lambda self: order.append("play"))
-    told = system.posts[1].told | seeds(0, 0, 0, 0) | {"index": 1, "processor": None}
-    for name, value in told.items():
+    spec = system.posts[1].spec | seeds(0, 0, 0, 0) | {"index": 1, "processor": None}
+    for name, value in spec.items():
         if isinstance(value, dict) and "descriptor" in value:
-            told[name] = {**value, "descriptor": os.dup(value["descriptor"])}
-    actor.run(told)
+            spec[name] = {**value, "descriptor": os.dup(value["descriptor"])}
+    actor.run(spec, None)
     assert order == ["build_env", "make_player", "live", "play"]
 
 

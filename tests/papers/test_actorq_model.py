@@ -38,7 +38,7 @@ def systems(monkeypatch):
             bottleneck="learner" if limited else "actors", others=0.0,
         )  # fmt: skip
 
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     monkeypatch.setattr(service_times, "measure", lambda config, seconds, ratio: times_of(config))
     monkeypatch.setattr(service_times, "observe", observe)
     monkeypatch.setattr(actorq_paper, "FLEET", 24)

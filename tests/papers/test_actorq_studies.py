@@ -177,7 +177,7 @@ def test_teams_and_widths(tmp_path):
 
 def test_a_real_run_with_quantized_actors(tmp_path, monkeypatch):
     """The quick form of the teams with one short run and one throughput."""
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     monkeypatch.setattr(actorq_teams, "KINDS", {actorq_teams.INT8: {**TINY, "actors": 1, "actor_precision": "int8"}})
     monkeypatch.setattr(actorq_teams, "COMMON", {})
     monkeypatch.setattr(actorq_teams, "STEPS", {3: 4_000})

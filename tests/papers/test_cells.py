@@ -16,7 +16,7 @@ CELLS = [StudyCell(f"cell {k}", {"k": k}, 2.0) for k in range(3)]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
 
 
 def made(folder, budget=60.0, told=None):
@@ -26,6 +26,12 @@ def made(folder, budget=60.0, told=None):
 
 def square(settings, folder):
     return {"square": settings["k"] ** 2, "nothing": float("nan")}
+
+
+def square_of_even(settings, folder):
+    if settings["k"] == 1:
+        raise UserError("It is odd.")
+    return square(settings, folder)
 
 
 def refuse(settings, folder):
@@ -83,23 +89,18 @@ def test_a_study_without_any_finished_cell_is_a_sentence(tmp_path):
 
 
 def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
-    def work(settings, folder):
-        if settings["k"] == 1:
-            raise UserError("It is odd.")
-        return square(settings, folder)
-
     done = made(tmp_path)
-    assert list(done.run(CELLS, work)) == ["cell 0", "cell 2"] and done.failed == ["cell 1: It is odd."]
+    assert list(done.run(CELLS, square_of_even)) == ["cell 0", "cell 2"] and done.failed == ["cell 1: It is odd."]
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path):
     class Stopped(AtOnce):
-        def submit(self, work, settings, folder):
+        def submit(self, function, module, work, settings, folder):
             if settings["k"] == 2:
                 raise KeyboardInterrupt
-            return super().submit(work, settings, folder)
+            return super().submit(function, module, work, settings, folder)
 
-    cells_module._pool = Stopped
+    cells_module.ChildPool = Stopped
     done = made(tmp_path)
     found = done.run(CELLS, square, workers=1)
     assert list(found) == ["cell 0", "cell 1"] and done.failed == ["Interrupted: 2 of 3 cells are finished."]

@@ -73,7 +73,7 @@ def test_a_curve_is_thinned():
 
 
 def test_a_kind_is_trained_once_for_all_studies(monkeypatch, tmp_path):
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     done = []
 
     def train(settings, folder):

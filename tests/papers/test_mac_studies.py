@@ -197,7 +197,7 @@ def test_ranges_of_a_layer():
 
 def test_units_by_layer(monkeypatch, tmp_path):
     """A real analysis; the trainings are not run."""
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     monkeypatch.setattr(mac_runs, "work", lambda settings, folder: outcome(settings["train"]["seed"]))
     monkeypatch.setattr(mac_error, "STEPS", 1)
     study = run_study("mac-error", False, lambda *_: None, Options(tmp_path))
@@ -265,7 +265,7 @@ def test_a_real_team(tmp_path, monkeypatch):
         "log_every": 5,
         "capacity": 1_000,
     }
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     monkeypatch.setattr(mac_teams, "WORLD", {**mac_teams.WORLD, **tiny})
     monkeypatch.setattr(mac_teams, "QUICK_EPISODES", 30)
     monkeypatch.setattr(mac_teams, "EVALUATED", 4)

@@ -25,7 +25,7 @@ TINY = {"n_steps": 16, "batch_size": 16, "policy_kwargs": {"net_arch": [8]}}
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     """In this process, with small networks that hardly learn."""
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     tiny = {
         ("ppo", "CartPole-v1"): recipes.Recipe(64, 100, 1.0, {**TINY, "learning_rate": "lin_0.001"}, 2, True),
         ("ddpg", "Pendulum-v1"): recipes.Recipe(

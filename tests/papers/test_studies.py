@@ -80,7 +80,7 @@ def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tm
 def test_the_study_of_rewards(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 1, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", AtOnce)
+    monkeypatch.setattr(neighbor_reward, "ChildPool", AtOnce)
     short = {"warmup": 200, "batch": 32, "hidden": (8,), "log_every": 10}
     monkeypatch.setitem(neighbor_reward.WORLDS, "cooperative-navigation", {"env": "cooperative-navigation", **short})
     done = []
@@ -96,7 +96,7 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
 def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ProcessPoolExecutor", AtOnce)
+    monkeypatch.setattr(neighbor_reward, "ChildPool", AtOnce)
     curve = [{"episode": 10 * k, "return_mean": float(k)} for k in range(1, 7)]
     monkeypatch.setattr(neighbor_reward, "train_one", lambda settings, folder: curve)
 

@@ -34,7 +34,7 @@ def passed(config, seconds, learner, whole_pulls):
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     monkeypatch.setattr(throughput.os, "getloadavg", lambda: (2.0, 2.0, 2.0))
-    monkeypatch.setattr(cells_module, "_pool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
 
 
 @pytest.fixture

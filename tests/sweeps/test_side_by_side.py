@@ -1,6 +1,7 @@
 """Processes side by side: failures, kills and signals, with stand-ins for the runs' processes."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -17,7 +18,17 @@ from shoal.sweeps.side_by_side import choose_parallel, kept_threads, locked, run
 from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult, result_json
 
-SEED = "seed = int(sys.argv[1]); out = pathlib.Path(sys.argv[2]); out.mkdir(exist_ok=True)\n"
+HEAD = """
+import json, os, pathlib, signal, sys, time
+from multiprocessing.connection import Connection
+
+parent = Connection(int(sys.argv[1]))
+settings = json.loads(parent.recv_bytes())["settings"]
+seed, out = settings["seed"], pathlib.Path(settings["out"])
+out.mkdir(exist_ok=True)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 16))  # as the real one does
+def send(**message): parent.send_bytes(json.dumps(message).encode() + b"\\n")
+"""
 
 
 class Seen:
@@ -38,17 +49,14 @@ class Seen:
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
     """Let such a program stand for a run's process; `finish()` writes its result."""
+    numbers = itertools.count()
+    monkeypatch.syspath_prepend(tmp_path)
 
     def use(code):
         result = result_json(TrainResult("", True, 7, 1, 1, 1.0, 1.0, -1.0))
-        head = "import json, os, pathlib, signal, sys, time\n" + SEED
-        head += "signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 16))\n"  # as the real one does
-        head += f"def finish(): (out / 'result.json').write_text({result!r})\n"
-        monkeypatch.setattr(
-            side_by_side,
-            "child_command",
-            lambda config, resume: [sys.executable, "-S", "-c", head + code, str(config.seed), config.out],
-        )
+        program = tmp_path / f"stand_in_{next(numbers)}.py"
+        program.write_text(f"{HEAD}def finish(): (out / 'result.json').write_text({result!r})\n{code}")
+        monkeypatch.setattr(side_by_side, "CHILD", program.stem)
         return sweep_runs({"base": {"episodes": 7}, "seeds": "0-3"}, tmp_path)
 
     return use
@@ -56,10 +64,10 @@ def stand_in(monkeypatch, tmp_path):
 
 def test_one_failure_does_not_end_the_others_and_finished_runs_are_kept(stand_in):
     code = """
-if seed == 1: print(json.dumps({"error": "It is wrong."})); sys.exit(2)
+if seed == 1: send(error="It is wrong."); sys.exit(2)
 if seed == 2: os.kill(os.getpid(), 9)
 if seed == 3: raise ValueError("a fault")
-print(json.dumps({"episode": 3}), json.dumps({"warning": "Careful."}), "no JSON", sep="\\n"); finish()
+send(episode=3); send(warning="Careful."); finish()
 """
     runs, seen = stand_in(code), Seen()
     outcomes, stopped = run_side_by_side(runs, 2, seen)
@@ -105,9 +113,10 @@ def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeyp
     runs, seen = stand_in("(out / 'result.json').write_text('{')"), Seen()
     outcomes, _ = run_side_by_side(runs[:1], 1, seen)
     assert "result.json' is damaged" in outcomes[0].error
-    monkeypatch.setattr(side_by_side, "child_command", lambda config, resume: ["/nowhere/python"])
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     outcomes, _ = run_side_by_side(runs[1:], 2, seen)
-    assert [outcome.error for outcome in outcomes] == 3 * ["Its process cannot be started: No such file or directory."]
+    sentence = "cannot be started (No such file or directory); use a smaller --parallel."
+    assert [outcome.error for outcome in outcomes] == 3 * [f"A process for another stand_in_0 {sentence}"]
     assert len(seen.names) == 4
 
 
@@ -138,8 +147,8 @@ def signals_after(seen, *episodes):
 
 def test_a_second_signal_waits_for_nobody(stand_in):
     code = """
-signal.signal(signal.SIGTERM, lambda *_: print(json.dumps({"episode": 3}), flush=True))
-print(json.dumps({"episode": 1}), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: send(episode=3))
+send(episode=1)
 while True: time.sleep(60)
 """
     runs, seen = stand_in(code), Seen()
@@ -149,7 +158,7 @@ while True: time.sleep(60)
 
 def test_a_run_that_somebody_else_stops_has_failed(stand_in):
     code = """
-print(json.dumps({"episode": 1}))
+send(episode=1)
 if seed > 0: finish()
 sys.exit(143 if seed < 2 else 0)
 """
@@ -167,7 +176,7 @@ sys.exit(143 if seed < 2 else 0)
 def test_a_signal_stops_all_and_lets_them_save(stand_in):
     code = """
 def save(*_): (out / "saved").touch(); sys.exit(143)
-signal.signal(signal.SIGTERM, save); print(json.dumps({"episode": 1}), flush=True); time.sleep(60)
+signal.signal(signal.SIGTERM, save); send(episode=1); time.sleep(60)
 """
     runs, seen = stand_in(code), Seen()
     with signals_after(seen, 2):

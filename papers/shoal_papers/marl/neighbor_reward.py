@@ -2,11 +2,9 @@
 
 import json
 import math
-import multiprocessing
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -15,6 +13,8 @@ import numpy as np
 
 from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.system.calls import ChildPool
+from shoal.system.child import Ended
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95, smooth
@@ -113,10 +113,7 @@ def measured(quick: bool, advance: Advance) -> Found:
     failed: list[str] = []
     interrupted = False
     advance(0.0, f"{len(todo)} runs")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(usable_processors(), multiprocessing.get_context("spawn")) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as folder, ChildPool(usable_processors()) as pool:
         waiting = {
             pool.submit(train_one, settings_of(*one), str(Path(folder) / str(number))): one
             for number, one in enumerate(todo)
@@ -126,9 +123,8 @@ def measured(quick: bool, advance: Advance) -> Found:
                 one = waiting[done]
                 curves[one] = done.result()
                 advance(one[0].agents * one[0].episodes, f"{len(curves)} of {len(todo)} runs")
-        except (KeyboardInterrupt, BrokenProcessPool) as stop:
-            for worker in multiprocessing.active_children():
-                worker.kill()  # terminated gently it would start the next run
+        except (KeyboardInterrupt, Ended) as stop:
+            pool.kill()
             if not curves:
                 raise
             interrupted = isinstance(stop, KeyboardInterrupt)

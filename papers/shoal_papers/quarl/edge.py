@@ -7,9 +7,6 @@ space (RLIMIT_AS), where allocations that do not fit fail instead of swapping.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +21,13 @@ from shoal.inference.form import ExportPrecision
 from shoal.policies.run import load_run
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.runs.disk import sha256
+from shoal.system.calls import call_in_child
+from shoal.system.child import Ended
 from shoal.training.config import TrainConfig
 from shoal.training.play import Act
 from shoal.waiting import Advance
 from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.quarl.edge_device import measure
 from shoal_papers.study import Options, panel_result
 
 POLICIES: dict[str, tuple[int, ...]] = {"I": (64, 64, 64), "II": (256, 256, 256), "III": (4096, 512, 1024)}
@@ -145,13 +145,9 @@ def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
     """The device's measurements, or None if it ran out of memory."""
-    words = [sys.executable, "-m", "shoal_papers.quarl.edge_device", str(path), str(megabytes), str(calls)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
-        ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
-        return dict(json.loads(ran.stdout)) if ran.returncode == 0 else None
-    except (subprocess.TimeoutExpired, ValueError):
+        return dict(call_in_child(measure, str(path), megabytes, calls, timeout=120))
+    except (Ended, TimeoutError, RuntimeError, UserError):
         return None
 
 

@@ -1,13 +1,7 @@
-"""A process that runs an exported policy like a small device: python -m shoal_papers.quarl.edge_device FILE MB CALLS.
+"""A process that runs an exported policy like a small device, with nothing imported that this does not need."""
 
-It imports what it needs, limits itself to MB more address space (0: unlimited), reads the file and acts for one state
-at a time. It prints its measurements as JSON, and exits if the file does not fit.
-"""
-
-import json
 import os
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -23,30 +17,28 @@ def pages(which: int) -> int:
     return int(Path("/proc/self/statm").read_text().split()[which]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(path: str, megabytes: str, calls: str) -> None:
-    """Read the file within the limit, and time single states."""
+def measure(path: str, megabytes: int, calls: int) -> dict[str, float]:
+    """Limit this process to so many more megabytes of address space (0: no limit), read the file, time single states.
+
+    The process ends if the file does not fit.
+    """
     spare = np.zeros(1)  # numpy's own first allocation
     space, held = pages(0), pages(1)
-    if float(megabytes):
-        limit = space + int(float(megabytes) * MEGABYTE)
+    if megabytes:
+        limit = space + megabytes * MEGABYTE
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     policy = PolicyFile(Path(path), trusted=True)
     state = np.zeros((1, policy.agents, policy.observation_size), np.float32)
     took = []
-    for call in range(int(calls)):
+    for call in range(calls):
         state[...] = np.sin(call + spare[0])
         start = time.perf_counter()
         policy.act(state)
         took.append(time.perf_counter() - start)
     late = np.array(took[len(took) // 4 :])  # the first calls run with cold caches
-    found = {
+    return {
         "latency_ms": 1e3 * float(np.median(late)),
         "p99_ms": 1e3 * float(np.quantile(late, 0.99)),
         "memory_mb": pages(1) / MEGABYTE,
         "policy_mb": (pages(1) - held) / MEGABYTE,
     }
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
