@@ -84,14 +84,14 @@ def test_the_level_and_the_time_to_it():
 
 
 def test_verdicts_need_all_seeds_and_say_when_they_cannot_tell():
-    assert actor_runs.loss_verdict([0.0, 1.0], 100.0) == "cannot be told with 2 of 3 seeds"
+    assert actor_runs.loss_verdict([0.0, 1.0], 100.0) == "inconclusive with 2 of 3 seeds"
     assert actor_runs.loss_verdict([0.0, 1.0, -1.0], 100.0) == "holds"
     assert actor_runs.loss_verdict([-50.0, -51.0, -49.0], 100.0) == "does not hold"
-    assert actor_runs.loss_verdict([-50.0, 40.0, 5.0], 100.0).startswith("cannot be told, the interval")
-    assert actor_runs.speed_verdict([2.0, 2.1]) == "cannot be told with 2 of 3 seeds"
+    assert actor_runs.loss_verdict([-50.0, 40.0, 5.0], 100.0).startswith("inconclusive, the interval")
+    assert actor_runs.speed_verdict([2.0, 2.1]) == "inconclusive with 2 of 3 seeds"
     assert actor_runs.speed_verdict([2.0, 2.1, 1.9]).endswith("): holds")
     assert actor_runs.speed_verdict([0.5, 0.5, 0.51]).endswith("): does not hold")
-    assert actor_runs.speed_verdict([0.5, 2.0, 1.0]) == "1.00 times (0.18 to 5.59): cannot be told"
+    assert actor_runs.speed_verdict([0.5, 2.0, 1.0]) == "1.00 times (0.18 to 5.59): inconclusive"
 
 
 def test_kinds_are_compared_by_seed():

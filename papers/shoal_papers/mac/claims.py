@@ -1,7 +1,7 @@
 """Claims of the slides judged seed by seed, and the tables and panels that the studies of MAC units share.
 
 A side loses against another if the 95 % interval (Student's t) of the differences by seed is below zero and their mean
-is at least `MATTERS`; it keeps up if the interval ends within `MATTERS`. Everything else cannot be told.
+is at least `MATTERS`; it keeps up if the interval ends within `MATTERS`. Everything else is inconclusive.
 """
 
 import math
@@ -27,7 +27,7 @@ from shoal_papers.study import panel_result
 
 MATTERS = 0.03
 """Smallest difference of accuracy that matters: eleven of the 359 test images of digits."""
-HOLDS, FAILS, UNKNOWN, NOT_RUN = "holds", "does not hold", "cannot be told with these data", "not run"
+HOLDS, FAILS, UNKNOWN, NOT_RUN = "holds", "does not hold", "inconclusive with these data", "not run"
 JUDGED = (
     f"Accuracies are those of the last epoch on the test images; ± is the 95 % interval (Student's t) over seeds. "
     f"Claims are judged by differences of the same seed, with at least {SEEDS} seeds: a loss is one whose interval is "

@@ -264,12 +264,12 @@ def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
     own = gaps(groups, name)
     whole = gain(groups)
     if len(own) < SEEDS or whole is None:
-        return "cannot be told"
+        return "inconclusive"
     span = CLOSE * abs(whole)
     middle, half = float(np.mean(own)), confidence95(np.array(own))
     if middle - half >= -span:
         return "keeps the return"
-    return "loses" if middle + half < 0 and middle < -span else "cannot be told"
+    return "loses" if middle + half < 0 and middle < -span else "inconclusive"
 
 
 def claims(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[str]:

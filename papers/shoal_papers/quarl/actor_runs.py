@@ -274,11 +274,11 @@ CLOSE = 0.1
 def loss_verdict(gaps: Sequence[float], span: float) -> str:
     """Whether a score is kept, from its differences to another by seed; `span`: best score minus a random one."""
     if len(gaps) < SEEDS:
-        return f"cannot be told with {len(gaps)} of {SEEDS} seeds"
+        return f"inconclusive with {len(gaps)} of {SEEDS} seeds"
     gap, half = mean(gaps), confidence95(np.array(gaps))
     if gap + half < 0:
         return "does not hold"
-    return "holds" if gap - half >= -CLOSE * span else "cannot be told, the interval is too wide"
+    return "holds" if gap - half >= -CLOSE * span else "inconclusive, the interval is too wide"
 
 
 def factor(ratios: Sequence[float]) -> tuple[float, float, float] | None:
@@ -294,9 +294,9 @@ def speed_verdict(ratios: Sequence[float]) -> str:
     """Whether ratios by seed are above one."""
     found = factor(ratios)
     if found is None or len(ratios) < SEEDS:
-        return f"cannot be told with {len(ratios)} of {SEEDS} seeds"
+        return f"inconclusive with {len(ratios)} of {SEEDS} seeds"
     middle, low, high = found
-    verdict = "holds" if low > 1 else "does not hold" if high < 1 else "cannot be told"
+    verdict = "holds" if low > 1 else "does not hold" if high < 1 else "inconclusive"
     return f"{middle:.2f} times ({low:.2f} to {high:.2f}): {verdict}"
 
 
