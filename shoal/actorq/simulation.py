@@ -21,6 +21,7 @@ from shoal.actorq import actor, collector, quantizer
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.resources import Cores, Link, then
+from shoal.actorq.simulation_options import SimulationOptions
 from shoal.actorq.system import SLOTS
 from shoal.errors import check_range, whole_number
 from shoal.seeding import stream
@@ -57,34 +58,6 @@ class ServiceTimes:
     contention: float = 0.0
     """How much longer everything takes while other processes run beside it on shared cores, e.g. 0.3: caches, memory
     and hyper-threads are shared. Counts where the number of cores is given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulationOptions:
-    """Options of a simulation; `shoal simulate` has the same. The defaults are the paper's for its humanoid."""
-
-    samples_per_insert: float = 16.0
-    """Times that a transition is sampled on average."""
-    batch: int = 256
-    """Transitions of a mini-batch."""
-    pull_every: int = 100
-    """Steps that an actor plays before it pulls the newest version; the paper: 100 for the humanoid, else 1000."""
-    copies: int = 1
-    """Copies of the world that each actor plays."""
-    warmup: int = 2_000
-    """Transitions before the first update."""
-    error_buffer: float | None = None
-    """Samples that the learner may be ahead of the ratio, or behind; None: a tenth of the warm-up's samples."""
-    cores: int | None = None
-    """Cores that all processes share evenly (with a network, those beside the learner); None: one for each process."""
-    network_mbit: float | None = None
-    """Bandwidth of the learner's network link in each direction, in Mbit/s; None: actors on the learner's machine."""
-    latency_ms: float = 0.0
-    """Network latency between the learner and an actor, one way, in milliseconds."""
-    variation: float = 0.1
-    """Coefficient of variation of all service times."""
-    seed: int = 0
-    """Random seed."""
 
 
 @dataclass(frozen=True)

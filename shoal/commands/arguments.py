@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from shoal.errors import UserError, closest
 from shoal.setting_names import nearest
@@ -16,10 +16,6 @@ from shoal.system.streams import put, word_sentences
 
 Arguments = TypeVar("Arguments")
 Settings = TypeVar("Settings")
-Words = Annotated[str, re.compile(".*")]
-"""The type of an option that is a list as text, such as `weights,both`; on the command line also `weights both`."""
-Numbers = Annotated[str, re.compile("[0-9.,e+-]*")]
-"""The same for numbers; the pattern tells which of the words behind the option belong to the list."""
 
 
 def parse(
@@ -102,6 +98,12 @@ def with_options(sentence: str, settings: Collection[str]) -> str:
     return re.sub("`([a-z]\\w*)(?:=([^`]*))?`", as_option, sentence)
 
 
+def part(command: Any, kind: type[Arguments]) -> Arguments:
+    """The library's options among those of a command that adds its own to them."""
+    names = vars(command).keys() & set(settings_in(kind))
+    return kind(**{name: getattr(command, name) for name in names})
+
+
 def settings_in(kind: type) -> Iterator[str]:
     """The settings of a dataclass, and of those within it, that have an option."""
     return (field.name for field in fields_in(kind) if not is_positional(field))
@@ -130,28 +132,32 @@ def with_lists(argv: list[str], kind: type) -> list[str]:
     """
     types = {option(field.name): field.type for field in fields_in(kind) if not is_positional(field)}
     alone, *groups = option_groups(argv, types)
-    lists: list[tuple[list[str], re.Pattern[str]]] = []
+    lists = []
     for group in groups:
-        own, held = types.get(group[0].replace("--no-", "--")), 2  # the option and its value
-        if is_tuple(own):
-            if is_numbers(own):
-                group[1:] = [part for word in group[1:] for part in word.split(",") if part.strip()]
-            held = len(group)
-        elif (pattern := item_pattern(own)) is not None:
-            held += len([*itertools.takewhile(pattern.fullmatch, group[2:])])
-            lists.append((group, pattern))
-        elif own is bool or "=" in group[0]:
-            held = 1
-        elif own is None:  # unknown
-            held = len(group)
-        alone += group[held:]
-        del group[held:]
-    if not alone and any(is_positional(field) and not is_tuple(field.type) for field in fields_in(kind)):
-        ends = [group for group, pattern in lists if len(group) > 2 and pattern.fullmatch("RUN")]
-        alone = [ends[-1].pop()] if ends else []
+        of_option = types.get(group[0].replace("--no-", "--"))
+        length = 2  # the option and its value
+        if item := list_item(of_option):
+            length += len([*itertools.takewhile(item.fullmatch, group[2:])])
+            lists.append((group, item))
+        elif of_option is bool or "=" in group[0]:
+            length = 1
+        elif of_option is None:  # unknown
+            length = len(group)
+        alone += group[length:]
+        del group[length:]
+    argument = next((field for field in fields_in(kind) if is_positional(field) and not list_item(field.type)), None)
+    if not alone and argument is not None:
+        ends = [group for group, item in lists if len(group) > 2 and item is WORD and not NUMBER.fullmatch(group[-1])]
+        if ends:
+            alone = [ends[-1].pop()]
+        elif argument.default is not dataclasses.MISSING:
+            alone = [argument.default]
+        else:  # the parser would take the last item of a list
+            groups = [group for group in groups if not any(group is words for words, _ in lists)]
     for group, _ in lists:
-        if len(group) > 2:
-            group[1:] = [",".join(word.strip(",") for word in group[1:])]
+        if len(group) == 1:
+            raise UserError(f"{group[0]} needs a value.")
+        group[1:] = [part.strip() for word in group[1:] for part in COMMA.split(word) if part.strip()]
     return [*alone, *itertools.chain(*groups)]
 
 
@@ -160,8 +166,8 @@ def option_groups(argv: list[str], types: Mapping[str, Any]) -> list[list[str]]:
     groups: list[list[str]] = [[]]
     for word in argv:
         name, equals, value = word.partition("=")
-        own = types.get(name := name.replace("_", "-"))
-        if equals and (is_numbers(own) or item_pattern(own)):
+        name = name.replace("_", "-")
+        if equals and list_item(types.get(name)):
             groups.append([name, value])
         elif re.match("--?[A-Za-z]", word):
             groups.append([name if name in types and not equals else word])
@@ -170,20 +176,18 @@ def option_groups(argv: list[str], types: Mapping[str, Any]) -> list[list[str]]:
     return groups
 
 
-def item_pattern(kind: Any) -> re.Pattern[str] | None:
-    """What an item of a list looks like, if options of this type are lists as text."""
-    marks = (mark for one in (kind, *get_args(kind)) for mark in get_args(one))
-    return next((mark for mark in marks if isinstance(mark, re.Pattern)), None)
+COMMA = re.compile(r",(?!\s*\w+=)")
+"""Separates the items of a list; one before a setting belongs to its item, as in `E5M2:5+E6M5, order=pairwise`."""
+WORD, NUMBER = re.compile(".*"), re.compile("[0-9.,e+-]*")
+"""What an item of a list looks like, which tells how many of the words behind an option belong to it."""
 
 
-def is_numbers(kind: Any) -> bool:
-    """Whether options of this type are tuples of whole numbers."""
-    return is_tuple(kind) and int in {part for one in (kind, *get_args(kind)) for part in get_args(one)}
-
-
-def is_tuple(kind: Any) -> bool:
-    """Whether options of this type are tuples, perhaps optional or annotated ones."""
-    return any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
+def list_item(kind: Any) -> re.Pattern[str] | None:
+    """What an item of an option's list looks like, if its type is a tuple, perhaps an optional or annotated one."""
+    for part in (kind, *get_args(kind)):
+        if get_origin(part) is tuple:
+            return NUMBER if {int, float} & {*get_args(part)} else WORD
+    return None
 
 
 def renamed(argv: list[str], aliases: Mapping[str, str]) -> list[str]:
@@ -226,9 +230,8 @@ PLAIN_WORDS = (  # what the parser says, and what a person would
     (r"^Error parsing (\S+): could not convert string to float: (.*)$", r"\1 \2 is not a number"),
     (r"^Error parsing (\S+): no type matching \{None\}\|INT .* from \[(.*)\]$", r"\1 \2 is not a whole number or None"),
     (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
-    (r"^Error parsing (\S+): Could not find .*: \[(.*)\]$", r"\1 \2 is not a list of whole numbers such as 64 64"),
     (
-        r"^Error parsing (\S+): no type matching \{None\}\|\{\[INT .* from \[(.*)\]$",
+        r"^Error parsing (\S+): (?:Could not find .*:|no type matching .*\{\[INT .* from) \[(.*)\]$",
         r"\1 \2 is not a list of whole numbers such as 64 64",
     ),
     (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*?),?\)$", r"\2 \1 is not one of \3"),
@@ -269,19 +272,6 @@ def is_given(argv: list[str], name: str) -> bool:
     """Whether the option for this setting is on the command line."""
     words = (option(name), option(f"no_{name}"))  # the second switches off what is on or off
     return any(word.partition("=")[0].replace("_", "-") in words for word in argv)
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Comma-separated words."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Comma-separated whole numbers."""
-    try:
-        return tuple(int(word) for word in text.split(",") if text)
-    except ValueError:
-        raise UserError(f"{option} is '{text}', but must be whole numbers such as 3,12 or 3 12.") from None
 
 
 def overview(title: str, commands: Mapping[str, Callable[[list[str]], int]], before: str = "") -> str:

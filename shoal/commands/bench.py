@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from shoal.commands.arguments import Numbers, numbers, parse
+from shoal.commands.arguments import parse
 from shoal.commands.console import print_result, progress_bar
 from shoal.errors import UserError, check_choice
 from shoal.system.streams import print_json
@@ -30,7 +30,7 @@ def bench(argv: list[str]) -> int:
         step through a MAC unit and in float32; quantize: rounding and a copy; qat: quantization-aware and plain
         training; inference: engines of exported policies and PyTorch; actorq: quantized actors and float32 ones, in a
         running system; cluster: actors on a local Ray and over shared memory; all: each of them."""
-        agents: Numbers = ""
+        agents: tuple[int, ...] = ()
         """Comma-separated numbers of agents; empty: the bench's own."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
@@ -42,11 +42,10 @@ def bench(argv: list[str]) -> int:
     if not command.name:
         raise UserError(f"A bench must be named: {', '.join(known)}.")
     check_choice("The bench", command.name, known)
-    agents = numbers("--agents", command.agents)
     names = list(BENCHES) if command.name == "all" else [command.name]
-    length = sum(len(parts(name, agents, alone=len(names) == 1)) for name in names)
+    length = sum(len(parts(name, command.agents, alone=len(names) == 1)) for name in names)
     with progress_bar(f"shoal bench {command.name}", length) as advance:
-        found = run_benches(names, agents, lambda: advance(1)).made_by("bench", *argv)
+        found = run_benches(names, command.agents, lambda: advance(1)).made_by("bench", *argv)
     if command.json:
         print_json(found.to_json())
     else:

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from shoal.commands.arguments import Numbers, numbers, option, overview, parse
+from shoal.commands.arguments import overview, parse
 from shoal.commands.console import give_result, output_file, print_result, progress_bar
 from shoal.commands.mac_train import mac_train
 from shoal.errors import UserError, perhaps
@@ -115,7 +115,7 @@ def mac_sweep(argv: list[str]) -> int:
     class SweepCommand:
         units: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="UNIT…")] = ()
         """Units such as E5M2:5+Q8.13, quoted if options follow; by default those of the slides' tables."""
-        inner: Numbers = "256,4096"
+        inner: tuple[int, ...] = (256, 4096)
         """Comma-separated lengths of the sums (inner dimension)."""
         scale: float = 1.0
         """Standard deviation of the operands."""
@@ -139,17 +139,15 @@ def mac_sweep(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(SweepCommand, mac_sweep, argv)
-    inner, picture = numbers("--inner", command.inner), None
-    if command.picture:
-        picture = output_file("--picture", command.picture, ".png")
+    picture = output_file("--picture", command.picture, ".png") if command.picture else None
     config = _training_config(command)
     with progress_bar("shoal mac sweep") as progress:
         from shoal.numerics.formats.notation import split_list
         from shoal.numerics.sweep import SLIDES_UNITS, sweep, sweep_result
 
         units = split_list(command.units) or SLIDES_UNITS
-        progress.expect(len(units) * len(inner))
-        rows = sweep(units, inner, command.scale, command.seed, progress)
+        progress.expect(len(units) * len(command.inner))
+        rows = sweep(units, command.inner, command.scale, command.seed, progress)
     found = sweep_result(rows, command.scale)
     if picture and not found.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
@@ -168,7 +166,7 @@ def _training_config(command: Any) -> "ClassifierConfig | None":
     given = {name: value for name, value in given.items() if value is not None}
     if not command.train:
         if given:
-            raise UserError(f"{option(next(iter(given)))} is for trainings, but --train is not given.")
+            raise UserError(f"`{next(iter(given))}` is for trainings, but --train is not given.")
         return None
     from shoal.classifiers.config import ClassifierConfig
 

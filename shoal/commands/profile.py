@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shoal.commands.arguments import Numbers, Words, numbers, parse, words
+from shoal.commands.arguments import parse, part
 from shoal.commands.console import (
     ended,
     print_files,
@@ -26,26 +26,12 @@ def profile(argv: list[str]) -> int:
     The papers' baseline needs the extra pettingzoo; --implementation engine leaves it out.
     """
 
+    from shoal.profiling.cells import ProfileOptions, Sweep
+
     @dataclass(frozen=True)
-    class ProfileCommand:
-        agents: Numbers = "3,6,12"
-        """Comma-separated numbers of agents."""
-        algorithm: Words = "maddpg"
-        """maddpg, masac or both."""
-        env: Words = "predator-prey"
-        """predator-prey, cooperative-navigation or both."""
-        sampler: Words = "uniform,neighbor"
-        """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
-        implementation: Words = "engine,reference"
-        """engine, reference or both: they take turns, so that noise of the machine affects both alike."""
-        ring: int | None = None
-        """Replay capacity in transitions; None: 1,000,000, or fewer if they do not fit into memory."""
-        seconds: float = 5.0
-        """Seconds per combination; combinations with too few rounds are marked as cut short."""
-        caches: Words = ""
+    class ProfileCommand(ProfileOptions):
+        caches: tuple[str, ...] = ()
         """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
-        threads: int | None = None
-        """CPU threads; None: as `shoal train` chooses them."""
         device: str = "cpu"
         """Torch device of the networks: cpu, cuda, cuda:1, …; the clock synchronizes with it at every phase."""
         out: str | None = None
@@ -54,16 +40,11 @@ def profile(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(ProfileCommand, profile, argv)
-    from shoal.profiling.cells import Sweep
     from shoal.profiling.machine import machine_geometry, parse_geometry
 
-    agents, algorithms, envs = numbers("--agents", command.agents), words(command.algorithm), words(command.env)
-    samplers, implementations = words(command.sampler), words(command.implementation)
-    sweep = Sweep(
-        agents, algorithms, envs, samplers, implementations, command.ring, command.seconds, threads=command.threads
-    )
+    sweep = part(command, Sweep)
     sweep.check()
-    geometry = parse_geometry(command.caches) if command.caches else machine_geometry()
+    geometry = parse_geometry(",".join(command.caches)) if command.caches else machine_geometry()
 
     with progress_bar("shoal profile") as progress:
         from shoal.profiling import profile as profiling

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from shoal.commands.arguments import Words, parse, words
+from shoal.commands.arguments import parse
 from shoal.commands.console import (
     ended,
     print_files,
@@ -37,9 +37,9 @@ def quantize(argv: list[str]) -> int:
         """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
         env: str = ""
         """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
-        bits: Words = "32,16,8,6,5,4,3,2"
+        bits: tuple[str, ...] = ("32", "16", "8", "6", "5", "4", "3", "2")
         """Comma-separated bit widths: 2 to 16, or 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
-        what: Words = "weights,both"
+        what: tuple[str, ...] = ("weights", "both")
         """What is quantized, comma-separated: weights, activations, both."""
         style: Literal["standard", "paper"] = "standard"
         """standard: clamped integer codes, one scale per output channel; paper: round(W / d) with d over 2^n, not
@@ -79,8 +79,8 @@ def quantize(argv: list[str]) -> int:
     from shoal.policies.named_width import WHAT, named_width
 
     options = command.style, not command.asymmetric, command.per_tensor
-    widths = tuple(named_width(word, *options) for word in words(command.bits))
-    what: tuple[Any, ...] = words(command.what)
+    widths = tuple(named_width(word, *options) for word in command.bits)
+    what: tuple[Any, ...] = command.what
     for word in what:
         check_choice("--what", word, list(WHAT))
     if not widths or not what:

@@ -105,7 +105,7 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
         if is_given(argv, name):
             reason = "run the same command again to continue" if name == "resume" else "leave one of them out"
             raise UserError(f"{option(name)} and --seeds cannot be used together; {reason}.")
-    seeds = parse_seeds("--seeds", command.seeds)
+    seeds = parse_seeds("--seeds", ",".join(command.seeds or ()))
     out = chosen_folder(config.out, file_name(f"{config.env}-{config.algorithm}-seeds"))
     base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
     runs = planned(base, [{}], seeds, out)

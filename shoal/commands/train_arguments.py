@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig
-from shoal.commands.arguments import Numbers, option
+from shoal.commands.arguments import option
 from shoal.setting_names import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
@@ -35,7 +35,7 @@ class RunArguments(RunConfig):
     trust: bool = False
     """With --resume: allow third-party code that the run names as its environment (gym:MODULE:NAME,
     pettingzoo:MODULE); one named with --env is trusted, and that of a run that you trained on this machine."""
-    seeds: Numbers | None = None
+    seeds: tuple[str, ...] | None = None
     """Several seeds side by side, e.g. 0-9 or 0,3,7: one run folder each inside --out, one table and one picture. The
     same command again continues. See also `shoal sweep`."""
     parallel: int | None = None

@@ -28,26 +28,37 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Which cells are measured, and how long."""
+class ProfileOptions:
+    """Options of a profile: which cells are measured, and how long; `shoal profile` has the same."""
 
     agents: tuple[int, ...] = (3, 6, 12)
+    """Comma-separated numbers of agents."""
     algorithm: tuple[str, ...] = ("maddpg",)
+    """maddpg, masac or both."""
     env: tuple[str, ...] = ("predator-prey",)
+    """predator-prey, cooperative-navigation or both."""
     sampler: tuple[str, ...] = ("uniform", "neighbor")
+    """uniform, neighbor; the reference also has neighbor-v1 and neighbor-v2 (its neighbor is v2)."""
     implementation: tuple[str, ...] = IMPLEMENTATIONS
+    """engine, reference or both: they take turns, so that noise of the machine affects both alike."""
     ring: int | None = None
-    """Transitions in every ring; None: the papers' million, or as many as fit."""
+    """Replay capacity in transitions; None: 1,000,000, or fewer if they do not fit into memory."""
     seconds: float = 5.0
-    """Time of each cell."""
+    """Seconds per combination; combinations with too few rounds are marked as cut short."""
+    threads: int | None = None
+    """CPU threads; None: as `shoal train` chooses them."""
+
+
+@dataclass(frozen=True)
+class Sweep(ProfileOptions):
+    """Everything that determines a profile."""
+
     settings: dict[str, Any] = field(default_factory=dict)
     """Of training, where they are not the papers'."""
     misses: bool = True
     """Run the samplers through the cache model."""
     memory: bool = True
     """Measure what each implementation takes."""
-    threads: int | None = None
-    """Processor threads; None: as `shoal train` chooses them."""
 
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 import tyro
 
-from shoal.commands.arguments import Numbers, Words, parse, with_options
+from shoal.commands.arguments import parse, with_options
 from shoal.errors import UserError
 from shoal.system.streams import answers_only, say
 from shoal.training.config import TrainConfig
@@ -30,17 +30,17 @@ class Group:
 class Everything:
     run: Annotated[str, tyro.conf.Positional]
     group: Group = Group()
-    bits: Words = "8"
-    what: Words = "weights"
-    agents: Numbers = ""
-    seeds: Numbers | None = None
+    bits: tuple[str, ...] = ("8",)
+    what: tuple[str, ...] = ("weights",)
+    agents: tuple[int, ...] = ()
+    seeds: tuple[str, ...] | None = None
     correct: bool = True
 
 
 @dataclass(frozen=True)
 class Units:
     units: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    inner: Numbers = "256"
+    inner: tuple[int, ...] = (256,)
     schemes: tuple[str, ...] = ()
 
 
@@ -63,20 +63,20 @@ def given(line, kind: Any = Everything):
 )
 def test_a_list_with_commas_or_as_several_words(line):
     found = given(line)
-    assert (found.run, found.group.hidden, found.what) == ("RUN", (64, 32), "weights")
-    assert (found.bits, found.agents, found.seeds) == ("8,fp16", "3,6", "0-2,5")
+    assert (found.run, found.group.hidden, found.what) == ("RUN", (64, 32), ("weights",))
+    assert (found.bits, found.agents, found.seeds) == (("8", "fp16"), (3, 6), ("0-2", "5"))
 
 
 def test_words_that_are_no_lists_stay_where_they_are():
     found = given("--low=-1e3 --no-correct RUN")
-    assert (found.group.low, found.correct, found.run, found.bits) == (-1000.0, False, "RUN", "8")
-    assert given("--bits 8 E4M3 --no-correct RUN").bits == "8,E4M3"
+    assert (found.group.low, found.correct, found.run, found.bits) == (-1000.0, False, "RUN", ("8",))
+    assert given("--bits 8 E4M3 --no-correct RUN").bits == ("8", "E4M3")
 
 
 def test_further_arguments_end_a_list_of_numbers():
     found = given("--inner 256 1024 E4M3 E5M2", Units)
-    assert (found.inner, found.units) == ("256,1024", ("E4M3", "E5M2"))
-    assert given("--inner 256 1024", Units) == Units((), "256,1024")
+    assert (found.inner, found.units) == ((256, 1024), ("E4M3", "E5M2"))
+    assert given("--inner 256 1024", Units) == Units((), (256, 1024))
     assert given("--schemes bf16 E4M3,order=pairwise", Units).schemes == ("bf16", "E4M3,order=pairwise")
 
 

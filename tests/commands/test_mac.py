@@ -181,7 +181,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("mac area E4M3/row+fp32", "has blocks"),
         ("mac sweep E5M2", "has no accumulator"),
         ("mac sweep E5M2:5+E6M5 --inner 0", "--inner is 0"),
-        ("mac sweep E5M2:5+E6M5 --inner many", "--inner is 'many'"),
+        ("mac sweep E5M2:5+E6M5 --inner many", "--inner 'many' is not a list of whole numbers"),
         ("mac sweep E5M2:5+E6M5 --inner 1000000000", "--inner is 1000000000"),
         ("mac sweep --inner ''", "one inner length"),
         ("mac sweep --scale nan", "--scale is nan"),

@@ -59,7 +59,7 @@ def test_measured_times_share_this_machines_cores(shoal, monkeypatch):
         ("fish", "'fish' is not one of 'actorq'"),
         ("actorq --actors 0", "--actors is 0, but must be from 1"),
         ("actorq --actors 4,-1", "--actors is -1"),
-        ("actorq --actors four", "--actors is 'four'"),
+        ("actorq --actors four", "--actors 'four' is not a list of whole numbers"),
         ("actorq --actors=", "--actors is empty"),
         ("actorq --step-ms -2", "--step-ms is -2.0"),
         ("actorq --step-ms 0", "--step-ms is 0.0"),
