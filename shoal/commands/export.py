@@ -83,11 +83,10 @@ def export(argv: list[str]) -> int:
     with progress_bar("shoal export", 2) as advance:
         advance(0, "loading")
         from shoal.policies import load
-        from shoal.policies.export import Wanted
-        from shoal.policies.export import export as write
         from shoal.policies.torch_policy import TorchPolicy
+        from shoal.quantization.export import ExportOptions
 
-        wanted = Wanted(
+        options = ExportOptions(
             command.precision, command.bits, command.single, command.sample, command.tolerance, command.seed,
             command.each, command.correct_bias, command.rounding,
         )  # fmt: skip
@@ -100,7 +99,7 @@ def export(argv: list[str]) -> int:
                 f"'{command.policy}' is already an exported file; export the run or the zip that it was made from."
             )
         advance(1, "checking")
-        exported = write(policy, path, wanted)
+        exported = policy.export_files(path, options)
         advance(1)
     if command.precision == "int8":
         say_int8(policy.linear_only, command.bits)

@@ -38,6 +38,11 @@ class Form:
     given: bool = False
     """Weights are inputs of the graph, not part of it (float32 only)."""
 
+    @property
+    def stored_bits(self) -> int:
+        """Bits of a stored weight."""
+        return {"float32": 32, "float16": 16}.get(self.precision, self.bits)
+
 
 def apart(policy: Policy, form: Form) -> bool:
     """Whether each agent has its own matrix products instead of one batched product for all."""
@@ -176,3 +181,21 @@ def check_bits(precision: ExportPrecision, bits: int | None) -> None:
     if precision not in CODED:
         raise UserError(f"--bits is {bits}, but the bits of {precision} are fixed; leave it out.")
     check_range("--bits", bits, 2, 7 if precision == "packed" else 8)
+
+
+def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
+    """The form of a file; checks that the precision allows these bits."""
+    check_bits(precision, bits)
+    trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
+    if precision in ("float32", "float16"):
+        return Form(precision, alone=single)
+    if precision == "packed":
+        if bits is None:
+            bits = trained if 2 <= trained <= 7 else 4
+        return Form(precision, bits, alone=single)
+    if precision == "static-int8" and trained:
+        if bits not in (None, trained):
+            raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")
+        bits = trained
+        check_range("The policy's bits", bits, 2, 8)
+    return Form(precision, bits or safe_bits(), alone=single)

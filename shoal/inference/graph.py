@@ -110,11 +110,10 @@ def set_facts(
 
 def describe(policy: Policy, form: Form) -> dict[str, Any]:
     """What a reader of the file needs to know beyond the graph."""
-    coded = form.precision not in ("float32", "float16")
     return {
         "format": FORMAT,
         "precision": form.precision,
-        "bits": form.bits if coded else {"float32": 32, "float16": 16}[form.precision],
+        "bits": form.stored_bits,
         "frozen_bits": max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=None),
         "batch": 1 if form.alone else None,
         "agents": list(policy.agent_names),

@@ -5,6 +5,7 @@ Shape letters: B rows, N agents, O observation, A action, U outputs.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal import __version__
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice
@@ -27,7 +29,7 @@ from shoal.training.config import TrainConfig
 if TYPE_CHECKING:
     from shoal.policies.named_width import What
     from shoal.policies.widths import WidthTable
-    from shoal.quantization.export import Exported
+    from shoal.quantization.export import Exported, ExportOptions, Job
 
 StatesFrom = Literal["replay", "played"]
 VISITED_COPIES = 8
@@ -165,20 +167,51 @@ class TorchPolicy(TrainedPolicy):
             The results of checking the file against PyTorch.
 
         """
-        from shoal.policies.export import Wanted, export
+        from shoal.quantization.export import ExportOptions
 
-        wanted = Wanted(
+        options = ExportOptions(
             precision, bits, single, not deterministic, tolerance, seed, correct_bias=correct_bias, rounding=rounding
         )
-        return export(self, path, wanted)[0]
+        return self.export_files(Path(path), options)[0]
 
     def export_each(
         self, path: str, precision: ExportPrecision = "float32", *, deterministic: bool = True, **options: Any
     ) -> "list[Exported]":
         """Write one file per agent, with its name before the suffix of `path`; options are those of `export`."""
-        from shoal.policies.export import Wanted, export
+        from shoal.quantization.export import ExportOptions
 
-        return export(self, path, Wanted(precision, **options, sample=not deterministic, each=True))
+        return self.export_files(Path(path), ExportOptions(precision, **options, sample=not deterministic, each=True))
+
+    def export_files(self, path: Path, options: "ExportOptions") -> "list[Exported]":
+        """Write the policy's files, or none if one of them does not play like PyTorch."""
+        from shoal.quantization.export import write
+
+        self.portable(options.sample, options.each)  # reports what is wrong before anything is played
+        visited = self.visited() if options.correction else None
+        states, source = self.states(options.seed)
+        return write(self.export_jobs(path, states, options, visited), options, self.export_facts(source))
+
+    def export_jobs(
+        self, path: Path, states: Array, options: "ExportOptions", visited: Array | None = None
+    ) -> "list[Job]":
+        """What is written: the policy in one file, or one per agent."""
+        from shoal.quantization.export import Job, jobs_of_agents
+
+        policy = self.portable(options.sample, options.each)
+
+        def raw(states: Array) -> Array:
+            """As the file takes a world's states: integers as such, not one-hot."""
+            return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
+
+        outputs = self.outputs(states).numpy()
+        job = Job(policy, path, raw(states), outputs, None if visited is None else raw(visited))
+        if not options.each:
+            return [job]
+        return jobs_of_agents(job, self.trained_agents[0] if self.trained is not None and self.trained_agents else None)
+
+    def export_facts(self, states_from: StatesFrom = "played") -> dict[str, str]:
+        """What an exported file says about where it comes from."""
+        return {"shoal_version": __version__, "exported_from": self.name, "states_from": states_from}
 
     @names_checked
     def quantize(

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from shoal.errors import UserError, check_range
 from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
 from shoal.inference.form import ExportPrecision
-from shoal.policies.export import Wanted, predicted_bytes
 from shoal.policies.named_width import What, Width
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
+from shoal.quantization.export import ExportOptions, predicted_bytes
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.quantization.scheme import Scheme
@@ -219,7 +219,8 @@ def _file_bytes(policy: "TorchPolicy", scheme: Scheme | None, what: What, how: C
     if one_agent or (found := _exported_as(scheme, what)) is None:
         return None
     try:
-        return predicted_bytes(policy, Wanted(*found, correct_bias=how.bias, rounding=how.rounding))
+        options = ExportOptions(*found, correct_bias=how.bias, rounding=how.rounding)
+        return predicted_bytes(policy.portable().check(), options, policy.export_facts())
     except UserError:  # a custom network can be quantized, but not every one can be exported
         return None
 

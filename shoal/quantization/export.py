@@ -8,7 +8,7 @@ Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,12 @@ from onnx import ModelProto
 
 from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, Rounding, calibrated, corrected
 from shoal.inference.engine import Draws
 from shoal.inference.file import sealed
-from shoal.inference.form import ACTION, ExportPrecision, Form, Ports, check_bits, weight_bytes
+from shoal.inference.form import ACTION, CODED, ExportPrecision, Form, Ports, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
-from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.policy import Exploration, Head, Policy
 from shoal.inference.runtime import audit, new_session
@@ -81,6 +80,30 @@ def raw_states(policy: Policy, states: Array) -> Array:
 
 
 @dataclass(frozen=True)
+class ExportOptions:
+    """Options of an export; `TorchPolicy.export` documents them."""
+
+    precision: ExportPrecision = "float32"
+    bits: int | None = None
+    single: bool = False
+    sample: bool = False
+    tolerance: float | None = None
+    seed: int = 0
+    each: bool = False
+    """One file per agent."""
+    correct_bias: bool = True
+    rounding: Rounding = "nearest"
+
+    @property
+    def correction(self) -> Correction:
+        """What is corrected: only codes are."""
+        coded = self.precision in CODED
+        if not coded and self.rounding != "nearest":
+            raise UserError(f"--rounding {self.rounding} is for int8, static-int8 and packed, not {self.precision}.")
+        return Correction(self.correct_bias and coded, self.rounding)
+
+
+@dataclass(frozen=True)
 class Exported:
     """A file that was written, and the results of its checks."""
 
@@ -115,83 +138,97 @@ class Exported:
     rounding: Rounding = "nearest"
 
 
-def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
-    """The form of a file; checks that the precision allows these bits."""
-    check_bits(precision, bits)
-    trained = max((layer.quantized.bits for layer in policy.layers if layer.quantized), default=0)
-    if precision in ("float32", "float16"):
-        return Form(precision, alone=single)
-    if precision == "packed":
-        if bits is None:
-            bits = trained if 2 <= trained <= 7 else 4
-        return Form(precision, bits, alone=single)
-    if precision == "static-int8" and trained:
-        if bits not in (None, trained):
-            raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")
-        bits = trained
-        check_range("The policy's bits", bits, 2, 8)
-    return Form(precision, bits or safe_bits(), alone=single)
+class Job(NamedTuple):
+    """One file to be written."""
+
+    policy: Policy
+    path: Path
+    states: Array  # (B, N, O)
+    outputs: NDArray[Any]  # (B, N, U), as PyTorch computes them for the states
+    visited: Array | None = None
+    """(B, N, O): other states, on which it is corrected."""
 
 
-def export_policy(policy: Policy, path: Path, precision: ExportPrecision, *rest: Any, **options: Any) -> Exported:
-    """Check a policy's file and write it; the arguments are those of `checked`."""
-    exported, content = checked(policy, path, precision, *rest, **options)
-    write_whole(path, content, "the policy")
-    return exported
+def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
+    """One file per agent. `frozen_agent`: the only one that stays on its grids; None: all do."""
+    policy, path = whole.policy, whole.path
+    paths = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
+    if len(set(paths)) < len(paths):
+        raise UserError("Two agents of the team would share a file: their names differ only in special characters.")
+    jobs = []
+    for n, own_path in enumerate(paths):
+        alone = replace(policy.of_agent(n), metadata=policy.metadata)
+        if frozen_agent not in (None, n):
+            alone = replace(alone, layers=tuple(replace(layer, quantized=None) for layer in alone.layers))
+        part = np.s_[:, n : n + 1, : alone.observation_size]
+        visited = None if whole.visited is None else whole.visited[part].copy()
+        outputs = whole.outputs[:, n : n + 1, : alone.action_size]
+        jobs.append(Job(alone, own_path, whole.states[part].copy(), outputs, visited))
+    return jobs
 
 
-def checked(
-    policy: Policy,
-    path: Path,
-    precision: ExportPrecision,
-    states: Array,
-    outputs: NDArray[Any],
-    bits: int | None = None,
-    single: bool = False,
-    tolerance: float | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    correction: Correction = NOTHING,
-    visited: Array | None = None,
-) -> tuple[Exported, bytes]:
-    """A policy's file as bytes, checked to play like the original; a `UserError` if it does not. Writes nothing.
+def file_name(agent: str) -> str:
+    """An agent's name without characters that a file name cannot have."""
+    return "".join(letter if letter.isalnum() or letter in "_-." else "-" for letter in agent)
 
-    `outputs` (B, N, U) are the original's for the states (B, N, O); it is corrected on those that it `visited`.
-    """
-    original = policy = policy.check().played()
+
+def write(jobs: list[Job], options: ExportOptions, facts: Mapping[str, Any]) -> list[Exported]:
+    """Write all files of an export, or none if one of them does not play like PyTorch."""
+    results = [checked(job, options, facts) for job in jobs]
+    for job, (_, content) in zip(jobs, results, strict=True):
+        write_whole(job.path, content, "the policy")
+    return [exported for exported, _ in results]
+
+
+def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple[Exported, bytes]:
+    """A policy's file as bytes, checked to play like the original; a `UserError` if it does not. Writes nothing."""
+    original = policy = job.policy.check().played()
     refuse_dead_layers(policy)
-    refuse_other_network(policy, path, states, outputs)
-    form = make_form(policy, precision, bits, single)
-    if visited is None or any(layer.quantized for layer in policy.layers):
-        correction = NOTHING  # a policy that was trained with quantization has learnt its own biases
+    refuse_other_network(policy, job)
+    precision, states, visited = options.precision, job.states, job.visited
+    form = make_form(policy, precision, options.bits, options.single)
+    correction = correction_of(policy, options) if visited is not None else NOTHING
     if precision == "static-int8":
-        ranges_from = states if visited is None or not correction else np.concatenate([states, visited])
+        ranges_from = np.concatenate([states, visited]) if correction and visited is not None else states
         policy = calibrated(policy, ranges_from, form.bits)
     if correction and visited is not None:
         policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":
         refuse_too_large(policy)
     model = build(policy, form)
-    found = _compare(policy, form, model.SerializeToString(), states, outputs)
-    if tolerance is None:
-        tolerance = TOLERANCES.get(precision, 2.0 ** (1 - form.bits))
-    counted = audit(model.SerializeToString(), _positions(policy))
-    measured = {"error": found["error"], "agreement": found["agreement"], "int8_share": counted.share}
+    content = model.SerializeToString()
+    errors = _compare(policy, form, content, states, job.outputs)
+    counted = audit(content, _positions(policy))
+    measured = {"error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share}
     measured |= {"states": len(states)}
     if correction and visited is not None:
         measured |= {"corrected_on": len(visited)}
-    written = _sealed(model, policy, form, metadata or {}, correction, measured)
-    full = Form("float32", alone=single)
+    written = _sealed(model, policy, form, facts, correction, measured)
+    full = Form("float32", alone=options.single)
+    sizes = len(written), weight_bytes(policy, form), weight_bytes(policy, full), file_bytes(original, full, facts)
+    tolerance = TOLERANCES.get(precision, 2.0 ** (1 - form.bits)) if options.tolerance is None else options.tolerance
     exported = Exported(
-        str(path), precision, _bits(form), len(written), weight_bytes(policy, form), weight_bytes(policy, full),
-        file_bytes(original, full, metadata or {}), len(states), tolerance=tolerance,
-        int8_share=counted.share, nodes=counted.nodes, corrected=correction.bias, rounding=correction.rounding, **found,
+        str(job.path), precision, form.stored_bits, *sizes, len(states), tolerance=tolerance, **errors,
+        int8_share=counted.share, nodes=counted.nodes, states_from=facts.get("states_from", "given"),
+        corrected=correction.bias, rounding=correction.rounding,
     )  # fmt: skip
     refuse_if_wrong(exported)
     return exported, written
 
 
+def correction_of(policy: Policy, options: ExportOptions) -> Correction:
+    """What is corrected: nothing of a policy trained with quantization, whose biases were learnt on its own grids."""
+    return NOTHING if any(layer.quantized for layer in policy.layers) else options.correction
+
+
+def predicted_bytes(policy: Policy, options: ExportOptions, facts: Mapping[str, Any]) -> int:
+    """Bytes of the file that `checked` makes, whatever the weights; not of static-int8."""
+    form = make_form(policy, options.precision, options.bits)
+    return file_bytes(policy, form, facts, correction_of(policy, options))
+
+
 def file_bytes(policy: Policy, form: Form, metadata: Mapping[str, Any], correction: Correction = NOTHING) -> int:
-    """Bytes of the file that `checked` makes of a policy in this form, whatever its weights; not of static-int8."""
+    """Bytes of a policy's file in this form."""
     policy = policy.played()
     return len(_sealed(build(policy, form), policy, form, metadata, correction, {}))
 
@@ -205,14 +242,14 @@ def _sealed(
     measured: Mapping[str, Any],
 ) -> bytes:
     """The finished file."""
-    facts = {"scheme": SCHEMES[form.precision], "vnni": has_vnni(), **metadata}
+    facts = {"scheme": ARITHMETIC[form.precision], "vnni": has_vnni(), **metadata}
     if correction:
         facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding}
     set_facts(model, policy, form, facts, measured)
     return sealed(model.SerializeToString())
 
 
-SCHEMES = {
+ARITHMETIC = {
     "float32": "float32 weights and arithmetic",
     "float16": "float16 weights, float32 arithmetic",
     "int8": "weights symmetric, one scale per output channel; layer inputs dynamic per row, 8 bits with a zero point",
@@ -232,16 +269,16 @@ def refuse_dead_layers(policy: Policy) -> None:
                 )
 
 
-def refuse_other_network(policy: Policy, path: Path, states: Array, outputs: NDArray[Any]) -> None:
+def refuse_other_network(policy: Policy, job: Job) -> None:
     """Check that the described layers reproduce the original's outputs: it may compute more than they do."""
-    if not np.isfinite(outputs).all():
+    if not np.isfinite(job.outputs).all():
         raise UserError("The original policy outputs NaN or infinity for a state that it visits: it is not exported.")
-    expected = outputs[:FEW, :, : policy.action_size]
-    found = policy.outputs(states[:FEW], np.float32)
+    expected = job.outputs[:FEW, :, : policy.action_size]
+    found = policy.outputs(job.states[:FEW], np.float32)
     wrong = np.abs(found - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
-            f"'{path}' was not written: the policy's layers in sequence give other outputs than PyTorch, so "
+            f"'{job.path}' was not written: the policy's layers in sequence give other outputs than PyTorch, so "
             "it computes something between them (a function, a branch) that cannot be exported."
         )
 
@@ -269,10 +306,6 @@ def refuse_if_wrong(exported: Exported) -> None:
         raise UserError(
             f"'{exported.path}' was not written: only {exported.int8_share:.0%} of its products would run in 8 bits."
         )
-
-
-def _bits(form: Form) -> int:
-    return {"float32": 32, "float16": 16}.get(form.precision, form.bits)
 
 
 def _positions(policy: Policy) -> tuple[int, ...]:
@@ -346,12 +379,3 @@ def _errors(
     chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
     spread = best - lowest
     return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
-
-
-def each_agent(policy: Policy, only: int | None = None) -> list[Policy]:
-    """One policy per agent; `only`: the one agent that stays frozen; None: all."""
-    policies = [replace(policy.of_agent(n), metadata=policy.metadata) for n in range(policy.agents)]
-    if only is None:
-        return policies
-    full = [replace(own, layers=tuple(replace(layer, quantized=None) for layer in own.layers)) for own in policies]
-    return [own if n == only else full[n] for n, own in enumerate(policies)]

@@ -10,8 +10,8 @@ from shoal.cli import main
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.file import PolicyFile
 from shoal.inference.runtime import onnxruntime
-from shoal.quantization.export import export_policy
 from shoal.training.trained_team import load_team
+from tests.quantization.teams import export_policy
 
 
 def test_export_and_evaluate_by_command(tmp_path, run, shoal):

@@ -7,6 +7,7 @@ import numpy as np
 from shoal import TrainConfig
 from shoal.envs.base import EnvSpec
 from shoal.policies.run import RunPolicy
+from shoal.quantization.export import ExportOptions, Job, write
 
 SMALL = TrainConfig(
     env="cooperative-navigation", agents=3, episodes=40, warmup=200, batch=32, hidden=(16, 16), copies=5,
@@ -33,3 +34,11 @@ def states_for(spec, batch=64):
 def team_outputs(team, states):
     """(B, N, U), as PyTorch computes them."""
     return RunPolicy(team, SMALL, Path("run")).outputs(states).numpy()
+
+
+def export_policy(
+    policy, path, precision, states, outputs, bits=None, single=False, metadata=None, visited=None, **options
+):
+    """Check a policy's file and write it; uncorrected unless the states that it `visited` are given."""
+    options = ExportOptions(precision, bits, single, **options)
+    return write([Job(policy, path, states, outputs, visited)], options, metadata or {})[0]

@@ -15,13 +15,12 @@ from shoal.errors import UserError
 from shoal.inference import Head
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import PRECISIONS
+from shoal.inference.form import PRECISIONS, make_form
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import layer_codes
-from shoal.policies.export import Wanted, make_jobs, write
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
-from shoal.quantization.export import checked, export_policy, from_team, make_form, refuse_if_wrong
+from shoal.quantization.export import ExportOptions, Job, checked, from_team, refuse_if_wrong, write
 from shoal.replay import Ring
 from shoal.replay.layout import RowLayout
 from shoal.runs.checkpoint import Checkpoints
@@ -30,7 +29,7 @@ from shoal.training.precision import make_precision
 from shoal.training.snapshot import snapshot
 from tests.inference.policies import few_bits, observations, random_policy
 from tests.inference.simulated import int8_outputs
-from tests.quantization.teams import SMALL, box_spec, choice_spec, states_for, team_outputs
+from tests.quantization.teams import SMALL, box_spec, choice_spec, export_policy, states_for, team_outputs
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
@@ -230,11 +229,11 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     qat.freeze()
     policy = RunPolicy(team, config, tmp_path)
     with pytest.raises(UserError, match="needs one file per agent: pass --each"):
-        make_jobs(policy, path, x, Wanted())
-    jobs = make_jobs(policy, path, x, Wanted(each=True))
+        policy.export_jobs(path, x, ExportOptions())
+    jobs = policy.export_jobs(path, x, ExportOptions(each=True))
     assert [len(job.policy.grids) for job in jobs] == [0, 3, 0]
     for precision, others in (("float32", None), ("static-int8", safe_bits())):
-        found = write(jobs, Wanted(precision), "run", "played")
+        found = write(jobs, ExportOptions(precision), {})
         facts = [PolicyFile(one.path).facts for one in found]
         assert [one["frozen_bits"] for one in facts] == [others, 4, others]
     assert found[1].agreement == 1.0
@@ -243,10 +242,10 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
 def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
     team = make_team(box_spec(), SMALL, 3, torch.device("cpu"))
     policy = RunPolicy(team, SMALL, tmp_path)
-    jobs = make_jobs(policy, tmp_path / "p.onnx", states_for(box_spec()), Wanted(each=True))
+    jobs = policy.export_jobs(tmp_path / "p.onnx", states_for(box_spec()), ExportOptions(each=True))
     jobs[-1] = jobs[-1]._replace(outputs=jobs[-1].outputs + 0.01)
     with pytest.raises(UserError, match="was not written"):
-        write(jobs, Wanted(), "run", "played")
+        write(jobs, ExportOptions(), {})
     assert not list(tmp_path.iterdir())
 
 
@@ -288,7 +287,8 @@ def test_without_correction_a_file_has_the_bytes_that_it_always_had(tmp_path, ru
     states, source = policy.states(0)
     facts = {"shoal_version": __version__, "exported_from": policy.name, "states_from": source}
     portable, path = policy.portable(), tmp_path / "p.onnx"
-    plain = checked(portable, path, precision, states, policy.outputs(states).numpy(), metadata=facts)[1]
+    job = Job(portable, path, states, policy.outputs(states).numpy())
+    plain = checked(job, ExportOptions(precision), facts)[1]
     found = policy.export(str(path), precision, correct_bias=False)
     assert path.read_bytes() == plain and not found.corrected and found.rounding == "nearest"
     assert policy.export(str(path), precision).corrected and path.read_bytes() != plain
@@ -302,7 +302,7 @@ def test_a_corrected_file_plays_as_the_corrected_policy(tmp_path, rounding):
     for precision, bits in (("int8", 5), ("packed", 4)):
         path = tmp_path / f"{precision}.onnx"
         export_policy(
-            policy, path, precision, x, policy.outputs(x), bits, tolerance=1.0, correction=how, visited=visited
+            policy, path, precision, x, policy.outputs(x), bits, tolerance=1.0, rounding=rounding, visited=visited
         )
         own = corrected(policy, visited, bits, how, by_rows=precision == "int8")
         if precision == "packed":
@@ -322,6 +322,6 @@ def test_a_policy_that_was_trained_for_few_bits_is_not_corrected(tmp_path):
     policy = random_policy(hidden=(16, 16))
     x = observations(policy, 64)
     policy = few_bits(policy, x)
-    given = (policy, tmp_path / "p.onnx", "static-int8", x, policy.outputs(x))
-    plain, fixed = checked(*given), checked(*given, correction=Correction(), visited=x)
+    job, options = Job(policy, tmp_path / "p.onnx", x, policy.outputs(x)), ExportOptions("static-int8")
+    plain, fixed = checked(job, options, {}), checked(job._replace(visited=x), options, {})
     assert plain[1] == fixed[1] and not fixed[0].corrected

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.inference.file import PolicyFile
 from shoal.inference.runtime import onnxruntime
-from shoal.quantization.export import export_policy
 from shoal.quantization.stable_baselines import read_zip
+from tests.quantization.teams import export_policy
 from tests.quantization.zips import Pictures, make, playing, saved
 
 

@@ -19,6 +19,7 @@ from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.layers import find_layers
 from shoal.quantization.normaliser import convert, read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy
+from tests.quantization.teams import export_policy
 from tests.quantization.zips import Pictures, Trap, changed, make, playing, saved
 
 ENVS = {
@@ -173,7 +174,6 @@ def test_state_dependent_exploration_is_read(tmp_path, squash):
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
 def test_a_model_can_be_exported(tmp_path, zips, algorithm):
     from shoal.inference.file import PolicyFile
-    from shoal.quantization.export import export_policy
 
     path, theirs = zips[algorithm]
     subject = playing(read_zip(path), "Pendulum-v1")

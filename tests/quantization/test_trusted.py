@@ -9,8 +9,8 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
 from shoal.errors import UserError
-from shoal.quantization.export import export_policy
 from shoal.quantization.stable_baselines import read_zip
+from tests.quantization.teams import export_policy
 from tests.quantization.zips import NETS, make, playing, saved
 
 
