@@ -44,7 +44,7 @@ class Correction:
     """How weights are rounded."""
 
     def __post_init__(self) -> None:
-        check_choice("--rounding", self.rounding, ROUNDINGS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
 
     def __bool__(self) -> bool:
         """Whether it needs states at all."""
@@ -183,7 +183,7 @@ def calibrated(policy: Policy, states: Array, bits: int) -> Policy:
     A grid spans the range of the layer's input over these states (B, N, O) and represents zero exactly. Layers that
     quantization-aware training has already frozen are kept.
     """
-    check_range("--bits", bits, 2, 8)
+    check_range("bits", bits, 2, 8)
     policy = policy.played()
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(states), strict=True):

@@ -175,12 +175,12 @@ class Ports:
 
 def check_bits(precision: ExportPrecision, bits: int | None) -> None:
     """Refuse bits that this precision cannot have; None: its own."""
-    check_choice("--precision", precision, PRECISIONS)
+    check_choice("precision", precision, PRECISIONS)
     if bits is None:
         return
     if precision not in CODED:
-        raise UserError(f"--bits is {bits}, but the bits of {precision} are fixed; leave it out.")
-    check_range("--bits", bits, 2, 7 if precision == "packed" else 8)
+        raise UserError(f"`bits` is {bits}, but the bits of {precision} are fixed; leave it out.")
+    check_range("bits", bits, 2, 7 if precision == "packed" else 8)
 
 
 def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:
@@ -195,7 +195,7 @@ def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, sing
         return Form(precision, bits, alone=single)
     if precision == "static-int8" and trained:
         if bits not in (None, trained):
-            raise UserError(f"--bits is {bits}, but the policy was trained for {trained}; leave it out.")
+            raise UserError(f"`bits` is {bits}, but the policy was trained for {trained}; leave it out.")
         bits = trained
         check_range("The policy's bits", bits, 2, 8)
     return Form(precision, bits or safe_bits(), alone=single)

@@ -183,7 +183,7 @@ def _encode(weight, most, codes, scales):  # type: ignore[no-untyped-def]
 
 def encode(weight: NDArray[np.float32], bits: int) -> tuple[NDArray[np.int8], Grid]:
     """Codes (N, I, U) of the weights of linear layers, and their grid with scales (N, 1, U)."""
-    check_range("--bits", bits, 2, 8)
+    check_range("bits", bits, 2, 8)
     weight = np.ascontiguousarray(weight, np.float32)
     codes, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], weight.shape[2]), np.float32)
     _encode(weight, np.float32(code_range(bits, "symmetric")[1]), codes, scales)

@@ -33,7 +33,7 @@ def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
 
         check_run(Path(path), checkpoint)
     elif checkpoint != "last":
-        raise UserError(f"--checkpoint is for run folders, but '{path}' is not one.")
+        raise UserError(f"`checkpoint` is for run folders, but '{path}' is not one.")
     return kind
 
 
@@ -86,9 +86,9 @@ def load(
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value not in (None, "")}
     if normaliser and kind != "zip":
-        raise UserError(f"--normaliser is for Stable-Baselines3 zips, but '{path}' is not one.")
+        raise UserError(f"`normaliser` is for Stable-Baselines3 zips, but '{path}' is not one.")
     if threads is not None and kind != "onnx":
-        raise UserError(f"--threads is for exported files, but '{path}' is not one.")
+        raise UserError(f"`threads` is for exported files, but '{path}' is not one.")
     if kind == "onnx":
         from shoal.policies.exported import ExportedPolicy
 

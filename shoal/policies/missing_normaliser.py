@@ -21,7 +21,7 @@ LEAST_EPISODES, MOST_EPISODES = 5, 20
 """Training episodes that a return is compared with: the last ones, since earlier ones may have been learning still."""
 DEVIATIONS, SHARE = 2.0, 0.25
 """How far below their mean a return must be: so many standard deviations, plus this share of the mean."""
-GIVE = "if it was trained with VecNormalize, pass its file with --normaliser FILE."
+GIVE = "if it was trained with VecNormalize, pass its file with `normaliser=FILE`."
 
 
 class MissingNormaliser:
@@ -35,11 +35,11 @@ class MissingNormaliser:
         """Look for a normaliser beside the zip, and at what the zip says about its training."""
         path = self.model.path
         if (beside := normaliser_beside(Path(path), self.env)) is not None:
-            self._say(f"'{beside}' is not used: if '{path}' was trained with it, pass it with --normaliser FILE.")
+            self._say(f"'{beside}' is not used: if '{path}' was trained with it, pass it with `normaliser=FILE`.")
         elif self.model.saw_normalised:
             self._say(
                 f"'{path}' was trained with VecNormalize, whose statistics are not in the zip: unless it left "
-                "observations as they were (norm_obs=False), pass its file with --normaliser FILE."
+                "observations as they were (norm_obs=False), pass its file with `normaliser=FILE`."
             )
         elif self.model.saw_outside:
             self._say(f"'{path}' saw observations outside the environment's bounds at the end of its training: {GIVE}")

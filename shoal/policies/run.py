@@ -85,7 +85,7 @@ class RunPolicy(TorchPolicy):
         if (spec.observation_sizes, spec.action_sizes) != (own.observation_sizes, own.action_sizes):
             env.close()
             raise UserError(
-                f"--env {self.env} does not fit the run in '{self.name}': it has {_sizes(spec)}, the run {_sizes(own)}."
+                f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run {_sizes(own)}."
             )
         return env
 

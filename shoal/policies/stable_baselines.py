@@ -49,7 +49,7 @@ class BaselinesPolicy(TorchPolicy):
         self.model, self.name = model, model.path
         env = str(said.get("env") or "")
         if not env:
-            raise UserError(f"--env is missing: the zip '{self.name}' does not say which environment its model plays.")
+            raise UserError(f"`env` is missing: the zip '{self.name}' does not say which environment its model plays.")
         self.config = world_config(
             None, {**said, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, what=""
         )
@@ -164,12 +164,12 @@ class BaselinesPolicy(TorchPolicy):
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
         """The model without torch, with the grids that it was trained with."""
         if each:
-            raise UserError("--each is for teams; the model in a zip is a single agent.")
+            raise UserError("`each=True` is for teams; the model in a zip is a single agent.")
         low, high = self.spec.action_low, self.spec.action_high
         policy = to_policy(self.model, low, high, self.image, self.spec.whole_numbers)
         if sample:
             if not policy.head.discrete or self.model.algorithm == "dqn":
-                raise UserError("Only the choices of A2C and PPO can be sampled; leave --sample out.")
+                raise UserError("Only the choices of A2C and PPO can be sampled.")
             policy = replace(policy, head=Head("categorical"))
         return replace(policy, metadata={**policy.metadata, "env": self.env, "world": {"env": self.env}})
 
@@ -205,19 +205,19 @@ class BaselinesPolicy(TorchPolicy):
         model = self.model
         if model.inputs is not None and model.inputs != spec.observation_size:
             raise UserError(
-                f"--env {self.env} does not fit the model in '{model.path}': it shows "
+                f"`env={self.env}` does not fit the model in '{model.path}': it shows "
                 f"{counted(spec.observation_size, 'number')}, the model sees {model.inputs}."
             )
         kind = {True: ("choice", "choices"), False: ("number in a box", "numbers in a box")}
         if (spec.discrete, spec.action_size) != (model.discrete, model.actions):
             raise UserError(
-                f"--env {self.env} does not fit the model in '{model.path}': it takes "
+                f"`env={self.env}` does not fit the model in '{model.path}': it takes "
                 f"{counted(spec.action_size, *kind[spec.discrete])}, the model gives "
                 f"{counted(model.actions, *kind[model.discrete])}."
             )
         if not spec.from_zero:
             raise UserError(
-                f"--env {self.env} does not number its choices from 0, which Stable-Baselines3 assumes: "
+                f"`env={self.env}` does not number its choices from 0, which Stable-Baselines3 assumes: "
                 "the model would play other choices than in its training."
             )
         if self.image is not None:
@@ -226,7 +226,7 @@ class BaselinesPolicy(TorchPolicy):
                     self.network(torch.zeros(1, *self.image))
                 except RuntimeError:
                     raise UserError(
-                        f"--env {self.env} does not fit the model in '{model.path}': its images are "
+                        f"`env={self.env}` does not fit the model in '{model.path}': its images are "
                         f"{self.image[1]} x {self.image[2]}, but the model's layers need another size."
                     ) from None
 

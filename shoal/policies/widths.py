@@ -149,7 +149,7 @@ def sweep(policy: "TorchPolicy", wanted: WidthSweep, advance: Advance | None = N
 
     Ctrl-C ends the table early: finished rows are kept.
     """
-    check_range("--episodes", wanted.episodes, 1, 10**7)
+    check_range("episodes", wanted.episodes, 1, 10**7)
     check_network(policy)
     tell = advance or (lambda amount, doing: None)
     seen = Thinned(STATES)

@@ -31,7 +31,7 @@ def world_config(own: Any, said: Mapping[str, Any], trust: bool, what: str) -> T
     if f"gym:{env}" == held.get("env"):  # a Gymnasium ID without prefix
         env = f"gym:{env}"
     if not env:
-        raise UserError("The file does not name the world that it was trained in; pass one with --env.")
+        raise UserError("The file does not name the world that it was trained in; pass one with `env`.")
     if env != held.get("env"):
         held = {}
     unsaid = {name: "" if name in said else str(held.get(name) or "") for name in ("env", "env_options")}

@@ -50,7 +50,7 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
         layers.append(Linear(*numbers, "none" if last else "relu", frozen[k] if frozen else None))
     if spec.discrete:
         if sample and team.kind == "values":
-            raise UserError("A DQN plays its best choice and has no probabilities to draw by; leave --sample out.")
+            raise UserError("A DQN plays its best choice and has no probabilities to sample from.")
         head = Head("categorical" if sample else "argmax")
     else:
         if sample:
@@ -99,7 +99,7 @@ class ExportOptions:
         """What is corrected: only codes are."""
         coded = self.precision in CODED
         if not coded and self.rounding != "nearest":
-            raise UserError(f"--rounding {self.rounding} is for int8, static-int8 and packed, not {self.precision}.")
+            raise UserError(f"`rounding={self.rounding}` is for int8, static-int8 and packed, not {self.precision}.")
         return Correction(self.correct_bias and coded, self.rounding)
 
 
@@ -298,7 +298,7 @@ def refuse_if_wrong(exported: Exported) -> None:
         raise UserError(
             f"'{exported.path}' was not written: with {exported.precision} the actions are wrong by "
             f"{exported.error:.3g} on average, but at most {exported.tolerance:.3g} is allowed "
-            "(--tolerance allows more)."
+            "(`tolerance` allows more)."
         )
     if not exported.alone_equal:
         raise UserError(f"'{exported.path}' was not written: a state gets different actions alone and in a batch.")

@@ -27,12 +27,12 @@ def read_normaliser(path: Path, trust: bool = False) -> Normaliser:
     if path.suffix == ".pkl" and not trust:
         safe = path.with_suffix(".npz")
         raise UserError(
-            f"'{path}' is a pickle, and loading one runs the code in it: pass --trust if you trust its source, "
+            f"'{path}' is a pickle, and loading one runs the code in it: pass `trust=True` if you trust its source, "
             f'or convert it to a safe file once: python -c "from shoal.quantization.normaliser import convert; '
             f"convert('{path}', '{safe}')\"."
         )
     if path.suffix not in SUFFIXES:
-        raise UserError(f"--normaliser '{path}' must end in one of {', '.join(SUFFIXES)}.")
+        raise UserError(f"`normaliser` '{path}' must end in one of {', '.join(SUFFIXES)}.")
     try:
         held = _read(path)
     except FileNotFoundError:

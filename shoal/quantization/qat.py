@@ -66,7 +66,7 @@ class FakeLayer:
         if only is not None:
             if not isinstance(layer.module, StackedMLP):
                 raise UserError(f"Layer '{layer.name}' is not that of a single agent: only actors can be quantized so.")
-            check_range("--qat-agent", only, 0, count - 1)
+            check_range("qat_agent", only, 0, count - 1)
             self.chosen = (torch.arange(count, device=like.device) == only).view(-1, 1, 1)
         self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
         self.seen = torch.zeros(1)  # mini-batches so far
@@ -223,7 +223,7 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
             return None
         if fake.only is not None and not one_agent:
             raise UserError(
-                "Only one agent of the team was trained with quantization, which needs one file per agent: pass --each."
+                "Only one agent of the team was trained with quantization, which needs one file per agent: pass `each=True`."
             )
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen

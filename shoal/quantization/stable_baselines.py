@@ -198,8 +198,8 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
     if not module.startswith("stable_baselines3."):
         known = f"a custom class of '{module}'" if module else "not named in plain text"
         raise UserError(
-            f"The policy class in '{path}' is {known}, so its layers cannot be inferred from tensors; --trust runs its "
-            "code."
+            f"The policy class in '{path}' is {known}, so its layers cannot be inferred from tensors; "
+            "`trust=True` runs its code."
         )
     settings = plain(data, "policy_kwargs")
     activation = _activation(path, algorithm, settings)
@@ -255,8 +255,8 @@ def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -
     if short not in ACTIVATIONS:
         raise UserError(
             f"The model in '{path}' has the activation function {re.sub(' at 0x[0-9a-f]+', '', name)}, but only "
-            f"{', '.join(ACTIVATIONS)} with their default parameters are known without running the zip's code; --trust "
-            "runs it, but it cannot be exported."
+            f"{', '.join(ACTIVATIONS)} with their default parameters are known without running the zip's code; "
+            "`trust=True` runs it, but it cannot be exported."
         )
     return ACTIVATIONS[short]
 
@@ -266,7 +266,7 @@ def _check_bound(path: Path, settings: Mapping[str, Any]) -> None:
     if (bound := settings.get("clip_mean", BOUND)) != BOUND:
         raise UserError(
             f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read "
-            "without running the zip's code; --trust runs it, but it cannot be exported."
+            "without running the zip's code; `trust=True` runs it, but it cannot be exported."
         )
 
 
@@ -286,7 +286,7 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
         ]:
             raise UserError(
                 f"The model in '{path}' has the layer '{min(strange)}' of a custom class, which cannot be read from "
-                "tensors; --trust runs its code."
+                "tensors; `trust=True` runs its code."
             )
         names += sorted(found, key=lambda name: (".linear." in name, int(name.rpartition(".")[2])))
     if algorithm in ("a2c", "ppo"):
@@ -312,7 +312,7 @@ def _check_features(
     if named not in known or (kernels and kernels != [kernel for kernel, _ in NATURE]):
         raise UserError(
             f"The model in '{path}' has the feature extractor {named or 'of a custom class'}, which cannot be inferred "
-            "from tensors; --trust runs its code."
+            "from tensors; `trust=True` runs its code."
         )
 
 

@@ -23,7 +23,7 @@ try:
     from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space, preprocess_obs
     from stable_baselines3.common.torch_layers import MlpExtractor
 except ImportError:
-    raise UserError(f"--trust needs Stable-Baselines3; {install('sb3')}.") from None
+    raise UserError(f"`trust=True` needs Stable-Baselines3; {install('sb3')}.") from None
 
 OBSERVATIONS = 64
 """Number of observations to compare the policy and its network on."""

@@ -175,5 +175,5 @@ def test_weights_rounded_by_output_error_are_stored_as_they_are():
 
 def test_what_is_asked_for_is_checked():
     assert not NOTHING and Correction() and Correction(False, "output-error")
-    with pytest.raises(UserError, match="--rounding"):
+    with pytest.raises(UserError, match="`rounding`"):
         Correction(rounding="up")

@@ -33,7 +33,7 @@ def test_weights_next_to_zero_have_a_scale():
 
 def test_bits_out_of_range():
     for bits in (1, 9):
-        with pytest.raises(UserError, match=f"--bits is {bits}, but must be from 2 to 8"):
+        with pytest.raises(UserError, match=f"`bits` is {bits}, but must be from 2 to 8"):
             encode(np.ones((1, 1, 1), np.float32), bits)
 
 

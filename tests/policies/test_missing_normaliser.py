@@ -117,7 +117,7 @@ def test_a_file_beside_a_zip_is_named_with_the_option(tmp_path, plain):
     (tmp_path / "my_vec_normalize.pkl").touch()
     (sentence,) = warnings_of(path)
     assert f"my_vec_normalize.pkl' is not used: if '{path}' was trained with it" in sentence
-    assert sentence.endswith("--normaliser FILE.")
+    assert sentence.endswith("`normaliser=FILE`.")
 
 
 @pytest.mark.parametrize("how", ["states", "evaluated"])
@@ -125,7 +125,7 @@ def test_observations_out_of_scale(tmp_path, plain, how):
     assert not warnings_of(plain, **{how: True})
     large = changed(plain, tmp_path / "large.zip", tensors=lambda held: {k: 100 * v for k, v in held.items()})
     (sentence,) = warnings_of(large, **{how: True})
-    assert "out of scale for the first layer" in sentence and "--normaliser FILE" in sentence
+    assert "out of scale for the first layer" in sentence and "`normaliser=FILE`" in sentence
 
 
 def test_a_return_far_below_the_logged_one(tmp_path, plain):
@@ -139,7 +139,7 @@ def test_a_return_far_below_the_logged_one(tmp_path, plain):
         assert not warnings_of(high, evaluated=True, **other)
     (sentence,) = warnings_of(high, evaluated=True, states=True)
     assert warnings_of(high, evaluated=True, env_workers=2) == [sentence]
-    assert "but -159.5 at the end of its training" in sentence and "--normaliser FILE" in sentence
+    assert "but -159.5 at the end of its training" in sentence and "`normaliser=FILE`" in sentence
 
 
 def test_logged_returns_are_read_without_loading_the_pickle(tmp_path):

@@ -135,9 +135,9 @@ def test_policies_that_cannot_be_exported(tmp_path, policy, precision, said):
 @pytest.mark.parametrize(
     ("precision", "bits", "said"),
     [
-        ("packed", 8, "--bits is 8, but must be from 2 to 7"),
-        ("packed", 1, "--bits is 1"),
-        ("int8", 9, "--bits is 9, but must be from 2 to 8"),
+        ("packed", 8, "`bits` is 8, but must be from 2 to 7"),
+        ("packed", 1, "`bits` is 1"),
+        ("int8", 9, "`bits` is 9, but must be from 2 to 8"),
         ("float32", 8, "the bits of float32 are fixed"),
         ("int4", None, "'int4' is not known"),
     ],
@@ -228,7 +228,7 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     team.rollout_actors(torch.from_numpy(x).transpose(0, 1))  # ranges are observed
     qat.freeze()
     policy = RunPolicy(team, config, tmp_path)
-    with pytest.raises(UserError, match="needs one file per agent: pass --each"):
+    with pytest.raises(UserError, match="needs one file per agent: pass `each=True`"):
         policy.export_jobs(path, x, ExportOptions())
     jobs = policy.export_jobs(path, x, ExportOptions(each=True))
     assert [len(job.policy.grids) for job in jobs] == [0, 3, 0]

@@ -194,7 +194,7 @@ def test_one_agent_alone_is_quantized():
     every = Qat({"actors": network}, 2, 0.0)
     torch.testing.assert_close(network(x)[1], alone[1])
     every.detach()
-    with pytest.raises(UserError, match="--qat-agent is 3"):
+    with pytest.raises(UserError, match="`qat_agent` is 3"):
         Qat({"actors": network}, 2, only=3)
     with pytest.raises(UserError, match="not that of a single agent"):
         Qat({"network": nn.Linear(2, 2)}, 2, only=0)

@@ -155,7 +155,7 @@ def test_actors_of_sac_td3_and_ddpg_in_a_box_that_is_not_centred(tmp_path, case)
 def test_another_bound_of_the_means_is_refused(tmp_path):
     theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [8], "clip_mean": 3.0}, use_sde=True)
     path = saved(theirs, tmp_path / "model.zip")
-    with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\).* --trust runs it"):
+    with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\).* `trust=True` runs it"):
         read_zip(path)
 
 
@@ -194,7 +194,7 @@ def test_a_normaliser_gives_what_vecnormalize_gives(tmp_path, zips):
     for _ in range(50):
         venv.step([venv.action_space.sample()])
     venv.save(tmp_path / "vecnormalize.pkl")
-    with pytest.raises(UserError, match=r"is a pickle.*--trust.*convert"):
+    with pytest.raises(UserError, match=r"is a pickle.*`trust=True`.*convert"):
         read_normaliser(tmp_path / "vecnormalize.pkl")
     safe = convert(tmp_path / "vecnormalize.pkl", tmp_path / "safe.npz")
     states = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
@@ -393,7 +393,7 @@ def test_damaged_files(tmp_path, zips):
         ("ppo", "CartPole-v1", "shows 4 numbers, the model sees 3"),
         ("a2c", "Pendulum-v1", "shows 3 numbers, the model sees 4"),
         ("a2c", "gym:Nope-v1", "cannot be made"),
-        ("a2c", "", "--env is missing"),
+        ("a2c", "", "`env` is missing"),
     ],
 )
 def test_environments_that_do_not_fit(zips, algorithm, env, sentence):

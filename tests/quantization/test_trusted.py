@@ -171,7 +171,7 @@ def states(count=200):
 )
 def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path, name, cannot):
     path, theirs = zipped(tmp_path, name)
-    with pytest.raises(UserError, match="--trust runs its code"):
+    with pytest.raises(UserError, match="`trust=True` runs its code"):
         read_zip(path)
     subject, x = playing(read_zip(path, trust=True), "CartPole-v1"), states()
     expected = theirs.predict(x[:, 0], deterministic=True)[0]
