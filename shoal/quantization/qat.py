@@ -223,7 +223,8 @@ def frozen_layers(network: nn.Module, one_agent: bool = False) -> list[Quantized
             return None
         if fake.only is not None and not one_agent:
             raise UserError(
-                "Only one agent of the team was trained with quantization, which needs one file per agent: pass `each=True`."
+                "Only one agent of the team was trained with quantization, which needs one file per agent: pass "
+                "`each=True`."
             )
         frozen.append(fake.frozen(layer.weight.detach()))
     return frozen
