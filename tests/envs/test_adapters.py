@@ -185,7 +185,7 @@ def test_composed_observations_step_by_step():
     assert episode > 5
 
 
-def test_grids_of_numbers_are_flattened():
+def test_numeric_grids_are_flattened():
     from pettingzoo.sisl import pursuit_v5
 
     env, plain = make_pettingzoo("sisl.pursuit_v5", seed=1), pursuit_v5.parallel_env()
@@ -205,7 +205,7 @@ def test_grids_of_numbers_are_flattened():
     ],
     ids=["CartPole", "Pendulum", "speaker", "speaker-own-limit"],
 )
-def test_a_saved_state_has_the_same_future(make, steps):
+def test_restored_state_has_the_same_future(make, steps):
     env, other, random = make(11), make(12), np.random.default_rng(0)
     env.reset()
     for _ in range(steps):
@@ -218,7 +218,7 @@ def test_a_saved_state_has_the_same_future(make, steps):
 
 
 @pytest.mark.parametrize(("make", "name"), [(make_pettingzoo, SPEAKER), (make_gymnasium, "gym:CartPole-v1")])
-def test_render_gives_a_picture_where_one_was_asked_for(make, name):
+def test_render_returns_an_image_on_request(make, name):
     env = make(name, 2)
     env.reset()
     assert env.render() is None
@@ -273,7 +273,7 @@ def fails(make, name, words, **keywords):
         ("mpe2.simple_v3", {"episode_length": 0}, "`episode_length` is 0"),
     ],
 )
-def test_wrong_pettingzoo_input(name, keywords, words):
+def test_wrong_pettingzoo_input_is_refused(name, keywords, words):
     fails(make_pettingzoo, f"pettingzoo:{name}", words, **keywords)
 
 
@@ -294,11 +294,11 @@ def test_wrong_pettingzoo_input(name, keywords, words):
         ("ALE/Pogn-v5", {}, "Environment `Pogn` doesn't exist in namespace ALE. Did you mean: `Pong`."),
     ],
 )
-def test_wrong_gymnasium_input(name, keywords, words):
+def test_wrong_gymnasium_input_is_refused(name, keywords, words):
     fails(make_gymnasium, f"gym:{name}", words, **keywords)
 
 
-def test_atari_without_its_package(monkeypatch):
+def test_atari_without_its_package_is_refused(monkeypatch):
     take_away(monkeypatch, "ale_py")
     words = "gym:ALE/Pong-v5 cannot be made: the package ale_py is not installed; " + install("atari") + "."
     fails(make_gymnasium, "gym:ALE/Pong-v5", words)
@@ -311,7 +311,7 @@ def test_atari_without_images(capfd):
     assert capfd.readouterr() == ("", "")  # no banner of the emulator's
 
 
-def test_families_of_pettingzoo_by_their_short_names():
+def test_short_names_of_pettingzoo_families():
     long, short = (make_pettingzoo(f"pettingzoo:{package}.simple_v3", seed=3) for package in ("mpe2", "mpe"))
     assert short.spec.name == "pettingzoo:mpe.simple_v3" and np.array_equal(long.reset(), short.reset())
 
@@ -328,13 +328,13 @@ def test_families_of_pettingzoo_by_their_short_names():
         ("mpe2", "mpe.simple_v3", install("pettingzoo")),
     ],
 )
-def test_missing_packages_are_named_with_what_to_install(monkeypatch, missing, module, remedy):
+def test_missing_packages_name_the_extra(monkeypatch, missing, module, remedy):
     take_away(monkeypatch, missing, "pettingzoo", "mpe2")
     words = f"pettingzoo:{module} cannot be made: the package {missing} is not installed; {remedy}."
     fails(make_pettingzoo, f"pettingzoo:{module}", words)
 
 
-def test_a_module_of_ones_own_and_a_factory_in_it(monkeypatch):
+def test_custom_module_and_factory(monkeypatch):
     from mpe2 import simple_v3
 
     own = types.ModuleType("own_worlds")
@@ -348,7 +348,7 @@ def test_a_module_of_ones_own_and_a_factory_in_it(monkeypatch):
     fails(make_pettingzoo, "own_worlds:nobody", "makes a SimpleNamespace, but must make a Gymnasium environment or a")
 
 
-def test_a_constructor_that_fails_or_prints(monkeypatch, capsys):
+def test_failing_or_printing_constructor(monkeypatch, capsys):
     def failing():
         print("a banner")
         raise RuntimeError("no licence\nfound")
@@ -368,7 +368,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("given", "name"), OWN, ids=[name for _, name in OWN])
-def test_a_class_or_a_function_is_played_as_it_is(given, name):
+def test_environment_by_class_or_function(given, name):
     by_name, by_itself = make_env(name, seed=4), make_env(given, seed=4)
     plain = given()
     assert by_name.spec.name == by_itself.spec.name == name and by_name.spec.episode_length is None
@@ -383,7 +383,7 @@ def test_a_class_or_a_function_is_played_as_it_is(given, name):
         np.testing.assert_equal(by_itself.step([[action]]), step)
 
 
-def test_a_team_by_its_class_or_by_a_function():
+def test_team_environment_by_class_or_function():
     plan = {agent: [0, 99, "both"] for agent in ("scout", "carrier", "guard")}
     by_class, by_name = make_env(Relay, options={"plan": plan}), make_env("gym:own_worlds:make_team")
     assert by_class.spec.name == "pettingzoo:relay:Relay" and by_name.spec.agents == 3
@@ -391,12 +391,12 @@ def test_a_team_by_its_class_or_by_a_function():
 
 
 @pytest.mark.parametrize("name", ["Registered", "Versions-v1", "Versions"])
-def test_a_registered_id_wins_over_a_class(name):
+def test_registered_id_takes_precedence_over_class(name):
     env = make_gymnasium(f"gym:own_worlds:{name}")
     assert env.spec.observation_sizes == (9 + 2 + 2,) and env.spec.episode_length == 7
 
 
-def test_a_class_wins_over_an_id_without_its_version():
+def test_class_takes_precedence_over_unversioned_id():
     """Gymnasium has CartPole-v1, and takes CartPole for it."""
     for given in (own_worlds.CartPole, "gym:own_worlds:CartPole"):
         assert make_env(given).spec.observation_sizes == (6 + 2 + 2,)
@@ -425,16 +425,16 @@ def test_a_class_wins_over_an_id_without_its_version():
         ("pettingzoo:own_worlds:", "the module own_worlds has no class or function parallel_env."),
     ],
 )
-def test_names_of_ones_own_that_are_wrong(name, words):
+def test_wrong_custom_names_are_refused(name, words):
     fails(make_env, name, words)
 
 
-def test_options_that_are_no_dictionary():
+def test_options_must_be_a_dictionary():
     with pytest.raises(UserError, match=r"`options` is \[1\], but must be a dictionary"):
         make_env(own_worlds.Corridor, options=[1])
 
 
-def test_an_older_interface_gets_a_sentence():
+def test_outdated_interface_is_refused():
     with pytest.raises(UserError, match=r"reset\(\) of OldReset must return observation, info, as Gymnasium's"):
         make_env(own_worlds.OldReset).reset()
     env = make_env(own_worlds.OldStep)
@@ -455,14 +455,14 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_what_is_no_picture_gets_a_sentence(kind):
+def test_invalid_image_is_refused(kind):
     env = make_env(own_worlds.Picture, options={"kind": kind})
     env.reset()
     sentence = f"its render() {PICTURES[kind]}, but must return (height, width, 3) of bytes."
     fails(lambda name: env.render(), "", f"The world 'gym:own_worlds:Picture' cannot be watched: {sentence}")
 
 
-def test_whole_numbers_may_be_a_picture():
+def test_integer_images_are_accepted():
     env = make_env(own_worlds.Picture, options={"kind": "whole"})
     env.reset()
     assert env.render().dtype == np.uint8 and env.render().tolist() == [[[0, 128, 255]]]

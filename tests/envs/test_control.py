@@ -71,7 +71,7 @@ def test_discount_zero_is_a_true_end(discount, expected):
     assert flags == [(False, False), (False, False), expected]
 
 
-def test_a_saved_state_goes_on_to_the_same_bits():
+def test_a_restored_state_continues_bit_identically():
     env, other = (make_env("dm:cartpole/balance", copies=2, seed=seed, episode_length=10) for seed in (1, 2))
     env.reset()
     rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_a_saved_state_goes_on_to_the_same_bits():
         assert np.array_equal(env.step(action).observation, other.step(action).observation)
 
 
-def test_actuators_without_limits_get_some():
+def test_unlimited_actuators_get_bounds():
     """MuJoCo bounds them by 1e10, with which the first random action would end the simulation."""
     env = make_env("dm:lqr/lqr_6_2", copies=1, seed=0)
     assert env.spec.action_low.tolist() == [[-10.0, -10.0]] and env.spec.action_high.tolist() == [[10.0, 10.0]]
@@ -93,7 +93,7 @@ def test_actuators_without_limits_get_some():
     assert make_env("dm:cartpole/balance").spec.action_high.tolist() == [[1.0]]  # its own
 
 
-def test_episodes_end_at_the_limit_that_comes_first():
+def test_episodes_end_at_the_shorter_time_limit():
     def length(**words):
         return make_env("dm:cartpole/balance", **words).spec.episode_length
 
@@ -103,14 +103,14 @@ def test_episodes_end_at_the_limit_that_comes_first():
         length(options={"task_kwargs": {"time_limit": 0}})
 
 
-def test_copies_are_alike():
+def test_copies_have_the_same_dynamics():
     """The stiffness of LQR's joints is drawn when the task is made, not when an episode begins."""
     env = make_env("dm:lqr/lqr_2_1", copies=2)
     first, second = (world._env._env.physics.model.jnt_stiffness for world in env._worlds)
     assert first.any() and np.array_equal(first, second)
 
 
-def test_unknown_tasks():
+def test_unknown_tasks_are_refused():
     with pytest.raises(UserError, match="dm_control has no task 'cartpole/stand'; cartpole has balance, "):
         make_env("dm:cartpole/stand")
     with pytest.raises(UserError, match="the domains are acrobot, "):

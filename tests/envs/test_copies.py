@@ -27,19 +27,19 @@ def test_copies_that_fit_are_built_one_by_one(growing):
     assert build_copies("gym:X", 1000, one) == list(range(1000))
 
 
-def test_copies_that_do_not_fit_are_given_up_early(growing):
+def test_building_stops_early_if_copies_do_not_fit(growing):
     one, built = growing(10**7, 10**10)
     with pytest.raises(UserError, match=r"2,992 more of 3,000 copies of gym:X needs 29.9 GB.* about 908 copies fit"):
         build_copies("gym:X", 3000, one)
     assert len(built) == 8  # that they have grown by tells
 
 
-def test_a_process_that_grows_by_little_tells_nothing(growing):
+def test_small_memory_growth_is_not_extrapolated(growing):
     one, built = growing(TELLING // 5, 10**6)
     assert len(build_copies("gym:X", 4, one)) == len(built) == 4
 
 
-def test_no_process_waits_for_a_million_python_objects():
+def test_too_many_python_copies_are_refused_at_once():
     for name in ("gym:Pendulum-v1", "pettingzoo:mpe2.simple_v3"):
         with pytest.raises(UserError, match=rf"`copies` is 1,000,000, but {name} is Python code .* at most {MOST:,}"):
             make_env(name, copies=10**6)
@@ -50,7 +50,7 @@ def spec(length):
                    episode_length=length)  # fmt: skip
 
 
-def test_the_actions_of_an_episode_are_kept(monkeypatch):
+def test_memory_of_recorded_actions_is_checked(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     check_arrays(spec(None), 10)
     check_arrays(spec(1000), 10)
@@ -64,5 +64,5 @@ def test_the_actions_of_an_episode_are_kept(monkeypatch):
         make_env("pettingzoo:mpe2.simple_v3", episode_length=10**9)
 
 
-def test_this_process_holds_memory():
+def test_memory_of_this_process_is_measured():
     assert copies.resident_bytes() > 10**7

@@ -111,7 +111,7 @@ def test_landmarks_covered_are_those_that_mpe2_calls_occupied():
 
 
 @worlds
-def test_everyone_drives_to_one_point(agents, prey, obstacles):
+def test_all_agents_drive_to_one_point(agents, prey, obstacles):
     """From one small heap, so that all press on all."""
     theirs, ours = pair(agents, prey, obstacles, seed=2)
     rng = np.random.default_rng(2)
@@ -151,7 +151,7 @@ def test_soft_actions_also_outside_the_box(agents, prey, obstacles):
         assert_same_step(theirs, ours, vectors, vectors)
 
 
-def test_touching_exactly_is_no_collision():
+def test_exact_contact_is_no_collision():
     theirs, ours = pair(2)
     place(theirs, ours, [(0.5, 0.0), (0.2, 0.0)])
     step = assert_same_step(theirs, ours, [0, 0], np.eye(5)[[0, 0]])

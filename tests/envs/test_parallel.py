@@ -43,7 +43,7 @@ PLANS = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(plan=PLANS, limit=st.integers(2, 8), episode_length=st.none() | st.integers(1, 8), box=st.booleans())
-def test_every_step_is_the_plain_environments_step(plan, limit, episode_length, box):
+def test_steps_equal_those_of_the_plain_environment(plan, limit, episode_length, box):
     action_spaces = BOXES if box else ACTION_SPACES
     env, worlds = make(plan, 2, limit, action_spaces, episode_length=episode_length)
     plain = [Relay(plan, limit, action_spaces) for _ in range(2)]
@@ -73,7 +73,7 @@ def test_every_step_is_the_plain_environments_step(plan, limit, episode_length, 
             assert env.episode_step[e] == world.time
 
 
-def test_one_episode_told_by_hand():
+def test_one_episode_by_hand():
     plan = {"scout": (0, 2, "terminated"), "carrier": (0, 3, "truncated"), "guard": (1, 4, "both")}
     env, _ = make(plan)
     env.reset()
@@ -100,7 +100,7 @@ def test_one_episode_told_by_hand():
         ((9, "terminated"), 9, 4, False, True),
     ],
 )
-def test_termination_and_truncation_are_told_apart(leave, limit, episode_length, terminated, truncated):
+def test_termination_and_truncation_are_distinguished(leave, limit, episode_length, terminated, truncated):
     env, _ = make(dict.fromkeys(OBSERVATION_SIZES, (0, *leave)), 1, limit, episode_length=episode_length)
     env.reset()
     *earlier, last = [env.step(np.zeros((1, 3, 4))) for _ in range(4)]
@@ -108,7 +108,7 @@ def test_termination_and_truncation_are_told_apart(leave, limit, episode_length,
     assert last.ended[0] and last.truncated[0] == truncated and (last.terminated == terminated).all()
 
 
-def test_one_terminates_while_the_rest_is_cut():
+def test_one_agent_terminates_while_the_others_are_truncated():
     env, _ = make({"scout": (0, 4, "terminated"), "carrier": (0, 9, "both"), "guard": (0, 9, "both")}, limit=4)
     env.reset()
     step = [env.step(np.zeros((1, 3, 4))) for _ in range(4)][-1]
@@ -160,7 +160,7 @@ def test_staggered_copies_end_at_different_times_once():
     assert ends == [(2, 3), (4, 2), (6, 1), (8, 0), (10, 3), (12, 2), (14, 1), (16, 0)]
 
 
-def test_no_staggering_without_a_length_or_without_the_wish():
+def test_no_staggering_without_episode_length_or_stagger():
     for options in ({"stagger": True}, {"episode_length": 8, "stagger": False}):
         env, _ = make(STAY, copies=4, **options)
         env.reset()
@@ -180,7 +180,7 @@ def test_seeds_differ_over_copies_and_episodes_and_repeat():
 
 @settings(max_examples=30, deadline=None)
 @given(plan=PLANS, steps=st.integers(0, 25), box=st.booleans())
-def test_a_saved_state_has_the_same_future(plan, steps, box):
+def test_restored_state_has_the_same_future(plan, steps, box):
     def fresh(seed):
         return make(plan, 3, 8, BOXES if box else ACTION_SPACES, seed=seed, episode_length=6, stagger=True)[0]
 
@@ -196,7 +196,7 @@ def test_a_saved_state_has_the_same_future(plan, steps, box):
         np.testing.assert_array_equal(other.episode_step, env.episode_step)
 
 
-def test_what_was_returned_and_given_stays_as_it_was():
+def test_returned_and_passed_arrays_are_not_modified():
     env, worlds = make(STAY, action_spaces=BOXES)
     observation, actions = env.reset(), np.full((1, 3, 4), 0.25, np.float32)
     kept, first = observation.copy(), env.step(actions)
@@ -217,5 +217,5 @@ def test_what_was_returned_and_given_stays_as_it_was():
     [("adversary_0", "adversary"), ("agent_12", "agent"), ("walker3", "walker"), ("north", "north"), ("7", "agent"),
      ("x_1_left", "x_1_left"), ("agent-0", "agent"), ("a robot 3", "a robot")],
 )  # fmt: skip
-def test_group_of_an_agent_by_its_name(agent, group):
+def test_group_of_an_agent_follows_from_its_name(agent, group):
     assert group_of(agent) == group

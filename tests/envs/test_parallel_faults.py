@@ -26,7 +26,7 @@ class Unseeded(Relay):
         return super().reset(seed=self.resets)
 
 
-def test_an_environment_that_does_not_repeat_itself_is_told():
+def test_nondeterministic_environment_causes_a_warning():
     env = ParallelCopies("unseeded", [Unseeded(STAY)], 0, None, False)
     env.reset()
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_an_environment_that_does_not_repeat_itself_is_told():
     env.step(np.zeros((1, 3, 4)))
 
 
-def test_an_environment_that_ends_the_program():
+def test_exit_inside_an_environment_is_an_error():
     env = make_env("gym:own_worlds:Fatal", copies=2, options={"how": "exit", "only": 1})
     env.reset()
     for _ in range(2):
@@ -51,7 +51,7 @@ def test_an_environment_that_ends_the_program():
     ("how", "words"),
     [("exit", r"called sys\.exit\(0\) when it was"), ("raise", "could not be closed: the door is stuck")],
 )
-def test_an_environment_that_cannot_be_closed_is_told_once_and_costs_nothing(how, words, workers):
+def test_failing_close_warns_once(how, words, workers):
     parallel.warn_once.cache_clear()
     with pytest.warns(UserWarning, match=rf"^gym:own_worlds:Sticky {words}") as told:
         for _ in range(2):
@@ -131,7 +131,7 @@ def nobody(self, seed=None, options=None):
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_answers_of_another_form_are_told(changed, words):
+def test_malformed_return_values_are_refused(changed, words):
     env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(STAY)], 0, None, False)
     with pytest.raises(UserError, match=words):
         env.reset()
@@ -152,7 +152,7 @@ def test_answers_of_another_form_are_told(changed, words):
         ({"observation_space": raising(OSError("gone"))}, r"raised OSError in observation_space\(\): gone \(PLACE\)\."),
     ],
 )
-def test_what_a_method_raises_is_a_sentence(changed, sentence):
+def test_exceptions_of_an_environment_become_user_errors(changed, sentence):
     place = rf"{Path(__file__).name}:\d+ in method"
     with pytest.raises(UserError, match=f"^odd {sentence.replace('PLACE', place)}$") as error:
         env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(STAY)], 0, None, False)
@@ -162,7 +162,7 @@ def test_what_a_method_raises_is_a_sentence(changed, sentence):
 
 
 @pytest.mark.parametrize("error", [UserError("mine."), MemoryError(), KeyboardInterrupt()], ids=repr)
-def test_what_is_not_the_environments_fault_is_left_as_it_is(error):
+def test_other_exceptions_are_not_converted(error):
     env = ParallelCopies("odd", [type("Odd", (Relay,), {"step": raising(error)})(STAY)], 0, None, False)
     env.reset()
     with pytest.raises(type(error)) as raised:
@@ -170,7 +170,7 @@ def test_what_is_not_the_environments_fault_is_left_as_it_is(error):
     assert raised.value is error
 
 
-def test_leaving_without_a_reward_is_forgiven():
+def test_missing_reward_of_a_departing_agent_is_zero():
     plan = {**STAY, "scout": (0, 1, "terminated")}
     changed = answer(1, lambda rewards: {agent: 2.0 for agent in rewards if agent != "scout"})
     env = ParallelCopies("odd", [type("Odd", (Relay,), changed)(plan)], 0, None, False)
@@ -196,12 +196,12 @@ class Elsewhere(Relay):
 @pytest.mark.parametrize(
     "other", [Fewer(), Elsewhere(STAY), Relay(STAY, action_spaces={**ACTION_SPACES, "guard": spaces.Discrete(4)})]
 )
-def test_copies_that_are_not_alike(other):
+def test_copies_with_different_spaces_are_refused(other):
     with pytest.raises(UserError, match=r"^relay differs from copy to copy, but all must have the same agents and"):
         ParallelCopies("relay", [Relay(STAY), Relay(STAY), other], 0, None, False)
 
 
-def test_agents_without_a_name_of_their_own():
+def test_agent_ids_may_be_objects():
     """Their text has an address in it, but they are equal in every copy."""
 
     @dataclass(frozen=True, repr=False)
@@ -222,7 +222,7 @@ def test_agents_without_a_name_of_their_own():
     assert ParallelCopies("robots", [Robots(), Robots()], 0, None, False).spec.agents == 3
 
 
-def test_no_truncation_may_be_none():
+def test_none_as_truncation_is_refused():
     """As from info.get("TimeLimit.truncated")."""
     never = answer(3, lambda ends: dict.fromkeys(ends))
     env = ParallelCopies("odd", [type("Odd", (Relay,), never)(STAY)], 0, None, False)
@@ -230,7 +230,7 @@ def test_no_truncation_may_be_none():
     assert not env.step(np.zeros((1, 3, 4))).truncated.any()
 
 
-def test_agents_that_are_there_twice():
+def test_duplicate_agents_are_refused():
     twice = Relay(STAY)
     twice.possible_agents = ["scout", "scout"]
     with pytest.raises(UserError, match=r"twin has an agent twice among its possible_agents: \['scout', 'scout'\]"):
@@ -252,7 +252,7 @@ class Lingering(Relay):
         return observations, rewards, terminated | self.over, truncated | self.cut, infos
 
 
-def test_agents_that_stay_listed_after_their_end_have_still_left():
+def test_agents_still_listed_after_their_end_are_departed():
     plan = {"scout": (0, 1, "terminated"), "carrier": (0, 2, "truncated"), "guard": (0, 4, "terminated")}
     env = ParallelCopies("lingering", [Lingering(plan)], 0, None, False)
     env.reset()
@@ -274,7 +274,7 @@ class Silent(Relay):
         return {a: o for a, o in observations.items() if a not in left}, rewards, {}, truncated, infos
 
 
-def test_leaving_without_a_word_is_an_end():
+def test_unannounced_departure_is_a_termination():
     plan = {"scout": (0, 1, "terminated"), "carrier": (0, 2, "terminated"), "guard": (0, 2, "terminated")}
     env = ParallelCopies("silent", [Silent(plan)], 0, None, False)
     env.reset()
@@ -324,7 +324,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("limit", [9, 2], ids=["under way", "at the end"])
 @pytest.mark.parametrize(("spoil", "words"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_a_step_does_wrong_is_a_sentence(spoil, words, limit):
+def test_wrong_step_results_are_refused(spoil, words, limit):
     env = ParallelCopies("faulty", [Relay(STAY), Faulty(spoil, limit=limit)], 0, None, False)
     env.reset()
     env.step(np.zeros((2, 3, 4)))
@@ -333,7 +333,7 @@ def test_what_a_step_does_wrong_is_a_sentence(spoil, words, limit):
     assert "\n" not in str(error.value)
 
 
-def test_what_a_reset_does_wrong_is_a_sentence():
+def test_wrong_reset_results_are_refused():
     world = Faulty(spoil_reset=True, limit=2)
     env = ParallelCopies("faulty", [world], 0, None, False)
     with pytest.raises(UserError, match="'guard' in copy 0 of faulty got NaN or infinity in its observation"):
@@ -347,14 +347,14 @@ def test_what_a_reset_does_wrong_is_a_sentence():
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3), (1, 3, 4), (2, 4, 3), (2, 3, 5), ()])
-def test_wrong_action_shape(shape):
+def test_wrong_action_shape_is_refused(shape):
     env, _ = make(STAY, 2)
     env.reset()
     with pytest.raises(UserError, match=r"must have \(2, 3, 4\)"):
         env.step(np.zeros(shape))
 
 
-def test_actions_that_are_not_numbers():
+def test_non_numeric_actions_are_refused():
     env, _ = make({**STAY, "carrier": (5, 9, "both")}, 2)
     env.reset()
     actions = np.zeros((2, 3, 4))
@@ -366,20 +366,20 @@ def test_actions_that_are_not_numbers():
         env.step(actions)
 
 
-def test_use_before_reset():
+def test_step_before_reset_is_refused():
     env, _ = make(STAY)
     for use in (lambda: env.step(np.zeros((1, 3, 4))), env.state):
         with pytest.raises(UserError, match="call reset"):
             use()
 
 
-def test_a_state_of_another_shape():
+def test_state_of_another_shape_is_refused():
     env, _ = make(STAY, 2)
     env.reset()
     with pytest.raises(UserError, match=r"\(2, 3, 4\).*\(3, 3, 4\)"):
         make(STAY, 3)[0].load_state(env.state())
 
 
-def test_mixed_kinds_of_actions():
+def test_mixed_action_kinds_are_refused():
     with pytest.raises(UserError, match="'scout' of relay has discrete actions and agent 'guard' a box"):
         make(STAY, action_spaces={**ACTION_SPACES, "guard": BOXES["guard"]})

@@ -40,7 +40,7 @@ def assert_same(left, right):
 # ------------------------------------------------------------------------------------------------- description
 
 
-def test_cooperative_navigation_describes_itself():
+def test_spec_of_cooperative_navigation():
     env = make_env("cooperative-navigation", 4, copies=2, landmarks=3)
     assert env.spec.agent_names == ("agent_0", "agent_1", "agent_2", "agent_3")
     assert env.spec.observation_sizes == (4 + 2 * 3 + 2 * 3 + 2 * 3,) * 4
@@ -52,7 +52,7 @@ def test_cooperative_navigation_describes_itself():
     assert env.position.shape == env.velocity.shape == (2, 7, 2)
 
 
-def test_predator_prey_describes_itself():
+def test_spec_of_predator_prey():
     env = make_env("predator-prey", 2, prey="learned", prey_count=3, obstacles=1)
     assert env.spec.agent_names == ("adversary_0", "adversary_1", "agent_0", "agent_1", "agent_2")
     assert env.spec.observation_sizes == (20, 20, 18, 18, 18)
@@ -95,7 +95,7 @@ def test_types_of_a_step(world):
 
 @worlds
 @pytest.mark.parametrize("stagger", [True, False])
-def test_when_episodes_end(world, stagger):
+def test_ends_of_episodes(world, stagger):
     env = make_env(**world, copies=5, episode_length=10, stagger=stagger)
     behind = np.array([0, 2, 4, 6, 8]) if stagger else np.zeros(5, int)
     np.testing.assert_array_equal(env.episode_step, behind)
@@ -126,7 +126,7 @@ def test_final_observation_is_that_of_the_episode_that_ended(world):
         assert (step.observation[step.ended] != expected.observation[step.ended]).any(axis=(1, 2)).all()
 
 
-def test_landmarks_count_that_an_agent_is_on_at_the_end_of_the_episode():
+def test_landmarks_covered_at_the_end_of_an_episode():
     env = make_env("cooperative-navigation", 3, copies=2, landmarks=4, episode_length=1)
     assert env.spec.figures == ("landmarks_covered",)
     still, landmarks = np.zeros((2, 3, 5), np.float32), [(0.05, 0), (0, -0.0999), (0.5, 0.4), (-0.9, -0.9)]
@@ -136,7 +136,7 @@ def test_landmarks_count_that_an_agent_is_on_at_the_end_of_the_episode():
         np.testing.assert_array_equal(env.step(still).figures, [[covered], [covered - 2]])
 
 
-def test_prey_count_as_caught_once_in_an_episode_however_often_they_are_touched():
+def test_each_prey_counts_as_caught_once_per_episode():
     env = make_env("predator-prey", 1, copies=1, prey="learned", prey_count=3, obstacles=0, episode_length=3)
     assert env.spec.figures == ("prey_caught",)
     still, near, far = np.zeros((1, 4, 5), np.float32), (0.1249, 0), (0.1251, 0)
@@ -167,7 +167,7 @@ def test_episodes_start_anywhere_in_the_arena():
 # ------------------------------------------------------------------------------------------------- randomness
 
 
-def test_draws_are_splitmix64():
+def test_random_draws_follow_splitmix64():
     """The generator's published first outputs from seed 1234567."""
     random = np.array([1234567], np.uint64)
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
@@ -175,7 +175,7 @@ def test_draws_are_splitmix64():
 
 
 @worlds
-def test_the_seed_decides_everything(world):
+def test_results_depend_only_on_the_seed(world):
     same = [play(make_env(**world, copies=4, seed=7), 60) for _ in range(2)]
     assert_same(*same)
     other = play(make_env(**world, copies=4, seed=8), 60)
@@ -185,7 +185,7 @@ def test_the_seed_decides_everything(world):
 
 
 @worlds
-def test_a_copy_does_not_depend_on_how_many_there_are(world):
+def test_a_copy_is_independent_of_the_number_of_copies(world):
     few, many = make_env(**world, copies=3, stagger=False), make_env(**world, copies=9, stagger=False)
     for _, actions in zip(range(60), actions_for(many), strict=False):
         left, right = few.step(actions[:3]), many.step(actions)
@@ -195,7 +195,7 @@ def test_a_copy_does_not_depend_on_how_many_there_are(world):
 
 @worlds
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_change_nothing(world, threads, monkeypatch):
+def test_number_of_threads_changes_nothing(world, threads, monkeypatch):
     serial = play(make_env(**world, copies=13), 30)
     monkeypatch.setattr(particle, "THREADS_FROM", 0)
     monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
@@ -206,7 +206,7 @@ def test_threads_change_nothing(world, threads, monkeypatch):
 
 
 @worlds
-def test_a_saved_state_has_the_same_future(world):
+def test_restored_state_has_the_same_future(world):
     env = make_env(**world, copies=7, episode_length=9)
     play(env, 20)
     saved = env.state()
@@ -220,7 +220,7 @@ def test_a_saved_state_has_the_same_future(world):
     assert_same(future, play(env, 20, seed=1))
 
 
-def test_states_that_do_not_fit_are_refused():
+def test_states_of_another_world_are_refused():
     env = make_env("cooperative-navigation", copies=4)
     before = env.state()
     wrong = [
@@ -261,7 +261,7 @@ def test_kept_observations_are_never_overwritten(world):
     assert_same(kept, copies)
 
 
-def test_dropped_observations_are_used_again():
+def test_released_observation_buffers_are_reused():
     env = make_env("cooperative-navigation", copies=4, stagger=False)
     actions = np.zeros((4, 3, 5))
     addresses = {env.step(actions).observation.ctypes.data for _ in range(20)}
@@ -271,14 +271,14 @@ def test_dropped_observations_are_used_again():
 # ------------------------------------------------------------------------------------------------- contacts
 
 
-def test_the_longest_episodes_take_no_memory(monkeypatch):
+def test_long_episodes_take_no_extra_memory(monkeypatch):
     monkeypatch.setattr(np, "arange", lambda *_: pytest.fail("every step was listed"))
     env = make_env("cooperative-navigation", episode_length=2**40, stagger=False)
     env.load_state(env.state())
 
 
 @pytest.mark.parametrize("rules", ["mpe2", "openai"])
-def test_bodies_with_the_same_centre_part_along_x(rules):
+def test_coinciding_bodies_separate_along_x(rules):
     env = make_env("cooperative-navigation", 2, rules=rules)
     env.position[0, :2] = 0.5
     env.step(np.zeros((1, 2, 5)))
@@ -286,7 +286,7 @@ def test_bodies_with_the_same_centre_part_along_x(rules):
 
 
 @worlds
-def test_everything_in_one_point_stays_finite(world):
+def test_coinciding_entities_stay_finite(world):
     env = make_env(**world, copies=2)
     env.position[:] = 0.25
     results = play(env, 20)
@@ -320,7 +320,7 @@ def test_actions_of_any_memory_layout(rules, prepare):
         None,
     ],
 )
-def test_actions_of_a_wrong_kind_are_refused(actions):
+def test_wrong_action_types_are_refused(actions):
     with pytest.raises(UserError, match=r"needs a numpy array of float32 or float64 of shape \(2, 3, 5\)"):
         make_env("cooperative-navigation", copies=2).step(actions)
 
@@ -352,7 +352,7 @@ def test_sampled_actions_are_choices_that_the_seed_determines():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @settings(max_examples=15, deadline=None)
 @given(copy=st.integers(0, 6), agent=st.integers(0, 3), entry=st.integers(0, 4))
-def test_actions_that_are_not_finite_are_refused_before_anything_moves(value, dtype, copy, agent, entry):
+def test_non_finite_actions_are_refused_before_the_step(value, dtype, copy, agent, entry):
     env = make_env("predator-prey", 3, prey="learned", copies=7)
     before = env.state()
     actions = np.ones((7, 4, 5), dtype)
@@ -415,7 +415,7 @@ def test_huge_but_finite_actions_are_clipped():
         ({"name": "gym:Pendulum-v1", "agents": 3}, "`agents` is 3, but gym:Pendulum-v1 has 1"),
     ],
 )
-def test_wrong_settings_meet_one_sentence(wrong, sentence):
+def test_wrong_settings_are_refused(wrong, sentence):
     with pytest.raises(UserError) as error:
         make_env(**{"name": "predator-prey", **wrong})
     assert sentence in str(error.value)
@@ -424,7 +424,7 @@ def test_wrong_settings_meet_one_sentence(wrong, sentence):
 
 
 @pytest.mark.parametrize("name", ["cooperative-navigation", "predator-prey"])
-def test_too_many_copies_for_the_memory(name, monkeypatch):
+def test_copies_that_do_not_fit_into_memory_are_refused(name, monkeypatch):
     def refuse(shape, places=4):
         raise MemoryError
 
@@ -433,6 +433,6 @@ def test_too_many_copies_for_the_memory(name, monkeypatch):
         make_env(name, 8, copies=1000)
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_scalars_are_accepted_as_settings():
     env = make_env("cooperative-navigation", np.int64(4), copies=np.int32(2))
     assert (env.spec.agents, env.copies) == (4, 2)

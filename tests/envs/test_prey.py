@@ -105,7 +105,7 @@ def test_scripted_prey_rests_only_where_no_direction_is_better():
     np.testing.assert_array_equal(env.velocity[0, 16], 0.0)
 
 
-def test_facmac_prey_gives_up_where_every_offset_ends_in_a_predator():
+def test_facmac_prey_rests_if_every_offset_ends_in_a_predator():
     env = make_env("predator-prey", 400, prey="facmac", prey_count=1, obstacles=0, copies=1)
     grid = np.linspace(-1.2, 1.2, 20)  # so dense that no point is farther than 0.125 from a predator
     env.position[0, :400] = np.stack(np.meshgrid(grid, grid), -1).reshape(400, 2)

@@ -17,14 +17,14 @@ from shoal.envs.rendering import prepare_rendering
         ("darwin", {}, None),
     ],
 )
-def test_pygame_searches_for_no_display_where_there_is_none(monkeypatch, platform, given, driver):
+def test_pygame_uses_no_display_if_there_is_none(monkeypatch, platform, given, driver):
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr("os.environ", dict(given))
     prepare_rendering()
     assert os.environ.get("SDL_VIDEODRIVER") == driver
 
 
-def test_dm_controls_way_of_rendering_is_the_users(monkeypatch):
+def test_mujoco_gl_of_the_user_is_respected(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("os.environ", {"MUJOCO_GL": "osmesa"})
     prepare_rendering()

@@ -46,7 +46,7 @@ def test_observations_become_vectors():
         (spaces.Tuple([UNIT, UNIT]), 7),
     ],
 )
-def test_observation_that_is_not_of_its_space(space, value):
+def test_observation_outside_its_space_is_refused(space, value):
     assert encode(space, value) is None
 
 
@@ -63,7 +63,7 @@ def test_discrete_plays_the_largest_and_never_the_padding(start, vector, padding
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_box_is_clipped_into_itself_in_its_own_precision(dtype):
+def test_box_actions_are_clipped_in_their_precision(dtype):
     space = spaces.Box(np.array([-0.1, 0.3], dtype), np.array([0.1, 0.7], dtype), dtype=dtype)
     for low_or_high in (np.float32([-0.1, 0.3, 99]), np.float32([0.1, 0.7, 99]), np.float32([-5, 5, 99])):
         assert space.contains(decode(space, low_or_high))
@@ -124,7 +124,7 @@ def test_observations_are_flattened_as_gymnasium_does_it(space, seed):
         (spaces.Box(0, 1, (0,)), "there is nothing to see"),
     ],
 )
-def test_observation_spaces_that_get_a_sentence(space, words):
+def test_unsupported_observation_spaces_are_refused(space, words):
     with pytest.raises(UserError) as error:
         observation_size(space, "scout", "pettingzoo:x")
     sentence = str(error.value)
@@ -147,7 +147,7 @@ def test_observation_spaces_that_get_a_sentence(space, words):
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_action_spaces_that_cannot_be_played_get_a_sentence(space):
+def test_unsupported_action_spaces_are_refused(space):
     with pytest.raises(UserError) as error:
         action_size(space, "scout", "pettingzoo:x")
     sentence = str(error.value)
@@ -178,7 +178,7 @@ def test_every_combination_of_choices_is_one_choice(space):
     assert samples == {action.tobytes() for action in played}  # as Gymnasium draws them
 
 
-def test_a_long_space_is_shortened():
+def test_long_space_is_abbreviated_in_messages():
     with pytest.raises(UserError) as error:
         observation_size(spaces.Dict({f"part {i}": spaces.Text(4) for i in range(99)}), "a", "x")
     assert len(str(error.value)) < 350

@@ -43,7 +43,7 @@ def pids(env):
     return [worker.process.pid for worker in env._workers]
 
 
-def test_results_are_those_of_one_process():
+def test_results_equal_those_of_one_process():
     """Agents that come and go, staggered copies that end at different times; and a state saved here or there."""
     one, two = make_env(**RELAY), make_env(**RELAY, workers=2)
     workers = pids(two)
@@ -74,7 +74,7 @@ def test_results_are_those_of_one_process():
         two.reset()
 
 
-def test_a_picture_of_the_first_copy_and_what_must_be_right_before_anything_moves():
+def test_rendering_and_validation_with_workers():
     env = make_env(CORRIDOR, copies=3, workers=2, options={"render_mode": "rgb_array"})
     for use in (env.state, env.render, lambda: env.step([[0]] * 3)):
         with pytest.raises(UserError, match="call reset"):
@@ -97,7 +97,7 @@ def test_a_picture_of_the_first_copy_and_what_must_be_right_before_anything_move
     env.close()
 
 
-def test_what_is_no_picture_gets_the_same_sentence():
+def test_invalid_image_is_refused_in_workers():
     env = make_env(own_worlds.Picture, copies=2, workers=2, options={"kind": "float"})
     env.reset()
     with pytest.raises(
@@ -126,7 +126,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_worker_that_fails_takes_the_others_with_it(how):
+def test_failing_worker_ends_the_others(how):
     env = make_env(own_worlds.Fatal, copies=4, workers=2, options={"how": how, "only": 2})
     workers = pids(env)
     env.reset()
@@ -139,7 +139,7 @@ def test_a_worker_that_fails_takes_the_others_with_it(how):
         env.step([[1]] * 4)
 
 
-def test_workers_end_with_what_uses_them():
+def test_workers_end_with_their_user():
     env = make_env(CORRIDOR, copies=2, workers=2)
     workers = pids(env)
     del env
@@ -172,7 +172,7 @@ def test_no_process_outlives_its_parent(number, seconds):
     parent.stdout.close()
 
 
-def test_a_world_that_does_not_repeat_itself_is_told_once():
+def test_nondeterministic_world_warns_once():
     env = make_env("gym:own_worlds:Unseeded", copies=2, workers=2)
     env.reset()
     env.step([[1], [1]])
@@ -195,19 +195,19 @@ def test_a_world_that_does_not_repeat_itself_is_told_once():
         ("gym:own_worlds:Unlike", {}, "gym:own_worlds:Unlike differs from copy to copy"),
     ],
 )
-def test_workers_that_are_refused(name, keywords, words):
+def test_invalid_worker_counts_are_refused(name, keywords, words):
     with pytest.raises(UserError) as error:
         make_env(name, **{"copies": 4, "workers": 2, **keywords})
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_more_workers_than_memory_has_room_for(monkeypatch):
+def test_workers_that_do_not_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     with pytest.raises(UserError, match=r"Running 4 worker processes needs 160 MB.*at most 2 fit \(--env-workers\)"):
         make_env(CORRIDOR, copies=4, workers=4)
 
 
-def test_a_process_that_cannot_be_started_is_a_sentence(monkeypatch):
+def test_failure_to_start_a_process_is_a_user_error(monkeypatch):
     popen, started = subprocess.Popen, []
 
     def second_fails(*arguments, **keywords):

@@ -40,7 +40,7 @@ def test_every_code_is_widened_exactly(storage):
 
 
 @pytest.mark.parametrize("storage", ORACLES)
-def test_narrowing_is_to_the_nearest_and_ties_to_even(storage):
+def test_narrowing_rounds_to_nearest_even(storage):
     """Every code's value, the middles between neighbours and what is just beside them, and random bits."""
     dtype, _, narrow, _ = ORACLES[storage]
     with np.errstate(all="ignore"):
@@ -55,7 +55,7 @@ def test_narrowing_is_to_the_nearest_and_ties_to_even(storage):
 
 
 @pytest.mark.parametrize("storage", ORACLES)
-def test_the_bound_is_the_first_that_becomes_infinite(storage):
+def test_bound_is_the_first_value_that_becomes_infinite(storage):
     dtype, _, _, bound = ORACLES[storage]
     below = np.nextafter(bound, np.float32(0))
     with np.errstate(over="ignore"):

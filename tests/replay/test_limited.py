@@ -16,7 +16,7 @@ def history(oldest, added):
 
 @given(st.integers(1, 5), st.integers(1, 8), st.lists(st.integers(0, 12), min_size=1, max_size=3), st.data())
 @settings(max_examples=60, deadline=None)
-def test_counts_are_those_of_a_plain_list(most, capacity, first, data):
+def test_sample_counts_equal_a_plain_list(most, capacity, first, data):
     """Beside a dictionary of counts, while copies grow at their own pace and forget their oldest."""
     copies = len(first)
     sampler, counts, rng = Limited(most, copies, capacity), collections.Counter(), np.random.default_rng(0)
@@ -39,7 +39,7 @@ def test_counts_are_those_of_a_plain_list(most, capacity, first, data):
         added = added + np.array(data.draw(st.lists(st.integers(0, 5), min_size=copies, max_size=copies)))
 
 
-def test_draws_are_uniform_while_nothing_is_used_up():
+def test_draws_are_uniform_before_any_limit_is_reached():
     now, found = history([0, 5], [30, 75]), collections.Counter()
     for seed in range(50):
         drawn = Limited(1000, 2, 100).draw(now, 1, 1000, np.random.default_rng(seed))

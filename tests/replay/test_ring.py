@@ -40,7 +40,7 @@ def models(draw, storages=tuple(ROUNDED)):
 
 @given(model=models(), steps=st.integers(1, 60))
 @settings(max_examples=60, deadline=None)
-def test_live_transitions_are_as_added_whenever_episodes_end(model, steps):
+def test_live_transitions_equal_the_added_ones(model, steps):
     ring = model.ring
     for step in range(steps):
         model.step()
@@ -143,7 +143,7 @@ def test_copies_that_restart_in_the_middle_of_an_episode(model, data):
             model.check(ring.gather(*all_live(ring)), rounded)
 
 
-def test_chunks_of_all_copies_are_as_steps_of_all_copies():
+def test_chunks_of_all_copies_equal_steps_of_all_copies():
     """Lock-step or not: the same rows, and the same draws of the same generator."""
     spec = make_spec(length=5, fixed=True)
     model = Model(Ring(spec, 3, 30), ToyWorld(spec, 3, seed=0))
@@ -167,7 +167,7 @@ def test_chunks_of_all_copies_are_as_steps_of_all_copies():
             equal(ours, theirs)
 
 
-def test_wrong_chunks_are_met_with_a_sentence():
+def test_wrong_chunks_are_refused():
     spec = make_spec(agents=2, observation=3, action=2)
     ring, world = Ring(spec, 4, capacity=40, storage="float16"), ToyWorld(spec, 2, seed=7)
     step = world.step()
@@ -196,7 +196,7 @@ def test_wrong_chunks_are_met_with_a_sentence():
 
 @pytest.mark.parametrize("length", range(1, 9))
 @pytest.mark.parametrize("transitions", range(1, 20))
-def test_rows_of_fixed_length_worlds_are_enough_and_no_more(length, transitions):
+def test_number_of_rows_for_fixed_length_episodes(length, transitions):
     """Count the rows that a window of transitions spans, for every stagger and every moment."""
     widest = 0
     for age in stagger_offsets(length, length):
@@ -207,12 +207,12 @@ def test_rows_of_fixed_length_worlds_are_enough_and_no_more(length, transitions)
     assert rows_needed(make_spec(length=length, fixed=True), transitions) == widest
 
 
-def test_rows_of_other_worlds_suffice_for_episodes_of_one_step():
+def test_number_of_rows_for_one_step_episodes():
     assert rows_needed(make_spec(length=25, fixed=False), 10) == 21
     assert rows_needed(make_spec(), 10) == 21
 
 
-def test_a_world_that_breaks_its_promise_overwrites_nothing():
+def test_unexpectedly_short_episodes_overwrite_nothing():
     spec = make_spec(length=5, fixed=True)
     model = Model(Ring(spec, 2, 20), ToyWorld(spec, 2, seed=0))
     for _ in range(30):
@@ -224,7 +224,7 @@ def test_a_world_that_breaks_its_promise_overwrites_nothing():
     model.check(model.ring.gather(*all_live(model.ring)))
 
 
-def test_joint_is_one_piece_of_the_row():
+def test_joint_input_is_contiguous_in_the_row():
     """With float32 the first J words of a row are a critic's input."""
     spec = make_spec(agents=2, observation=3, action=2)
     model = Model(Ring(spec, 1, 4), ToyWorld(spec, 1, seed=1))
@@ -240,7 +240,7 @@ def test_sixteen_bits_take_half_the_observation():
     assert Ring(spec, 1, 4, "bfloat16").row_bytes == 4 * (8 + 6 + 3 + 3)
 
 
-def test_no_more_is_allocated_than_the_run_can_produce():
+def test_allocation_is_limited_to_what_the_run_produces():
     spec = make_spec(length=5, fixed=True)
     small, large = Ring(spec, 4, capacity=4000, limit=38), Ring(spec, 4, capacity=4000)
     assert (small.capacity_per_copy, large.capacity_per_copy) == (10, 1000)
@@ -263,7 +263,7 @@ def test_batches_are_reused_and_their_action_tails_zeroed(storage):
     assert model.ring.sample(Uniform(), 17, rng).joint is not first.joint
 
 
-def test_input_of_other_types_is_taken_as_float32():
+def test_other_dtypes_are_converted_to_float32():
     spec = make_spec()
     ring = Ring(spec, 2, 20)
     world = ToyWorld(spec, 2, seed=4)
@@ -276,7 +276,7 @@ def test_input_of_other_types_is_taken_as_float32():
 
 
 @pytest.mark.parametrize(("storage", "largest"), [("float16", 65519.99), ("bfloat16", 3.3895e38)])
-def test_values_beyond_sixteen_bits_are_refused_and_nothing_changes(storage, largest):
+def test_values_beyond_float16_are_refused_without_changes(storage, largest):
     spec = make_spec()
     model = Model(Ring(spec, 2, 20, storage), ToyWorld(spec, 2, seed=5))
     model.step()
@@ -293,7 +293,7 @@ def test_values_beyond_sixteen_bits_are_refused_and_nothing_changes(storage, lar
         Ring(spec, 2, 20, storage).begin(np.full((2, 2, 3), -largest * 1.003))
 
 
-def test_what_is_not_finite_stays_what_it_is():
+def test_non_finite_values_are_stored_unchanged():
     spec = make_spec(agents=1, observation=3)
     for storage in ROUNDED:
         model = Model(Ring(spec, 1, 4, storage), ToyWorld(spec, 1, seed=6))
@@ -303,7 +303,7 @@ def test_what_is_not_finite_stays_what_it_is():
         np.testing.assert_array_equal(model.ring.gather([[0]], [[0]]).next_joint[0, 0, :3], [np.inf, -np.inf, np.nan])
 
 
-def test_wrong_shapes_and_numbers_are_met_with_a_sentence():
+def test_wrong_shapes_and_values_are_refused():
     spec = make_spec(agents=2, observation=3, action=2)
     world = ToyWorld(spec, 4, seed=7)
     with pytest.raises(UserError, match="capacity is 3, but must be at least 4"):
@@ -345,7 +345,7 @@ def test_wrong_shapes_and_numbers_are_met_with_a_sentence():
             ring.gather([[0]], transitions)
 
 
-def test_a_ring_that_does_not_fit_is_refused_with_the_largest_that_does(monkeypatch):
+def test_ring_that_does_not_fit_names_the_largest_capacity(monkeypatch):
     spec = make_spec(agents=3, observation=18, action=5, length=25, fixed=True)
     free = 10_000_000
     monkeypatch.setattr(memory, "free_memory", lambda: free)

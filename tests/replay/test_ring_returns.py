@@ -87,7 +87,7 @@ def brute_force(history, t, n_step, discount):
     length=st.integers(1, 40), capacity=st.integers(1, 20), n_step=st.integers(2, 9),
     storage=st.sampled_from(["float32", "float16"]),
 )  # fmt: skip
-def test_equals_brute_force(seed, copies, agents, fixed, length, capacity, n_step, storage):
+def test_n_step_returns_equal_brute_force(seed, copies, agents, fixed, length, capacity, n_step, storage):
     """Every live transition, whatever has been overwritten, wherever episodes and the ring's rows end."""
     play = Play(np.random.default_rng(seed), copies, agents, fixed)
     ring = Ring(make_spec(agents, fixed), copies, capacity * copies, storage)
@@ -107,7 +107,7 @@ def test_equals_brute_force(seed, copies, agents, fixed, length, capacity, n_ste
         assert [(float(r), bool(end), bool(there)) for r, end, there in found] == expected
 
 
-def test_one_step_is_what_it_always_was():
+def test_one_step_returns_are_the_rewards():
     play = Play(np.random.default_rng(0), 2, 2, False)
     ring = Ring(make_spec(2, False), 2, 60)
     ring.begin(play.observation)

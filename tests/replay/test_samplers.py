@@ -45,13 +45,13 @@ def slots(seen, sampler, batch, seed):
     return np.bincount(((np.cumsum(live) - live)[copies] + age).ravel(), minlength=live.sum())
 
 
-def test_uniform_is_flat():
+def test_uniform_sampling_is_uniform():
     counts = slots(history(3, 100, 117), Uniform(), 51_000, seed=1)
     assert counts.size == 51
     assert stats.chisquare(counts).pvalue > 0.01
 
 
-def test_uniform_is_flat_over_transitions_whatever_each_copy_holds():
+def test_uniform_sampling_over_copies_of_unequal_length():
     counts = slots(uneven((100, 117), (0, 0), (5, 6), (40, 73), (0, 0)), Uniform(), 51_000, seed=1)
     assert counts.size == 51
     assert stats.chisquare(counts).pvalue > 0.01
@@ -83,7 +83,7 @@ def test_neighbor_draws_in_proportion_to_the_centres_that_reach_a_transition(sam
         assert cluster_pvalue(counts, table, np.full(share.size, 1 / share.size)) < 1e-6
 
 
-def test_inside_the_history_neighbor_is_flat_and_the_ends_come_half_as_often():
+def test_neighbor_is_uniform_inside_and_half_as_likely_at_the_ends():
     counts = slots(history(1, 0, 40), Neighbor(3), 400_000, seed=3)
     inside = counts[6:-6].mean()
     assert counts[0] / inside == pytest.approx(0.5, abs=0.02)
@@ -118,7 +118,7 @@ class Counting(np.random.Generator):
 
 
 @pytest.mark.parametrize(("batch", "centers"), [(1, 1), (6, 1), (7, 2), (1024, 171)])
-def test_no_more_centres_are_drawn_than_needed(batch, centers):
+def test_only_needed_centres_are_drawn(batch, centers):
     rng = Counting(np.random.PCG64(0))
     Neighbor(3).draw(history(25, 0, 1_000_000), 1, batch, rng)
     assert rng.drawn == centers
@@ -135,7 +135,7 @@ def test_mini_batches_are_independent():
     assert not np.array_equal(transitions[0], transitions[1])
 
 
-def test_what_can_be_drawn_from():
+def test_minimum_history_of_each_sampler():
     assert not can_sample(history(added=0), Uniform())
     assert can_sample(history(added=1), Uniform())
     assert not can_sample(history(added=0), Neighbor(3, include_center=True))
@@ -162,7 +162,7 @@ def test_samplers_by_name():
 
 
 @given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50), copies=st.integers(1, 1000), live=st.data())
-def test_words_draw_evenly_from_all_live_transitions(words, copies, live):
+def test_random_words_map_uniformly_to_live_transitions(words, copies, live):
     live = live.draw(st.integers(1, (2**32 - 1) // copies))
     chosen, transitions = split(np.array([words], np.uint64), np.full(copies, 7), np.full(copies, live))
     numbers = [word * copies * live >> 64 for word in words]  # exact
@@ -176,7 +176,7 @@ def test_words_draw_evenly_from_all_live_transitions(words, copies, live):
         lambda windows: any(live for _, live in windows)
     ),
 )
-def test_words_draw_evenly_from_copies_that_hold_unequal_numbers(words, windows):
+def test_random_words_map_uniformly_to_copies_of_unequal_length(words, windows):
     every = [(copy, oldest + age) for copy, (oldest, live) in enumerate(windows) for age in range(live)]
     copies, transitions = split(np.array([words], np.uint64), *np.array(windows).T.copy())
     wanted = [every[word * len(every) >> 64] for word in words]

@@ -35,7 +35,7 @@ def reload(ring, state, segments, **options):
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_run_goes_on_to_the_same_bits(steps, cuts, storage, fixed, larger, seed):
+def test_saved_ring_resumes_bit_identically(steps, cuts, storage, fixed, larger, seed):
     """Segments are taken as the run goes, at any cuts, as checkpoints do; then a fresh ring takes them over."""
     spec = make_spec(agents=2, observation=3, length=4 if fixed else None, fixed=fixed)
     model = grown(0, storage, seed, spec=spec)
@@ -80,7 +80,7 @@ def test_a_run_goes_on_to_the_same_bits(steps, cuts, storage, fixed, larger, see
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60, deadline=None)
-def test_copies_at_their_own_pace_go_on_to_the_same_bits(chunks, more, fixed, seed):
+def test_saved_ring_of_uneven_copies_resumes_bit_identically(chunks, more, fixed, seed):
     """Copies begin, wrap and are saved at any moment; a fresh ring takes the segments over and goes on."""
     spec = make_spec(agents=2, observation=3, length=4 if fixed else None, fixed=fixed)
     worlds = [ToyWorld(spec, 1, seed + e, end_probability=0.4) for e in range(3)]
@@ -172,7 +172,7 @@ class _Both:
             ring.add_chunk(*arguments)
 
 
-def test_a_loaded_ring_holds_what_the_list_holds():
+def test_loaded_ring_equals_the_list():
     model = grown(57)
     ring = model.ring
     oldest = ring.oldest[0]
@@ -185,7 +185,7 @@ def test_a_loaded_ring_holds_what_the_list_holds():
     model.check(fresh.gather(*all_live(fresh)))
 
 
-def test_a_smaller_ring_takes_over_what_fits():
+def test_smaller_ring_loads_the_newest_transitions():
     model = grown(20, capacity=3000)
     ring = model.ring
     model.ring = fresh = reload(ring, ring.state(), {(0, 20): ring.segment(0, 20)}, limit=3 * 25)
@@ -216,7 +216,7 @@ def test_a_segment_is_a_copy():
     equal(segment["rows"], before)
 
 
-def test_segments_that_are_dead_or_there_already_are_skipped():
+def test_dead_or_existing_segments_are_skipped():
     model = grown(10)
     ring = model.ring
     early = ring.segment(0, 10)
@@ -226,7 +226,7 @@ def test_segments_that_are_dead_or_there_already_are_skipped():
     model.check(reload(ring, ring.state(), segments).gather(*all_live(ring)))
 
 
-def test_nothing_works_before_the_ring_is_whole():
+def test_incomplete_ring_refuses_all_operations():
     model = grown(20)
     ring, state = model.ring, model.ring.state()
     fresh = reload(ring, state, {(10, 13): ring.segment(10, 13)})
@@ -299,7 +299,7 @@ def test_only_live_transitions_can_be_saved():
             ring.segment(first, last)
 
 
-def test_a_ring_that_has_not_begun_is_saved_as_such():
+def test_state_of_a_ring_without_observations():
     fresh = Ring(make_spec(), 3, 30)
     fresh.load_state(Ring(make_spec(), 3, 30).state())
     with pytest.raises(UserError, match="no first observation yet"):

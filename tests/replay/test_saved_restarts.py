@@ -110,7 +110,7 @@ def check_same(one, other):
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=100, deadline=None)
-def test_of_a_run_of_an_earlier_version_only_the_transitions_without_their_next_are_left_out(times, fixed, seed):
+def test_incomplete_transitions_of_earlier_versions_are_dropped(times, fixed, seed):
     """Each time all copies restart right after the checkpoint, and the row that died is in no file."""
     model = make_model(fixed, seed=seed, capacity=60)
     saved, lost = Saved(model.ring), [[] for _ in range(COPIES)]
@@ -138,7 +138,7 @@ def test_of_a_run_of_an_earlier_version_only_the_transitions_without_their_next_
     check_same(fresh, again)
 
 
-def test_a_dead_row_that_nobody_kept_is_no_excuse_for_another_runs_segment():
+def test_another_runs_segment_is_refused_despite_a_missing_dead_row():
     model = make_model(fixed=True)
     model.chunk([0, 1, 2], 2)
     saved = Saved(model.ring)
