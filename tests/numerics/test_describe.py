@@ -30,7 +30,7 @@ def test_describe() -> None:
     assert given.values[-1] == ("11111", "65,536", "81,920", "98,304", "inf")
 
 
-def test_formats_without_some_tables() -> None:
+def test_formats_without_special_tables() -> None:
     fixed = describe("Q8.13")
     assert (fixed.properties, fixed.ends, fixed.values) == (FixedFormat(8, 13).describe(), [], [])
     assert describe("Q1.7/32").ends == []
@@ -43,7 +43,7 @@ def test_formats_without_some_tables() -> None:
     assert [row[0] for row in describe("E5M0F").ends] == ["mantissa", "b0"]
 
 
-def test_every_value_is_in_the_table() -> None:
+def test_table_has_every_value() -> None:
     lines = value_table(FloatFormat(3, 2))
     shown = {float(cell) for line in lines[1:] for cell in line[1:] if cell not in ("inf", "NaN")}
     assert shown == {value for value in FloatFormat(3, 2).values().tolist() if value >= 0}
@@ -53,11 +53,11 @@ def test_every_value_is_in_the_table() -> None:
     ("value", "text"),
     [(0.0, "0"), (-0.0, "-0"), (65_536.0, "65,536"), (-1.5, "-1.5"), (2.0**-16, "1.53E-5"), (2.0**127, "1.70E38")],
 )
-def test_numbers_as_the_slides_print_them(value: float, text: str) -> None:
+def test_numbers_are_printed_as_in_the_slides(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_wrong_inputs() -> None:
+def test_wrong_inputs_are_refused() -> None:
     with pytest.raises(UserError, match="`cfg` is 7"):
         describe("E5M2", 7)
     with pytest.raises(UserError, match="floating-point operands"):

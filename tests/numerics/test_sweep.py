@@ -29,7 +29,7 @@ def test_errors_and_rates() -> None:
     assert told == [(1, "E5M2:5+Q8.13")]
 
 
-def test_every_unit_has_the_same_products_and_a_seed_decides_them() -> None:
+def test_all_units_get_the_same_operands_from_the_seed() -> None:
     one, other, again = (sweep(["fp32+fp32"], [16], seed=seed)[0] for seed in (1, 2, 1))
     assert one.error == again.error != other.error
     assert [line.error for line in sweep(["E4M3:5+E6M5", "fp32+fp32"], [8, 16], seed=1)][-1] == one.error
@@ -52,7 +52,7 @@ def _by_cost(lines):
     return [line.unit for line in sorted(lines, key=lambda line: line.system.luts)]
 
 
-def test_refused() -> None:
+def test_wrong_settings_are_refused() -> None:
     for units, inner in (([], [16]), (["fp32+fp32"], []), (["fp32"], [16]), (["fp32+fp32"], [0])):
         with pytest.raises(UserError):
             sweep(units, inner)

@@ -6,7 +6,7 @@ from shoal.numerics import emulate
 from tests.numerics.emulation.test_emulate import FLOAT, tensor
 
 
-def test_coverage_is_a_table() -> None:
+def test_coverage_table() -> None:
     square = tensor((4, 4))
     with emulate(FLOAT, strict=False) as emulation:
         square @ square

@@ -111,7 +111,7 @@ def assert_bits(got: Tensor | None, expected: NDArray) -> None:
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_a_network_as_defined(units: dict) -> None:
+def test_network_matches_the_definition(units: dict) -> None:
     """Convolution, linear layer and batched product; gradients of everything; backward outside of the context."""
     x, kernel, weight = tensor((2, 2, 5, 4), 1), tensor((4, 2, 3, 2), 2), tensor((6, 36), 3, 1)
     bias, last, scale = tensor((4,), 4), tensor((2, 2, 4), 5, 1), numbers((2, 3, 4), 6, 1)
@@ -154,7 +154,7 @@ def test_a_network_as_defined(units: dict) -> None:
         ((1, 2, 7, 5), (1, 2, 2, 2), {"stride": 3}),
     ],
 )
-def test_convolutions_as_defined(x: tuple, kernel: tuple, how: dict) -> None:
+def test_convolutions_match_the_definition(x: tuple, kernel: tuple, how: dict) -> None:
     inputs, weights = tensor(x, 1), tensor(kernel, 2)
     pairs = {name: v if isinstance(v, tuple) else (v, v) for name, v in how.items() if name != "groups"}
     by_hand = [pairs.get(name, default) for name, default in (("stride", (1, 1)), ("padding", (0, 0)))]
@@ -265,7 +265,7 @@ def test_einsum(equation: str, shapes: tuple) -> None:
     close_to_plain(lambda *given: torch.einsum(equation, *given), *shapes)
 
 
-def test_einsum_as_defined() -> None:
+def test_einsum_matches_the_definition() -> None:
     """Against the reference, with the axes summed in the first operand's order; and by lists of axes."""
     x, y, z = tensor((2, 3, 4), 1), tensor((4, 3, 2, 2), 2), tensor((2, 3), 3)
     with emulate(FLOAT):
@@ -290,7 +290,7 @@ def test_float32_units_are_sequential_float32() -> None:
     assert_bits(got, expected)
 
 
-def test_units_by_role_go_where_they_belong() -> None:
+def test_units_apply_to_their_roles() -> None:
     x, w = tensor((4, 6), 1), nn.Parameter(tensor((6, 3), 2))
     g = torch.from_numpy(numbers((4, 3), 3))
     units = {"forward": parse_mac(FLOAT), "grad_input": parse_mac(FIXED), "grad_weight": parse_mac("E4M2:5+E5M5")}
@@ -354,7 +354,7 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
-def test_context_decorator_and_wrapped_module_are_the_same() -> None:
+def test_context_decorator_and_wrapped_module_agree() -> None:
     expected = in_context(CHANCE, seed=5)
     assert len(expected) == 7
     assert equal(in_context(CHANCE, seed=5), expected) and equal(in_context(CHANCE, seed=5, stats=False), expected)
@@ -412,13 +412,13 @@ def test_counts() -> None:
         _ = emulation.saturated
 
 
-def test_wide_accumulators_come_out_as_float32() -> None:
+def test_results_of_wide_accumulators_are_rounded_to_float32() -> None:
     a, b = torch.from_numpy(numbers((3, 5), 1, 4)), torch.from_numpy(numbers((5, 2), 2, 4))
     with emulate("Q16.16+Q16.16"):
         assert torch.equal(a @ b, matmul(a, b, "Q16.16+Q16.16").float())
 
 
-def test_layouts_and_places() -> None:
+def test_memory_layouts_and_views() -> None:
     x, w = tensor((2, 3, 5, 6), 1).detach(), tensor((4, 3, 2, 2), 2)
     with emulate(FLOAT):
         expected = F.conv2d(x, w)
@@ -437,7 +437,7 @@ def test_layouts_and_places() -> None:
     assert torch.equal(product, matmul(a[:, :5].clone(), b.clone(), FLOAT))
 
 
-def test_exclusive_or_is_learnt_in_eight_bits() -> None:
+def test_xor_is_learnt_in_8_bits() -> None:
     torch.manual_seed(1)
     x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     y = torch.tensor([[0.0], [1.0], [1.0], [0.0]])

@@ -28,7 +28,7 @@ def tensor(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_stacks_are_loops_over_networks(inside: bool) -> None:
+def test_stacks_equal_loops_over_networks(inside: bool) -> None:
     x, sizes = tensor((3, 7, 5), 1), (5, 20, 6, 1)
     parameters = [
         tensor(shape, 2 * k + part).requires_grad_()
@@ -75,7 +75,7 @@ def test_products_with_one_inner_index_go_through_the_unit() -> None:
     assert emulation.macs == 30 and not torch.equal(product(x, w), matmul(x, w, "E4M3:1+E4M3"))
 
 
-def test_shared_critics_are_loops_over_critics() -> None:
+def test_shared_critics_equal_loops_over_critics() -> None:
     spec = make_spec(3, True)
     critics = JointCritics(spec, (12, 8), 1, Random(0))
     joint = tensor((9, 21), 3)
@@ -140,7 +140,7 @@ def test_products_of_quantized_stacks_are_emulated_both_ways() -> None:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_first_layers_that_are_used_again_are_refused(quantized: bool) -> None:
+def test_reused_first_layers_are_refused(quantized: bool) -> None:
     spec, config = make_spec(2, True), LearnConfig(hidden=(8, 8), batch=32)
     team = make_team(spec, config, 0, CPU)
     if quantized:

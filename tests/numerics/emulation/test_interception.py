@@ -16,7 +16,7 @@ from tests.numerics.emulation.test_emulate import FIXED, FLOAT, equal, tensor
 from tests.numerics.macs import numbers
 
 
-def test_nothing_stays_behind() -> None:
+def test_contexts_nest_and_are_restored() -> None:
     """Contexts nest, end with an exception, and hold in their own thread only."""
     a, b = torch.from_numpy(numbers((4, 9), 1)), torch.from_numpy(numbers((9, 3), 2))
     plain, first, second = a @ b, matmul(a, b, FLOAT), matmul(a, b, FIXED)
@@ -90,7 +90,7 @@ class WithoutCtx(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_functions_with_gradients_of_their_own(inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autograd_functions_with_custom_gradients(inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their backward is emulated wherever it is called; if units differ it has to say what is what."""
     x, w, g = tensor((4, 6), 1), tensor((6, 3), 2), torch.from_numpy(numbers((4, 3), 3))
     by_role = {"forward": FLOAT, "grad_input": FIXED, "grad_weight": "E4M2:5+E5M5"}
@@ -206,7 +206,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_emulated(name: str) -> None:
+def test_unsupported_operations_are_refused(name: str) -> None:
     """Refused by name; with strict=False done as it is, and listed."""
     *about, op = name.split()
     with pytest.raises(UserError) as refusal, emulate(FLOAT):
@@ -231,13 +231,13 @@ def test_what_cannot_be_emulated(name: str) -> None:
         lambda: torch.einsum("ij->ji", A),
     ],
 )  # fmt: skip
-def test_what_needs_no_emulation(function: Callable[[], Tensor]) -> None:
+def test_operations_without_products_are_not_listed(function: Callable[[], Tensor]) -> None:
     with emulate(FLOAT) as emulation:
         got = function()
     assert torch.equal(got, function()) and not emulation.coverage()
 
 
-def test_compiled_models_run_as_they_are_written() -> None:
+def test_compiled_models_run_uncompiled() -> None:
     net = nn.Linear(4, 2)
     compiled = torch.compile(net, backend="eager")
     compiled(A)
@@ -259,7 +259,7 @@ def test_compiled_models_run_as_they_are_written() -> None:
         lambda: emulate(FLOAT)(lambda: F.conv1d(A, torch.ones(2, 4, 2), padding="same", stride=2))(),
     ],
 )  # fmt: skip
-def test_wrong_inputs(wrong: Callable[[], object]) -> None:
+def test_wrong_inputs_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(UserError) as refusal:
         wrong()
     text = str(refusal.value)

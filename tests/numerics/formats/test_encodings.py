@@ -37,14 +37,14 @@ def test_the_slides_table_of_e5m2(cfg: int) -> None:
         assert format.decode(128 + t) == -format.decode(t)
 
 
-def test_ends_of_e5m2() -> None:
+def test_extreme_values_of_e5m2() -> None:
     ends = {cfg: operand_format(FloatFormat(5, 2), cfg) for cfg in range(1, 7)}
     assert [ends[cfg].max for cfg in range(1, 7)] == [57_344] * 3 + [98_304] * 3
     assert [ends[cfg].min_positive for cfg in range(1, 7)] == [2.0**-16] * 4 + [1.25 * 2.0**-15, 2.0**-14]
 
 
 @pytest.mark.parametrize("name", MULTIPLIER_INPUTS)
-def test_closed_forms_of_the_ends(name: str) -> None:
+def test_closed_forms_of_extreme_values(name: str) -> None:
     plain = scalar(name)
     assert isinstance(plain, FloatFormat)
     m, b = plain.mantissa, plain.bias
@@ -91,12 +91,12 @@ def test_rounding_at_the_top() -> None:
 
 
 @pytest.mark.parametrize("cfg", [0, 7, -1])
-def test_there_are_six(cfg: int) -> None:
+def test_configurations_outside_1_to_6_are_refused(cfg: int) -> None:
     with pytest.raises(UserError, match="from 1 to 6"):
         operand_format(FloatFormat(5, 2), cfg)
 
 
-def test_a_format_with_other_ends_is_refused() -> None:
+def test_format_with_unusual_special_values_is_refused() -> None:
     with pytest.raises(UserError, match="plain E4M3"):
         operand_format(FloatFormat(4, 3, infinities=False), 5)
     with pytest.raises(UserError):

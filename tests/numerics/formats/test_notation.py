@@ -7,7 +7,7 @@ from tests.numerics.numbers import EDGES, SLIDES
 
 
 @pytest.mark.parametrize("name", [*SLIDES, *EDGES, "E4M3/row", "Q1.7/32", "E2M5F(bias=2)/48x48", "E5M2:5/tensor"])
-def test_names_there_and_back(name: str) -> None:
+def test_names_round_trip(name: str) -> None:
     format = parse(name)
     assert parse(repr(format)) == format
     assert hash(format) == hash(parse(repr(format)))

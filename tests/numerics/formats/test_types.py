@@ -69,7 +69,7 @@ def test_ranges_of_fixed_point(name: str, least: float, largest: float, width: i
 
 
 @pytest.mark.parametrize("name", [name for name in SLIDES + EDGES if scalar(name).width <= 12])
-def test_every_code_there_and_back(name: str) -> None:
+def test_every_code_round_trips(name: str) -> None:
     format = scalar(name)
     finite = set()
     for code in range(2**format.width):
@@ -91,7 +91,7 @@ def test_every_code_there_and_back(name: str) -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_codes_of_any_format_there_and_back(data: st.DataObject) -> None:
+def test_codes_of_any_format_round_trip(data: st.DataObject) -> None:
     try:
         format = FloatFormat(
             data.draw(st.integers(1, 11)),
@@ -115,7 +115,7 @@ def test_codes_of_any_format_there_and_back(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.data())
-def test_fixed_point_codes_there_and_back(integer: int, fraction: int, sign_extra: bool, data: st.DataObject) -> None:
+def test_fixed_point_codes_round_trip(integer: int, fraction: int, sign_extra: bool, data: st.DataObject) -> None:
     try:
         format = FixedFormat(integer, fraction, sign_extra)
     except UserError:
@@ -183,7 +183,7 @@ def test_a_block_scales_its_element() -> None:
         lambda: parse("fp32").values(),
     ],
 )
-def test_what_is_impossible_is_refused_in_a_sentence(make) -> None:  # type: ignore[no-untyped-def]
+def test_impossible_names_are_refused(make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError) as refusal:
         make()
     text = str(refusal.value)
@@ -207,7 +207,7 @@ def test_what_is_impossible_is_refused_in_a_sentence(make) -> None:  # type: ign
         {"integer": 8, "fraction": 8, "sign_extra": "no"},
     ],
 )
-def test_impossible_formats(arguments: dict) -> None:
+def test_impossible_formats_are_refused(arguments: dict) -> None:
     kind = FixedFormat if "integer" in arguments else FloatFormat
     with pytest.raises(UserError) as refusal:
         kind(**arguments)

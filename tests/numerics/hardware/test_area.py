@@ -98,7 +98,7 @@ def test_tabulated_systems_and_their_savings(name: str) -> None:  # and conditio
     assert math.isclose(cost.unit.luts, sum(part.luts for part in parts if part))
 
 
-def test_what_does_not_change_the_area() -> None:
+def test_options_that_do_not_change_the_area() -> None:
     plain = mac_cost("E5M2:5+E6M5")
     for same in (
         square(FloatFormat(5, 2), FloatFormat(6, 5), 5),
@@ -111,7 +111,7 @@ def test_what_does_not_change_the_area() -> None:
     assert mac_cost("E5M2:5(bias=16)+Q8.12").system == mac_cost("E5M2:5+Q8.12").system
 
 
-def test_fits_speak_only_between_the_rows_and_say_so() -> None:
+def test_fits_are_labelled_interpolated_or_extrapolated() -> None:
     kinds = {
         "E7M4": "interpolated", "E6M6": "interpolated", "E5M5": "extrapolated", "E8M7": "extrapolated",
         "Q8.12": "interpolated", "Q11.13": "interpolated", "Q6.5": "extrapolated", "Q17.16": "extrapolated",
@@ -145,7 +145,7 @@ def test_fits_speak_only_between_the_rows_and_say_so() -> None:
 # (ii) and (iii) multipliers
 
 
-def test_configurations_save_area_step_by_step_and_more_than_half_in_the_end() -> None:
+def test_configurations_save_area_step_by_step() -> None:
     for format in FLOATS:
         luts = [multiplier_area(square(format, format, cfg)).luts for cfg in range(1, 7)]
         assert luts[:5] == sorted(luts[:5], reverse=True)
@@ -153,7 +153,7 @@ def test_configurations_save_area_step_by_step_and_more_than_half_in_the_end() -
         assert min(luts) > 0
 
 
-def test_small_floats_need_no_dsp_and_the_counts_of_others_do_not_fall() -> None:
+def test_dsp_counts_of_floats() -> None:
     for cfg in range(1, 7):
         assert all(multiplier_area(square(format, format, cfg)).dsps == 0 for format in SMALL_FLOATS)
     wide = [multiplier_area(square(FloatFormat(8, m), FloatFormat(8, 23))).dsps for m in range(4, 24)]
@@ -177,7 +177,7 @@ def test_fixed_accumulators_are_smaller_than_float_ones_with_their_converter() -
         assert one.accumulator.luts < other.accumulator.luts
 
 
-def test_the_fixed_system_is_larger_all_the_same() -> None:
+def test_fixed_point_system_is_larger() -> None:
     e6m5, q8_13 = mac_cost("E5M2:5+E6M5"), mac_cost("E5M2:5+Q8.13")
     assert q8_13.system.luts - e6m5.system.luts == 831
     downstream = q8_13.surroundings.luts - e6m5.surroundings.luts
@@ -194,7 +194,7 @@ def test_three_more_integer_bits() -> None:
     assert 2.5 < (q11_13.accumulator.luts - q8_13.accumulator.luts) / 3 < 3.5
 
 
-def test_the_fp32_system_has_a_base_of_its_own() -> None:
+def test_surroundings_of_the_fp32_system() -> None:
     fp32 = mac_cost("fp32")
     assert (fp32.surroundings.luts, fp32.surroundings.dsps) == (22_388, 64)
 
@@ -202,7 +202,7 @@ def test_the_fp32_system_has_a_base_of_its_own() -> None:
 # shape of the model
 
 
-def test_more_bits_cost_more_where_only_fits_or_only_rows_speak() -> None:
+def test_area_is_monotonic_in_the_number_of_bits() -> None:
     widths = [accumulator_area(FixedFormat(8, f)).luts for f in range(1, 25)]
     assert widths == sorted(widths)
     systems = [mac_cost(f"E5M2:5+Q{i}.13").system.luts for i in range(3, 20)]
@@ -222,7 +222,7 @@ def test_more_bits_cost_more_where_only_fits_or_only_rows_speak() -> None:
         assert all(slopes > 0) or fit.name == "fixed multiplier"  # a parabola that rises from W = 1 on
 
 
-def test_every_figure_is_a_positive_number() -> None:
+def test_every_cost_is_positive() -> None:
     accumulators = [FloatFormat(2, 1), FloatFormat(8, 23), FloatFormat(11, 52), FixedFormat(1, 1), FixedFormat(27, 27)]
     for operand in (FloatFormat(1, 1), FloatFormat(2, 1), FloatFormat(10, 52), *SMALL_FLOATS):
         for accumulator in accumulators:
@@ -251,7 +251,7 @@ def test_two_operand_formats() -> None:
     assert energy(mixed).multiply == (energy("E4M3").multiply + energy("E5M2").multiply) / 2
 
 
-def test_wrong_arrays() -> None:
+def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(UserError, match="without DSPs"):
         mac_cost("Q8.8+Q8.8", dsps=False)
     for pes in (0, -1, 2**40):

@@ -11,7 +11,7 @@ from shoal.numerics.hardware.area import datapath_of
     "name",
     ["E5M2+E6M5", "E5M2:3(bias=16)+E6M5", "E4M3*E5M2:5+E6M9", "E4M3:5*E5M2:5+E6M6", " e5m2:5 + q8.13 ", "Q8.8+Q8.13"],
 )
-def test_units_and_their_cost_read_one_grammar(name: str) -> None:
+def test_units_and_costs_share_a_grammar(name: str) -> None:
     unit = parse_mac(name)
     assert datapath_of(name) == datapath_of(unit) == datapath_of(f"{unit}")
 
@@ -19,7 +19,7 @@ def test_units_and_their_cost_read_one_grammar(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["E5M2+E6M5", "E5M2:2+Q8.13", "E5M2:3(bias=16)+E6M5", "E4M3:5*E5M2:5+E6M6", "Q8.8+Q8.13"]
 )
-def test_datapaths_are_read_as_they_are_written(text: str) -> None:
+def test_datapaths_round_trip(text: str) -> None:
     assert str(datapath_of(text)) == text
     assert datapath_of(str(datapath_of(text))) == datapath_of(text)
 
@@ -49,7 +49,7 @@ def test_datapaths_are_read_as_they_are_written(text: str) -> None:
         (None, "not None"),
     ],
 )
-def test_wrong_units(text: str, sentence: str) -> None:
+def test_wrong_units_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as error:
         datapath_of(text)
     assert str(error.value).endswith(".")

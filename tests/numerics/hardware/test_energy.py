@@ -22,7 +22,7 @@ def test_tabulated_energies_and_areas_of_operations() -> None:
     assert round(silicon_area("fp32").add / silicon_area("Q8.0").add) == 116
 
 
-def test_energies_in_between() -> None:
+def test_interpolated_energies() -> None:
     assert energy("Q8.8+Q8.13").kind == "interpolated"
     assert energy("E5M2:5+Q8.13").kind == "extrapolated"
     assert energy("E8M10+fp32").kind == "interpolated"
@@ -32,7 +32,7 @@ def test_energies_in_between() -> None:
     assert 0.2 < energy("Q8.8").multiply < 3.1
 
 
-def test_memory() -> None:
+def test_energy_of_memory_access() -> None:
     assert access_energy(parse("fp32"), "8KB") == (5.0, 5.0)  # type: ignore[arg-type]
     assert access_energy(parse("E5M2"), "DRAM") == (1300 / 8, 2600 / 8)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="`memory` 'tape' is not known"):

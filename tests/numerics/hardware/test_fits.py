@@ -7,7 +7,7 @@ from shoal.numerics.hardware.fits import Fit, within
 from shoal.numerics.hardware.report import figure
 
 
-def test_fits_and_their_residuals_are_those_of_the_facts() -> None:
+def test_fits_and_residuals_match_the_tables() -> None:
     found = {fit.name: fit for fit in fits()}
     facts = {
         "fixed accumulator": ([-4.05, 2.887], [0.7, -1.6, 0.9, -1.4, 1.4]),
@@ -24,7 +24,7 @@ def test_fits_and_their_residuals_are_those_of_the_facts() -> None:
     assert max(map(abs, found["surroundings"].residuals.values())) < 0.01 * 42_640
 
 
-def test_errors_grow_with_the_distance_and_are_not_invented() -> None:
+def test_errors_grow_with_the_distance_from_the_rows() -> None:
     line = Fit("line", ("1", "W"), lambda p: (1, *p), {(0,): 0.0, (1,): 1.1, (2,): 1.9, (3,): 3.0})
     inside, far = line((1,)), line((100,))
     assert inside.error is not None
@@ -38,7 +38,7 @@ def test_errors_grow_with_the_distance_and_are_not_invented() -> None:
     assert figure(mac_cost("E8M10").multiplier).endswith("±? i")
 
 
-def test_within() -> None:
+def test_point_within_the_convex_hull() -> None:
     square: list[tuple[int, ...]] = [(0, 0), (0, 4), (4, 0), (4, 4)]
     assert within(square, (2, 3))
     assert within(square, (4, 1))

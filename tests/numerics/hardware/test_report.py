@@ -10,7 +10,7 @@ from shoal.numerics.hardware.area import fits, mac_cost
 from shoal.numerics.hardware.report import compare, cost_json, fit_lines
 
 
-def test_the_comparison() -> None:
+def test_comparison_of_units() -> None:
     comparison = compare(["fp32", "E5M2:5+E6M5", "E5M2:5+Q8.13", "E5M2:5+Q8.12"])
     (table,) = comparison.tables
     fp32, e6m5, q8_13, q8_12 = table.rows
@@ -33,7 +33,7 @@ def test_the_comparison() -> None:
     assert len(fit_lines()) == 1 + len(fits())
 
 
-def test_the_documentation_shows_what_is_computed() -> None:
+def test_documentation_shows_the_computed_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "numerics.md").read_text(encoding="utf-8")
     for line in fit_lines()[1:]:
         assert f"| {line[1]} | {line[2]} |" in text
@@ -41,7 +41,7 @@ def test_the_documentation_shows_what_is_computed() -> None:
         assert f"| {' | '.join(map(str, row))} |" in text
 
 
-def test_nothing_to_compare() -> None:
+def test_comparison_without_units() -> None:
     for units in ([], "E5M2:5+E6M5"):
         with pytest.raises(UserError, match="at least one MAC unit"):
             compare(units)

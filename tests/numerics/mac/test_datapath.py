@@ -48,7 +48,7 @@ def test_every_product_is_within_the_range(cfg: int) -> None:
     assert all(Fraction(value) % step == 0 for value in products if np.isfinite(value))
 
 
-def test_what_the_accumulator_keeps() -> None:
+def test_bits_kept_by_the_accumulator() -> None:
     narrow, wide = parse_mac("E5M2:6+Q8.13").datapath, parse_mac("Q4.4+Q16.8, rounded=False").datapath
     assert narrow.drops and not wide.drops
     assert narrow.aligned == (narrow.product_top + 2, narrow.product_lsb)
@@ -65,14 +65,14 @@ def test_units_too_wide_to_be_emulated_have_a_datapath() -> None:
 
 
 @pytest.mark.parametrize("order", ["sequential", "exact"])
-def test_products_over_more_than_the_range_of_float64(order: str) -> None:
+def test_products_beyond_the_range_of_float64(order: str) -> None:
     """Nine exponent bits: from the smallest to the largest product there are more than 1,024 powers of two."""
     unit = parse_mac(f"E9M3:4+E9M9, order={order}")
     assert unit.datapath.product_top - unit.datapath.product_lsb > 1024
     assert_as_defined(numbers((3, 9), 1, 120, np.float64), numbers((9, 4), 2, 120, np.float64), unit)
 
 
-def test_wrong_datapaths() -> None:
+def test_wrong_datapaths_are_refused() -> None:
     for parts, sentence in (
         ((("E5M2", E5M2), E6M5), "The first operand of a MAC unit"),
         (((E5M2, "E5M2"), E6M5), "The second operand of a MAC unit"),

@@ -29,7 +29,7 @@ def test_units_of_the_slides_in_every_order(name: str) -> None:
 
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, "stochastic", "stochastic, variant=B", "stochastic, variant=C"])
 @pytest.mark.parametrize("name", ["E5M2:5+E6M5", "E5M3:5+E5M5", "E4M3:1+E5M5", "E5M2:5+Q8.13", "E4M3:4+Q6.6"])
-def test_roundings(name: str, rounding: str) -> None:
+def test_rounding_modes(name: str, rounding: str) -> None:
     for order in orders(name):
         if order == "chunked(4)" and name not in ("E5M2:5+E6M5", "E5M2:5+Q8.13"):
             continue  # each is one more loop to compile
@@ -89,7 +89,7 @@ def adversarial() -> dict[str, tuple[NDArray, NDArray]]:
         "E5M2:5+E6M5FN", "E5M2:5+E5M5:5", "E5M2:5+E5M5:4",
     ],
 )  # fmt: skip
-def test_adversarial(name: str, case: str) -> None:
+def test_adversarial_operands(name: str, case: str) -> None:
     a, b = adversarial()[case]
     if case in ("infinite", "nan") and name.startswith("Q"):
         b = b * np.float32(8)
@@ -102,7 +102,7 @@ def test_adversarial(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["E6M3:6+Q6.6", "E5M2:5+Q8.13", "E5M3:4+Q18.31", "Q16.8+Q4.8, rounded=False"])
-def test_exact_sums_wrap_by_all_their_bits(name: str) -> None:
+def test_exact_sums_wrap_with_all_their_bits(name: str) -> None:
     """Sums with more bits than float64 has: the upper ones are dropped, the lower ones decide."""
     for rounding in (*ROUNDINGS, "stochastic, random_bits=2"):
         unit = parse_mac(f"{name}, order=exact, overflow=wrap, rounding={rounding}")
@@ -110,7 +110,7 @@ def test_exact_sums_wrap_by_all_their_bits(name: str) -> None:
             assert_as_defined(numbers((3, 9), 1, spread), numbers((9, 8), 2, spread), unit)
 
 
-def test_separate_rounding() -> None:
+def test_rounding_before_addition() -> None:
     for rounding in ("nearest-even", "up", "stochastic"):
         for order in orders("E"):
             for name in ("E5M3:5+E5M3", "E5M2:5+E5M5"):
@@ -139,7 +139,7 @@ def test_kinds_of_the_loops_agree() -> None:
     "name",
     ["E5M2:5+E6M5", "E5M2:5+Q8.13", "E5M2:5+E6M5, rounding=stochastic", "E5M2:5+E6M5, order=kahan", "E4M3:5+Q20.20"],
 )
-def test_threads_change_nothing(name: str) -> None:
+def test_number_of_threads_changes_nothing(name: str) -> None:
     for shapes in (((3, 70, 20), (3, 20, 90)), ((150, 40), (40, 30)), ((8, 40), (40, 500))):
         a, b = numbers(shapes[0], 1), numbers(shapes[1], 2)
         one, counted = matmul(a, b, name, stats=True, seed=2, threads=1)
@@ -189,7 +189,7 @@ def test_stochastic_sums_are_unbiased() -> None:
         assert abs(got.mean() - exact) < 5 * got.std() / np.sqrt(got.size)
 
 
-def test_layouts_and_types() -> None:
+def test_memory_layouts_and_types() -> None:
     a, b = numbers((12, 20), 1, 2), numbers((20, 14), 2, 2)
     expected = matmul(a, b, "E5M2:5+E6M5")
     assert np.array_equal(matmul(np.asfortranarray(a), b, "E5M2:5+E6M5"), expected)
@@ -254,14 +254,14 @@ def test_exact_shortcuts() -> None:
         (np.full((2, 3), np.inf), np.zeros((3, 2)), {"mac": "E5M2:1+E5M5:5"}),
     ],
 )
-def test_wrong_inputs(a: object, b: object, arguments: dict) -> None:
+def test_wrong_inputs_are_refused(a: object, b: object, arguments: dict) -> None:
     with pytest.raises(UserError) as refusal:
         matmul(a, b, **({"mac": "E5M2:5+E6M5"} | arguments))
     text = str(refusal.value)
     assert text.endswith(".") and "\n" not in text
 
 
-def test_the_operands_are_left_alone() -> None:
+def test_operands_are_not_modified() -> None:
     a, b = numbers((5, 6)), numbers((6, 5))
     copies = a.copy(), b.copy()
     a.flags.writeable = False
@@ -278,7 +278,7 @@ def test_units_of_the_slides_on_longer_sums(name: str) -> None:
             assert_as_defined(numbers((5, 70), seed), numbers((70, 9), seed + 50), unit)
 
 
-def test_a_unit_made_by_hand() -> None:
+def test_unit_built_from_its_parts() -> None:
     unit = MacUnit(FloatMultiplier(FloatFormat(5, 2), cfg=5), accumulator=FloatFormat(6, 5))
     assert unit == parse_mac("E5M2:5+E6M5")
     assert_as_defined(numbers((4, 8)), numbers((8, 4)), unit)

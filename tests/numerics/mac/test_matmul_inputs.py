@@ -15,7 +15,7 @@ UNIT = "E5M2:5+E6M5"
 A = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 
 
-def test_layouts_of_factors() -> None:
+def test_layouts_of_operands() -> None:
     """Views, other byte orders, negated views, read-only arrays and other types give the bits of plain float32 ones."""
     b = np.random.default_rng(1).standard_normal((10, 4)).astype(np.float32)
     wanted = matmul(A, b, UNIT)
@@ -35,7 +35,7 @@ def test_layouts_of_factors() -> None:
     )
 
 
-def test_sizes_of_factors() -> None:
+def test_sizes_of_operands() -> None:
     for shape, other, result in (
         ((0, 3), (3, 4), (0, 4)),
         ((2, 3), (3, 0), (2, 0)),
@@ -49,7 +49,7 @@ def test_sizes_of_factors() -> None:
         assert (got == (0 if shape[-1] == 0 else shape[-1])).all()
 
 
-def test_nan_where_operands_have_none() -> None:
+def test_nan_in_operand_formats_without_nan() -> None:
     """Refused, unless the unit says what it is taken for."""
     bad = A.copy()
     bad[2, 3] = np.nan
@@ -95,34 +95,34 @@ def test_nan_where_operands_have_none() -> None:
         (np.broadcast_to(np.float32(1), (10**9, 10**9)), np.ones((1, 1), np.float32), {}),
     ],
 )
-def test_wrong_factors(a: object, b: object, arguments: dict) -> None:
+def test_wrong_operands_are_refused(a: object, b: object, arguments: dict) -> None:
     with pytest.raises(UserError) as refusal:
         matmul(a, b, **({"mac": UNIT} | arguments))
     text = str(refusal.value)
     assert text.endswith(".") and "\n" not in text
 
 
-def test_infinite_factors_are_values_of_their_format() -> None:
+def test_infinite_operands_are_values_of_their_format() -> None:
     """float64 and float32 infinities, with and without a cast."""
     for kind in (np.float32, np.float64):
         a = np.array([[np.inf, 1]], kind)
         assert matmul(a, np.ones((2, 1), kind), UNIT, cast=False) == np.inf
 
 
-def test_cast_is_checked() -> None:
+def test_cast_false_checks_operands() -> None:
     with pytest.raises(UserError, match="not all values of E5M2:5"):
         matmul(numbers((2, 3)), numbers((3, 2)), "E5M2:5+E6M5", cast=False)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls these new
-def test_torch_s_other_layouts() -> None:
+def test_sparse_and_nested_tensors_are_refused() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     for tensor in (nested, torch.ones(2, 2).to_sparse_csr(), torch.ones(2, 2).to_mkldnn()):
         with pytest.raises(UserError, match="dense floating-point numbers"):
             matmul(tensor, torch.ones(2, 2), UNIT)
 
 
-def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: 10**9)
     with pytest.raises(UserError, match=r"needs 4\.\d+ GB, but only 1 GB of memory is free .* pieces need less\.$"):
         matmul(torch.ones(2**15, 1), torch.ones(1, 2**15), UNIT)

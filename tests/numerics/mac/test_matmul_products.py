@@ -37,7 +37,7 @@ def test_every_pair_of_codes(format: FloatFormat, cfg: int) -> None:
 
 @pytest.mark.parametrize("cfg", CFGS)
 @pytest.mark.parametrize("format", FORMATS, ids=repr)
-def test_the_integer_reference_by_the_exact_one(format: FloatFormat, cfg: int) -> None:
+def test_integer_reference_matches_the_exact_one(format: FloatFormat, cfg: int) -> None:
     multiplier = FloatMultiplier(format, cfg=cfg)
     rng = np.random.default_rng(cfg)
     pairs = [tuple(pair) for pair in rng.integers(0, 2**format.width, (300, 2)).tolist()]
@@ -49,7 +49,7 @@ def test_the_integer_reference_by_the_exact_one(format: FloatFormat, cfg: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("cfg", CFGS)
 @pytest.mark.parametrize("name", MULTIPLIER_INPUTS)
-def test_the_integer_reference_by_the_exact_one_everywhere(name: str, cfg: int) -> None:
+def test_integer_reference_matches_the_exact_one_exhaustively(name: str, cfg: int) -> None:
     format = scalar(name)
     assert isinstance(format, FloatFormat)
     multiplier = FloatMultiplier(format, cfg=cfg)
@@ -84,7 +84,7 @@ def test_product_formats_and_closure(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"), [("E4M2", 272), ("E4M3", 1449), ("E5M1", 99), ("E5M2", 632), ("E6M1", 211)]
 )
-def test_what_cfg_2_flushes(name: str, expected: int) -> None:
+def test_values_flushed_by_cfg_2(name: str, expected: int) -> None:
     format = scalar(name)
     assert isinstance(format, FloatFormat)
     half = 2 ** (format.width - 1)
@@ -93,7 +93,7 @@ def test_what_cfg_2_flushes(name: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "before", "grid"), [("E4M2", 14, 16), ("E4M3", 14, 42), ("E5M1", 0, 30)])
-def test_the_readings_of_cfg_2(name: str, before: int, grid: int) -> None:
+def test_flush_options_of_cfg_2(name: str, before: int, grid: int) -> None:
     """How many pairs differ from the default, by matmul and by the exact reference."""
     format = scalar(name)
     assert isinstance(format, FloatFormat)
@@ -116,7 +116,7 @@ def test_the_readings_of_cfg_2(name: str, before: int, grid: int) -> None:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("flush", ["after-rounding", "before-rounding", "subnormal-grid"])
-def test_products_beyond_the_largest_in_cfg_2(flush: str, rounding: str) -> None:
+def test_overflow_in_cfg_2(flush: str, rounding: str) -> None:
     """Inward they are cut to the largest value, as everywhere."""
     multiplier = FloatMultiplier(FloatFormat(4, 4), cfg=2, flush=flush, product_rounding=rounding)
     for x in (248.0, -248.0):
@@ -124,7 +124,7 @@ def test_products_beyond_the_largest_in_cfg_2(flush: str, rounding: str) -> None
         assert got == multiply_exact(x, 14.0, multiplier, Events())
 
 
-def test_specials_of_multipliers() -> None:
+def test_special_values_of_multipliers() -> None:
     nan, inf = math.nan, math.inf
     for cfg in CFGS:
         multiplier = FloatMultiplier(FloatFormat(5, 2), cfg=cfg)
@@ -143,7 +143,7 @@ def test_specials_of_multipliers() -> None:
 
 
 @pytest.mark.parametrize("name", ["Q2.6+E3M2", "Q2.6+E3M2(subnormals=zero)", "Q9.6*Q1.11+E3M3"])
-def test_a_zero_of_fixed_point_operands_has_no_sign(name: str) -> None:
+def test_fixed_point_zero_has_no_sign(name: str) -> None:
     """-2^-12 rounds to -0, and the product of 0 and -1, which float32 has as -0, makes +0 of it."""
     unit = parse_mac(f"{name}, rounded=False")
     a, b = np.array([[2.0**-6, 0.0]]), np.array([[-(2.0**-6)], [-1.0]])

@@ -48,7 +48,7 @@ def test_every_pair_of_values(sums: FloatFormat, rounding: str) -> None:
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_the_table_of_sums_by_the_exact_reference(rounding: str) -> None:
+def test_table_of_sums_matches_the_exact_reference(rounding: str) -> None:
     rng = np.random.default_rng(0)
     for sums in SMALL[::3]:
         unit = MacUnit(FloatMultiplier(FloatFormat(5, 2), cfg=5), sums, rounding=rounding)
@@ -61,7 +61,7 @@ def test_the_table_of_sums_by_the_exact_reference(rounding: str) -> None:
 
 
 @pytest.mark.parametrize("sums", [format for format in SMALL if format.exponent <= 6], ids=repr)
-def test_every_pair_by_the_loop_with_one_constant(sums: FloatFormat) -> None:
+def test_every_pair_in_the_loop_with_one_constant(sums: FloatFormat) -> None:
     """The fast loop of ties to even, which adds and subtracts a constant: products here have no more bits than sums."""
     ones = FloatFormat(4, 0, nans=False)
     unit = MacUnit(FloatMultiplier(FloatFormat(7, sums.mantissa, nans=False), ones, cfg=4), sums)

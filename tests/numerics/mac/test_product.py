@@ -39,7 +39,7 @@ UNITS = [
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_every_method_gives_the_bits_of_the_loops_in_float64(name: str) -> None:
+def test_every_method_is_bit_identical_to_the_float64_loops(name: str) -> None:
     """Numbers for which sums stay in range, leave it, and vanish; with and without counting; on one and two threads."""
     unit = parse_mac(name)
     for shape in SHAPES:
@@ -52,7 +52,7 @@ def test_every_method_gives_the_bits_of_the_loops_in_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS[:9:2])
-def test_units_of_the_schemes_as_defined(name: str) -> None:
+def test_units_of_the_schemes_match_the_definition(name: str) -> None:
     for spread in (1, 8):
         assert_as_defined(numbers((3, 21), 1, spread), numbers((21, 4), 2, spread), parse_mac(name))
 
@@ -97,7 +97,7 @@ def rounded(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["E5M2:5+E6M5", "E5M2:5+E6M5, rounding=stochastic", "E5M2:5+Q20.20", "E3M2:6+E8M20"])
-def test_operands_are_read_where_they_are(name: str) -> None:
+def test_operands_are_read_in_place(name: str) -> None:
     """Permuted, flipped and overlapping axes give the bits of contiguous matrices, also for BLAS."""
     unit = parse_mac(name)
     x = rounded((6, 4, 30), 1)
@@ -120,7 +120,7 @@ def test_operands_are_read_where_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["E5M2:5+E6M5", "E3M2:6+E8M20", "E5M2:5+E6M5, order=exact"])
-def test_parts_of_a_tensor(name: str) -> None:
+def test_views_of_a_tensor(name: str) -> None:
     """Slices, which begin somewhere in their memory."""
     x = rounded((60, 50), 1).clamp(-28, 28)
     a, b = x[10:40, 5:30], x[20:45, 7:]
@@ -129,7 +129,7 @@ def test_parts_of_a_tensor(name: str) -> None:
     assert torch.equal(Operand.of(a[None]).matrices()[0], a)
 
 
-def test_columns_packed_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_packed_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large operands are not packed beforehand; nor do batches and blocks of rows and columns change anything."""
     unit = parse_mac("E5M2:5+E6M5")
     a, b = rounded((3, 300, 20), 1), rounded((3, 20, 90), 2)
@@ -152,7 +152,7 @@ def test_exact_sums_in_pieces() -> None:
     assert same(got.astype(np.float64), expected).all() and counted == happened
 
 
-def test_operands_known_to_be_values_are_not_rounded() -> None:
+def test_operands_that_are_values_are_not_rounded() -> None:
     a, b = rounded((20, 30), 1), rounded((30, 10), 2)
     expected = matmul(a, b, "E5M2:5+E6M5")
     assert torch.equal(matmul(a, b, "E5M2:5+E6M5", cast="done"), expected)
@@ -163,7 +163,7 @@ def test_operands_known_to_be_values_are_not_rounded() -> None:
     )
 
 
-def test_a_product_format_that_holds_every_product_rounds_nothing() -> None:
+def test_lossless_product_format_rounds_nothing() -> None:
     holds, rounds = parse_mac("E5M3+fp32, output=E6M8"), parse_mac("E5M3+fp32")
     assert holds.datapath.holds_products and not rounds.datapath.holds_products
     assert exact_sums(parse_mac("E3M2+E8M20, output=E8M12"))[1] > 0  # by BLAS

@@ -36,7 +36,7 @@ WIDE = 100  # in float64
         ("E5M2:5+E6M5, rounding=stochastic, random_bits=17", None),
     ],
 )
-def test_the_conditions_of_the_fast_loops(name: str, mode: int | None) -> None:
+def test_conditions_of_the_fast_loops(name: str, mode: int | None) -> None:
     chosen = fast(parse_mac(name), False)
     assert (None if chosen is None else chosen.kind // MODE + WIDE * (chosen.kind & WIDER > 0)) == mode
 
@@ -46,7 +46,7 @@ def test_products_of_32_bit_numbers_are_rounded_to_odd() -> None:
     assert chosen is None or chosen.kind & ODD
 
 
-def test_nothing_is_counted_where_nothing_can_happen() -> None:
+def test_nothing_is_counted_if_no_event_is_possible() -> None:
     """Sums that cannot leave the range need neither limits nor counters: the same loop with and without statistics."""
     unit = parse_mac("E5M2:5+E6M5")
     free, counted = fast(unit, True, FREE_SUMS), fast(unit, True)

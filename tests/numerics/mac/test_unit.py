@@ -30,7 +30,7 @@ def test_names_are_read_back(name: str) -> None:
         assert repr(unit).replace(" ", "").split(",")[0] == name.replace(" ", "").split(",")[0]
 
 
-def test_a_name_and_its_unit() -> None:
+def test_names_and_their_units() -> None:
     made = MacUnit(FloatMultiplier(FloatFormat(5, 2), cfg=5), FixedFormat(8, 13))
     assert parse_mac("E5M2:5+Q8.13") == made and repr(made) == "E5M2:5+Q8.13"
     assert made.fused is False and parse_mac("E5M2:5+E6M5").fused is True
@@ -62,28 +62,28 @@ def test_a_name_and_its_unit() -> None:
     ],
     ids=lambda name: name[:60],
 )  # fmt: skip
-def test_refused_names(name: str) -> None:
+def test_wrong_names_are_refused(name: str) -> None:
     with pytest.raises(UserError) as refusal:
         parse_mac(name)
     text = str(refusal.value)
     assert text.endswith(".") and "\n" not in text
 
 
-def test_products_that_cannot_feed_the_accumulator() -> None:
+def test_products_outside_the_accumulators_range_are_refused() -> None:
     with pytest.raises(UserError, match="every product would vanish"):
         parse_mac("E3M2:5(bias=40)+Q8.8")
     with pytest.raises(UserError, match="every product would overflow"):
         parse_mac("E3M2:5(bias=-40)+Q8.8")
 
 
-def test_wrong_parts() -> None:
+def test_wrong_parts_are_refused() -> None:
     for parts in ((FloatFormat(5, 2), FloatFormat(6, 5)), (FloatMultiplier(FloatFormat(5, 2)), 5), ("E5M2", "E6M5")):
         with pytest.raises(UserError):
             MacUnit(*parts)  # type: ignore[arg-type]
     assert MacUnit(FloatMultiplier("E5M2", cfg=5), "E6M5") == parse_mac("E5M2:5+E6M5")  # type: ignore[arg-type]
 
 
-def test_refused_multipliers() -> None:
+def test_wrong_multipliers_are_refused() -> None:
     for make in (
         lambda: FloatMultiplier(parse("fp64")),
         lambda: FloatMultiplier(FloatFormat(10, 3), cfg=5),

@@ -26,7 +26,7 @@ def block_of(over: object, shape: tuple[int, ...], position: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("over", ["tensor", "row", 3, 16, (2, 3), (4, 4)])
 @pytest.mark.parametrize("element", ["E4M3F", "Q1.7", "E2M5F(bias=2)", "E5M2:5"])
-def test_as_written(element: str, over: object) -> None:
+def test_blocks_match_the_definition(element: str, over: object) -> None:
     rng = np.random.default_rng(0)
     x = np.ldexp(rng.standard_normal((2, 5, 7)), rng.integers(-9, 9, (2, 5, 7))).astype(np.float32)
     x[0, 0] = 0
@@ -47,14 +47,14 @@ def test_as_written(element: str, over: object) -> None:
         assert torch.equal(quantize(torch.from_numpy(x), format, rounding), torch.from_numpy(got))
 
 
-def test_the_largest_lands_in_the_top_binade() -> None:
+def test_largest_value_lands_in_the_top_binade() -> None:
     x = np.random.default_rng(1).standard_normal((100, 32)).astype(np.float32)
     for scale in (1.0, 2.0**-100, 2.0**100):
         q = quantize(x * np.float32(scale), "E4M3F/row") / np.float32(scale)
         assert (np.abs(q - x) <= np.abs(x).max(1, keepdims=True) * 2.0**-4).all()
 
 
-def test_extremes() -> None:
+def test_extreme_values_in_blocks() -> None:
     x = np.array([3e38, -3.4e38, 1e-45, -1e-45, 0.0, -0.0, 1.0], np.float32)
     for name in ("Q1.7/tensor", "E4M3F/tensor", "E5M2:5/tensor"):
         for rounding in ("nearest-even", "up", "down"):
@@ -87,7 +87,7 @@ def test_stochastic_blocks_are_unbiased() -> None:
 
 @pytest.mark.parametrize("over", ["tensor", "row", 7, (3, 5), (16, 16)])
 @pytest.mark.parametrize("element", ["E4M3F", "Q1.7", "E5M2:5", "E5M2:6", "E5M2"])
-def test_compiled_blocks_as_in_torch(element: str, over: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_blocks_match_torch(element: str, over: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moved plan against scaled numbers, for every rounding, with specials, and for any number of threads."""
     rng = np.random.default_rng(2)
     x = np.ldexp(rng.standard_normal((3, 40, 33)), rng.integers(-30, 20, (3, 40, 33))).astype(np.float32)

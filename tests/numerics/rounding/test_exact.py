@@ -35,7 +35,7 @@ def test_neighbours_and_nearest_among_all_values(name: str, mantissa: float, exp
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_values_are_themselves_and_ties_go_to_the_even_code(name: str) -> None:
+def test_values_are_unchanged_and_ties_go_to_the_even_code(name: str) -> None:
     format = scalar(name)
     values = format.values()
     for value in values:

@@ -49,7 +49,7 @@ def expected(name: str, x: np.ndarray, rounding: str, random: np.ndarray | int =
 
 
 @pytest.mark.parametrize("name", SLIDES)
-def test_all_float16_values_and_float32_patterns_as_in_the_list_of_values(name: str) -> None:
+def test_all_float16_values_and_float32_patterns_match_the_list_of_values(name: str) -> None:
     x = np.concatenate([inputs(), around(scalar(name))])
     x = x[np.isfinite(x)]
     for rounding in ROUNDINGS:
@@ -57,7 +57,7 @@ def test_all_float16_values_and_float32_patterns_as_in_the_list_of_values(name: 
 
 
 @pytest.mark.parametrize("name", SLIDES)
-def test_the_same_by_chance_and_with_hysteresis(name: str) -> None:
+def test_list_of_values_with_stochastic_rounding_and_hysteresis(name: str) -> None:
     x = np.concatenate([inputs(), around(scalar(name))])
     x = x[np.isfinite(x)]
     got = quantize(x, name, "stochastic", seed=5, random_bits=RANDOM_BITS)
@@ -89,7 +89,7 @@ def test_the_list_of_values_agrees_with_exact_fractions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*EDGES, "E5M2", "E5M2:4", "E5M2:5", "E5M2:6", "Q8.13", "Q16.16"])
-def test_every_rule_as_in_exact_fractions(name: str) -> None:
+def test_every_rule_matches_exact_fractions(name: str) -> None:
     format = scalar(name)
     rng = np.random.default_rng(2)
     x = np.concatenate([rng.choice(float32_patterns(), 150), rng.choice(around(format), 60), SPECIALS])

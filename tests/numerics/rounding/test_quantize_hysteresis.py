@@ -11,7 +11,7 @@ from tests.numerics.numbers import assert_same, scalar
 
 
 @pytest.mark.parametrize("name", ["E3M4", "E5M2", "E5M2:5", "Q4.4"])
-def test_moves_only_when_a_further_value_is_reached(name: str) -> None:
+def test_hysteresis_moves_only_when_the_next_value_is_reached(name: str) -> None:
     """500 random walks of 200 steps, each step about half a spacing."""
     format = scalar(name)
     rng = np.random.default_rng(0)
@@ -35,13 +35,13 @@ def test_moves_only_when_a_further_value_is_reached(name: str) -> None:
         state = new
 
 
-def test_a_value_of_the_format_is_itself() -> None:
+def test_hysteresis_keeps_values_of_the_format() -> None:
     values = scalar("E3M4").values().astype(np.float32)
     for previous in (0.1, -100.0, 100.0):
         assert np.array_equal(quantize(values, "E3M4", "hysteresis", previous=np.full_like(values, previous)), values)
 
 
-def test_small_wobbles_are_swallowed() -> None:
+def test_small_oscillations_are_suppressed() -> None:
     """Around a tie rounding to nearest flips with every step; hysteresis stays."""
     w = np.where(np.arange(100) % 2 == 0, 1.12, 1.13).astype(np.float32)
     nearest = quantize(w, "E5M2")
@@ -52,7 +52,7 @@ def test_small_wobbles_are_swallowed() -> None:
     assert len(set(nearest.tolist())) == 2 and len(set(kept)) == 1
 
 
-def test_start_and_kinds() -> None:
+def test_start_and_tensor_kinds() -> None:
     w = torch.tensor([[1.2, -1.2], [0.3, 300.0]])
     assert torch.equal(quantize(w, "E5M2", "hysteresis", start="down"), quantize(w, "E5M2", "down"))
     state = quantize(w, "E5M2", "hysteresis")

@@ -37,7 +37,7 @@ def test_sizes() -> None:
     assert quantize(0.3, "E5M2") == 0.3125 and quantize(np.float32(0.3), "E5M2").dtype == np.float32
 
 
-def test_kinds_of_numbers() -> None:
+def test_dtypes() -> None:
     """A type is kept if it holds the format; float16 and bfloat16 are widened exactly and narrowed exactly."""
     x = float16_values()
     half = x.astype(np.float16)
@@ -55,7 +55,7 @@ def test_kinds_of_numbers() -> None:
     assert_same(quantize(finite, "fp64"), finite.astype(np.float64), finite)
 
 
-def test_the_caller_s_data_is_left_alone() -> None:
+def test_input_is_not_modified() -> None:
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     copy = x.copy()
     x.flags.writeable = False
@@ -67,7 +67,7 @@ def test_the_caller_s_data_is_left_alone() -> None:
 
 @pytest.mark.parametrize("how", ["nearest-even", "stochastic", "down"])
 @pytest.mark.parametrize("name", ["E5M2", "E5M2:5", "Q8.13", "E4M3/row"])
-def test_out(name: str, how: str) -> None:
+def test_out_argument(name: str, how: str) -> None:
     x = (np.random.default_rng(0).standard_normal((50, 900)) * 1e-4).astype(np.float32)
     wanted = quantize(x, name, how, seed=1)
     out = np.empty_like(x)
@@ -82,7 +82,7 @@ def test_out(name: str, how: str) -> None:
 @pytest.mark.parametrize("name", ["E5M2", "E5M2:5", "E4M3/tensor"])
 @pytest.mark.parametrize("how", ["nearest-even", "stochastic"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_out_that_overlaps(name: str, how: str, kind: type) -> None:
+def test_overlapping_out_is_refused(name: str, how: str, kind: type) -> None:
     base = (np.random.default_rng(0).standard_normal(100_000) * 1e-4).astype(kind)
     wanted = quantize(base[:-5], name, how, seed=1)
     t = torch.from_numpy(base.copy())
@@ -91,7 +91,7 @@ def test_out_that_overlaps(name: str, how: str, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_a_refusal_overwrites_nothing(kind: type) -> None:
+def test_refused_calls_do_not_write_to_out(kind: type) -> None:
     x = np.array([0.3, np.nan, 0.7], kind)
     copy = x.copy()
     out = np.full(3, 8, quantize(np.ones(3, kind), "E4M3:5").dtype)
@@ -158,7 +158,7 @@ READ_ONLY.flags.writeable = False
         (np.ones(3), {"format": "E5M2/2x2"}),
     ],
 )
-def test_wrong_inputs(tensor: object, arguments: dict) -> None:
+def test_wrong_inputs_are_refused(tensor: object, arguments: dict) -> None:
     with pytest.raises(UserError) as refusal:
         quantize(tensor, **({"format": "E5M2"} | arguments))
     text = str(refusal.value)
@@ -167,7 +167,7 @@ def test_wrong_inputs(tensor: object, arguments: dict) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls these new
-def test_torch_s_other_layouts() -> None:
+def test_sparse_and_nested_tensors_are_refused() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     for tensor in (nested, torch.ones(2, 2).to_sparse_csr(), torch.ones(2, 2).to_mkldnn()):
         with pytest.raises(UserError, match="dense floating-point numbers"):
@@ -182,7 +182,7 @@ def test_formats_with_few_numbers() -> None:
     assert sorted({quantize(v / 16, one) for v in range(-64, 65)}) == parse(repr(one)).values().tolist() == [-2, 0, 2]
 
 
-def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A billion numbers where there is room for two hundred million; into `out` nothing more is needed."""
     monkeypatch.setattr(memory, "free_memory", lambda: 10**9)
     many = torch.ones(1).expand(10**9)

@@ -50,7 +50,7 @@ def test_float64_is_rounded_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype", "overflow"), ORACLES, ids=NAMES)
-def test_every_code_means_the_same(name: str, dtype: type, overflow: str) -> None:
+def test_codes_match_ml_dtypes(name: str, dtype: type, overflow: str) -> None:
     format = scalar(name)
     bits = format.width
     codes = np.arange(2**bits, dtype=np.uint16 if bits == 16 else np.uint8)
@@ -62,7 +62,7 @@ def test_every_code_means_the_same(name: str, dtype: type, overflow: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype", "overflow"), ORACLES, ids=NAMES)
-def test_millions(name: str, dtype: type, overflow: str) -> None:
+def test_millions_of_values_match_ml_dtypes(name: str, dtype: type, overflow: str) -> None:
     x = np.random.default_rng(0).integers(0, 2**32, 2**24, dtype=np.uint32).view(np.float32)
     x = x if overflow != "saturate" else x[~np.isnan(x)]
     assert_same(quantize(x, name, overflow=overflow), cast(x, dtype), x)

@@ -38,7 +38,7 @@ HEADING, *ROWS = rows()
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]} {row[1]}" for row in ROWS])
-def test_row(row: list[str], kind: type) -> None:
+def test_special_cases_of_the_table(row: list[str], kind: type) -> None:
     arguments = eval(f"dict({row[1]})")
     x = np.array([number(row[0])], kind)
     for format, cell in zip(HEADING[2:], row[2:], strict=True):
@@ -55,5 +55,5 @@ def test_row(row: list[str], kind: type) -> None:
         assert same, f"{row[0]} to {format}: {got} instead of {cell}"
 
 
-def test_the_table_is_there() -> None:
+def test_table_of_special_cases_is_found() -> None:
     assert len(ROWS) >= 30

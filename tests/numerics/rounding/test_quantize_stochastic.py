@@ -19,7 +19,7 @@ LEAST_P = 1e-4  # of a χ² test; the seeds are fixed, so a test passes always o
 
 @pytest.mark.parametrize("name", ["E5M2", "E5M2:5", "E5M2:6", "E6M5", "E4M3FN", "bf16:5", "Q8.13", "Q16.16", "E3M20:5"])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
-def test_as_in_exact_fractions(name: str, variant: str) -> None:
+def test_stochastic_rounding_matches_exact_fractions(name: str, variant: str) -> None:
     format = scalar(name)
     rng = np.random.default_rng(6)
     x = np.concatenate([rng.choice(float32_patterns(), 150), rng.choice(around(format), 100), SPECIALS])
@@ -36,7 +36,7 @@ def test_as_in_exact_fractions(name: str, variant: str) -> None:
 
 @pytest.mark.parametrize("name", ["E5M2", "E5M2:5", "fp32", "Q16.16"])
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
-def test_float64_as_in_exact_fractions(name: str, variant: str) -> None:
+def test_stochastic_rounding_of_float64_matches_exact_fractions(name: str, variant: str) -> None:
     rng = np.random.default_rng(7)
     x = np.ldexp(rng.standard_normal(200), rng.integers(-60, 20, 200))
     for bits in (3, 31, 57):
@@ -49,7 +49,7 @@ def test_float64_as_in_exact_fractions(name: str, variant: str) -> None:
         assert_same(got, np.array(exact), x)
 
 
-def test_what_lies_far_below_a_spacing_breaks_ties() -> None:
+def test_bits_far_below_a_spacing_break_ties() -> None:
     """Variant C: 2^-10 of a spacing and very little more, with 9 random bits, goes up once in 512 times, not never."""
     x = np.full(4096, 2.0**-26 * (1 + 2.0**-23), np.float32)
     got = quantize(x, "E5M2", "stochastic", seed=1, random_bits=9, variant="C")
@@ -68,7 +68,7 @@ def chance(delta: Fraction, bits: int, variant: str) -> Fraction:
 
 @pytest.mark.parametrize("variant", ["A", "B", "C"])
 @pytest.mark.parametrize("bits", range(1, 31))
-def test_chances_for_each_number_of_random_bits(bits: int, variant: str) -> None:
+def test_probabilities_for_each_number_of_random_bits(bits: int, variant: str) -> None:
     """Eight numbers between two neighbours, 8,192 draws each: rounded up as often as the definition says."""
     draws = 2**13
     rng = np.random.default_rng(bits)
@@ -108,13 +108,13 @@ def test_variants_agree_where_all_bits_are_covered() -> None:
 
 
 @pytest.mark.parametrize("name", ["E5M2", "E5M2:5", "Q8.13"])
-def test_values_of_the_format_stay(name: str) -> None:
+def test_values_of_the_format_are_unchanged(name: str) -> None:
     values = scalar(name).values()[:: 1 if name != "Q8.13" else 97].astype(np.float32)
     for variant in "ABC":
         assert np.array_equal(quantize(values, name, "stochastic", seed=2, random_bits=1, variant=variant), values)
 
 
-def test_threads_and_pieces_change_nothing() -> None:
+def test_threads_and_offsets_change_nothing() -> None:
     x = np.random.default_rng(1).standard_normal(200_003).astype(np.float32)
     whole = quantize(x, "E5M2:5", "stochastic", seed=9, threads=1)
     for threads in (2, 3, 7):
@@ -126,7 +126,7 @@ def test_threads_and_pieces_change_nothing() -> None:
     assert np.array_equal(quantize(turned, "E5M2:5", "stochastic", seed=9).reshape(-1), whole[:200_000])
 
 
-def test_indices_beyond_32_bits_have_other_keys() -> None:
+def test_indices_beyond_32_bits_have_distinct_keys() -> None:
     x = np.full(3000, 1.1, np.float32)
     first = 2**32 - 1000
     across = quantize(x, "E5M2", "stochastic", seed=4, offset=first)
@@ -141,7 +141,7 @@ def test_indices_beyond_32_bits_have_other_keys() -> None:
     assert not np.array_equal(across[1000:], quantize(x[1000:], "E5M2", "stochastic", seed=4))
 
 
-def test_what_it_needs_and_what_it_refuses() -> None:
+def test_wrong_arguments_of_stochastic_rounding_are_refused() -> None:
     x = np.ones(3, np.float32)
     for wrong in (
         {},

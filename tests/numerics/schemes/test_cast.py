@@ -64,7 +64,7 @@ def test_short_names() -> None:
         ("E2M5F/3x48", "blocks", 48, "zero"),
     ],
 )
-def test_properties(name: str, shares: str, run: int | None, nan: str) -> None:
+def test_properties_of_a_cast(name: str, shares: str, run: int | None, nan: str) -> None:
     cast = parse_cast(name)
     assert (cast.shares, cast.run, cast.nan) == (shares, run, nan)
     assert repr(cast.element) in (repr(cast.format), repr(cast.format).partition("/")[0])
@@ -94,12 +94,12 @@ def test_properties(name: str, shares: str, run: int | None, nan: str) -> None:
         ("E5M2/tensor, squeeze=True", "squeeze is for floating-point formats without blocks, not for E5M2/tensor"),
     ],
 )
-def test_wrong_names(wrong: str, sentence: str) -> None:
+def test_wrong_names_are_refused(wrong: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         parse_cast(wrong)
     assert sentence in str(error.value) and str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
-def test_wrong_formats() -> None:
+def test_wrong_formats_are_refused() -> None:
     with pytest.raises(UserError, match="A cast needs a number format or its name, not 8"):
         Cast(8)  # type: ignore[arg-type]

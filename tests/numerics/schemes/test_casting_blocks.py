@@ -24,7 +24,7 @@ def by_runs(width: int | None) -> object:
 
 @pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize("run", [None, 1, 3, 4, 7, 9])
-def test_powers_of_two_come_out_of_the_sum(batch: tuple[int, ...], run: int | None) -> None:
+def test_powers_of_two_factor_out_of_the_sum(batch: tuple[int, ...], run: int | None) -> None:
     a, b = integers(*batch, 3, 7), integers(*batch, 7, 2, seed=1)
     rounder = by_runs(run)
     calls = []
@@ -42,7 +42,7 @@ def test_powers_of_two_come_out_of_the_sum(batch: tuple[int, ...], run: int | No
     assert calls == [((*lead, 3, width), (*lead, width, 2))]
 
 
-def test_an_operand_without_blocks_is_taken_as_it_is() -> None:
+def test_operand_without_blocks_is_unchanged() -> None:
     a, b = integers(3, 7), integers(7, 2)
     rounder = by_runs(3)
     first = multiply_blocks(a, b, rounder, None, torch.matmul, 3)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def plainly(x: Tensor, y: Tensor, highest: float, lowest: float) -> tuple[int, i
 
 @pytest.mark.parametrize("name", ["E5M2", "E4M3FN", "E2M1F", "Q8.13", "bf16", "E5M2:5"])
 @pytest.mark.parametrize("overflow", [None, "saturate"])
-def test_counts(name: str, overflow: str | None) -> None:
+def test_event_counts(name: str, overflow: str | None) -> None:
     format = scalar(name)
     x = torch.from_numpy(np.concatenate([float32_patterns()[::7], around(format)]))
     x = x[~x.isnan()]
@@ -34,7 +34,7 @@ def test_counts(name: str, overflow: str | None) -> None:
     assert sum(got) > 0
 
 
-def test_numbers_at_the_ends_are_not_saturated() -> None:
+def test_extreme_values_are_not_counted_as_saturated() -> None:
     x = torch.tensor([6.0, -6.0, 7.0, -7.0, 6.1, 0.1, 0.0, math.inf, -math.inf])
     assert count_events(x, quantize(x, "E2M1F"), 6.0, -6.0) == (3, 0, 1)
 
@@ -48,5 +48,5 @@ def test_large_and_strided_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_events(x, y, 6.0, -6.0) == (int((x.abs() > 6).sum()), 0, int(((x != 0) & (y == 0)).sum()))
 
 
-def test_nothing() -> None:
+def test_empty_tensors() -> None:
     assert count_events(torch.zeros(0, 3), torch.zeros(0, 3), 1.0, -1.0) == (0, 0, 0)

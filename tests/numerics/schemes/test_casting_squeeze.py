@@ -20,7 +20,7 @@ def seen(x: Tensor, name: str = "E5M2") -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("name", "top"), [("E5M2", 15), ("E4M3", 7), ("E4M3FN", 8)])
-def test_the_mean_goes_to_one_and_the_largest_to_the_top(name: str, top: int) -> None:
+def test_squeeze_maps_the_mean_to_one_and_the_largest_to_the_top(name: str, top: int) -> None:
     x = torch.tensor([2.0**-30, 2.0**-26, -(2.0**-22), 2.0**-14])  # mean -23, largest -14
     squeezed, result = seen(x, name)
     alpha = top / 9
@@ -30,7 +30,7 @@ def test_the_mean_goes_to_one_and_the_largest_to_the_top(name: str, top: int) ->
     assert (torch.log2(result.abs() / x.abs()).abs() < 0.35 / alpha).all()  # half a spacing of two or three bits
 
 
-def test_wide_ranges_survive_where_the_format_alone_underflows() -> None:
+def test_squeeze_keeps_ranges_that_would_underflow() -> None:
     x = torch.exp2(torch.linspace(-60, -20, 41))
     assert (quantize(x, "E5M2") == 0).all()
     assert (seen(x)[1] != 0).float().mean() > 0.9
@@ -42,7 +42,7 @@ def test_equal_magnitudes_are_only_shifted() -> None:
     assert torch.allclose(squeezed.abs(), torch.ones(3)) and torch.allclose(result, x)
 
 
-def test_zeros_and_numbers_that_are_not_finite_stay() -> None:
+def test_zeros_and_non_finite_values_are_unchanged() -> None:
     x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 8.0])
     rounded = seen(x)[1]
     assert rounded[:2].tolist() == [0, 0] and torch.signbit(rounded[1])
@@ -52,13 +52,13 @@ def test_zeros_and_numbers_that_are_not_finite_stay() -> None:
         assert torch.equal(expand(squeezed), nothing)
 
 
-def test_numbers_that_vanish_become_zero_with_their_sign() -> None:
+def test_underflow_keeps_the_sign_of_zero() -> None:
     x = torch.tensor([-(2.0**-120), *[2.0**-1] * 30, 1.0])
     result = seen(x)[1]
     assert result[0] == 0 and torch.signbit(result[0]) and (result[1:] > 0).all()
 
 
-def test_the_layout_in_memory_does_not_matter() -> None:
+def test_memory_layout_does_not_matter() -> None:
     x = torch.randn(37, 23)
     turned = x.T.contiguous().T
     assert turned.stride() != x.stride()

@@ -19,7 +19,7 @@ from tests.numerics.schemes.networks import MLP, batches, bits, differences, sid
     ("rule", "growth", "backoff", "interval"),
     [("", 2.0, 0.5, 2000), (", growth=4, interval=3", 4.0, 0.5, 3), (", backoff=0.125, interval=2", 2.0, 0.125, 2)],
 )
-def test_dynamic_is_torchs_grad_scaler(rule: str, growth: float, backoff: float, interval: int) -> None:
+def test_dynamic_scale_matches_torch_grad_scaler(rule: str, growth: float, backoff: float, interval: int) -> None:
     """Scale, skipped steps and weights, on gradients with infinities and NaN here and there."""
     random = torch.Generator().manual_seed(0)
     models = [nn.Linear(3, 2), nn.Linear(3, 2)]
@@ -47,7 +47,7 @@ def test_dynamic_is_torchs_grad_scaler(rule: str, growth: float, backoff: float,
     assert skipped > 5 and training.steps == 40 - skipped
 
 
-def test_the_defaults_are_torchs() -> None:
+def test_defaults_match_torch_grad_scaler() -> None:
     scaler, usual = torch.amp.GradScaler("cpu"), DEFAULTS["dynamic"]
     theirs = (scaler.get_scale(), scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
     assert (usual.start, usual.growth, usual.backoff, usual.interval) == theirs
@@ -67,7 +67,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("field", RULES)
-def test_every_field_matters(field: str) -> None:
+def test_every_field_of_a_loss_scale_matters(field: str) -> None:
     """Sums that saturate in Q8.13 make a step overflow, though all gradients are finite."""
     assert RULES.keys() == {one.name for one in dataclasses.fields(LossScale)}
     base, changed = RULES[field]
@@ -87,12 +87,12 @@ def test_every_field_matters(field: str) -> None:
         "bf16; weight_gradients=fp16",
     ],
 )
-def test_casts_of_gradients_that_overflow(scheme: str) -> None:
+def test_overflowing_casts_of_gradients(scheme: str) -> None:
     training = side_by_side(MLP, scheme, 2, scale="dynamic, start=1e7")
     assert training.skipped == 2 and training.scale == 2.5e6
 
 
-def test_gradients_that_rounding_makes_infinite() -> None:
+def test_gradients_that_round_to_infinity() -> None:
     """A constant scale looks at them only."""
     training = side_by_side(MLP, "bf16; weight_gradients=fp16", 1, scale=1e7)
     assert training.skipped == 1
@@ -104,7 +104,7 @@ COARSE = "E2M1F/tensor, rounding=toward-zero"
 @pytest.mark.parametrize(
     "scheme", ["fp8-seb", "s2fp8", f"bf16; activation_gradients={COARSE}; weight_gradients={COARSE}"]
 )
-def test_casts_that_adjust_do_not_overflow(scheme: str) -> None:
+def test_casts_with_shared_exponents_do_not_overflow(scheme: str) -> None:
     training = side_by_side(MLP, scheme, 1, scale="dynamic, start=1e7, tolerance=0")
     assert training.skipped == 0
     saturated = {row.role for row in training.by_layer() if row.saturated}
@@ -112,7 +112,7 @@ def test_casts_that_adjust_do_not_overflow(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_gradients_that_a_format_would_hide(bad: float) -> None:
+def test_non_finite_gradients_are_seen_before_rounding(bad: float) -> None:
     """E4M3F has neither infinities nor NaN, so the gradients are looked at before they are rounded."""
     training = start(MLP, "fp8-seb")
     (x, y), *_ = batches(MLP, 1)
@@ -152,7 +152,7 @@ def test_several_backward_passes_before_an_update() -> None:
     assert torch.allclose(both[0].model[0].weight, both[1].model[0].weight)
 
 
-def test_a_constant_scale_changes_nothing_but_small_gradients() -> None:
+def test_constant_scale_changes_only_small_gradients() -> None:
     plain, scaled = start(MLP, "float32"), start(MLP, "float32", scale=1024)
     for training in (plain, scaled):
         train(training, batches(MLP, 2))
@@ -167,7 +167,7 @@ def test_a_constant_scale_changes_nothing_but_small_gradients() -> None:
 # ---- the rules by themselves ---------------------------------------------------------------------------------------
 
 
-def test_adaptive_follows_overflows_and_skips_only_what_is_not_finite() -> None:
+def test_adaptive_scale_skips_only_non_finite_steps() -> None:
     scaler = Scaler(parse_loss_scale("adaptive, interval=2"))
     taken = [
         scaler.judge(finite, share) for finite, share in ((True, 0), (True, 0), (True, 0.01), (False, 0), (True, 0))
@@ -176,7 +176,7 @@ def test_adaptive_follows_overflows_and_skips_only_what_is_not_finite() -> None:
     assert (scaler.taken, scaler.skipped) == (4, 1)
 
 
-def test_the_tolerance_is_a_share() -> None:
+def test_tolerance_is_a_fraction() -> None:
     scaler = Scaler(parse_loss_scale("dynamic, tolerance=0.25"))
     assert scaler.judge(True, 0.25) and not scaler.judge(True, 0.26)
     assert Scaler(parse_loss_scale(8)).judge(True, 1.0) and Scaler(parse_loss_scale("none")).judge(True, 1.0)
@@ -213,7 +213,7 @@ def test_a_changing_scale_diverges_below_one() -> None:
     assert not any(high.judge(True, 1) for _ in range(PATIENCE + 10))
 
 
-def test_a_training_that_diverges_says_so() -> None:
+def test_diverged_training_raises() -> None:
     training = start(MLP, "E5M2:5+E6M5", scale="adaptive, start=8")
     (x, y), *_ = batches(MLP, 1)
     with pytest.raises(Diverged, match="has fallen to"):
@@ -269,7 +269,7 @@ def test_short_names() -> None:
         (None, "A loss scale is a number or a text, not None"),
     ],
 )
-def test_wrong_names(wrong: object, sentence: str) -> None:
+def test_wrong_names_are_refused(wrong: object, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         parse_loss_scale(wrong)  # type: ignore[arg-type]
     assert sentence in str(error.value) and str(error.value).endswith(".") and "\n" not in str(error.value)

@@ -59,7 +59,7 @@ def assert_same(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("done", [2])
-def test_it_resumes_with_the_same_bits(case: str, done: int) -> None:
+def test_resume_is_bit_identical(case: str, done: int) -> None:
     network, scheme, optimizer, scale = CASES[case]
     data = batches(network, done + 2)
     training = start(network, scheme, optimizer, scale)
@@ -69,7 +69,7 @@ def test_it_resumes_with_the_same_bits(case: str, done: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["stochastic casts", "hysteresis", "averages"])
-def test_it_resumes_between_a_forward_pass_and_its_step(case: str) -> None:
+def test_resume_between_forward_pass_and_step(case: str) -> None:
     """The rounded weights of the forward pass are those of the next one, too, as the weights have not changed."""
     network, scheme, optimizer, scale = CASES[case]
     data = batches(network, 4)
@@ -82,7 +82,7 @@ def test_it_resumes_between_a_forward_pass_and_its_step(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_evaluation_leaves_no_trace(case: str) -> None:
+def test_evaluation_does_not_change_state(case: str) -> None:
     network, scheme, optimizer, scale = CASES[case]
     data = batches(network, 4)
     plain, watched = (start(network, scheme, optimizer, scale) for _ in range(2))
@@ -113,7 +113,7 @@ def test_evaluation_leaves_no_trace(case: str) -> None:
     assert_same([*plain.state().values()], [*watched.state().values()])
 
 
-def test_averaged_weights_are_the_models_only_inside() -> None:
+def test_averaged_weights_are_used_only_in_evaluation() -> None:
     training = start(MLP, "float32; average_after=2")
     own = training.model[0].weight
     data, kept = batches(MLP, 4), []

@@ -45,11 +45,11 @@ def test_tables_and_json(name: str) -> None:
         ("fp134", "weights", "E3M4(infinities=False, nans=False)/tensor, rounding=hysteresis"),
     ],
 )
-def test_built_in_schemes_are_those_of_the_documentation(name: str, role: str, text: str) -> None:
+def test_built_in_schemes_match_the_documentation(name: str, role: str, text: str) -> None:
     assert SCHEMES[name].to_json()[role] == text
 
 
-def test_describe_says_what_is_averaged() -> None:
+def test_describe_names_averaged_weights() -> None:
     rows = dict(parse_scheme("swalp").describe())
     assert rows["average of the weights"] == "after 50% of the training, every 1 steps"
     rows = dict(parse_scheme("swalp; average_after=2000; average_every=5").describe())
@@ -58,7 +58,7 @@ def test_describe_says_what_is_averaged() -> None:
     assert dict(parse_scheme("E5M2:5+E6M5; update=rounded").describe())["update of the master copy"] == "rounded"
 
 
-def test_formats_and_units_can_be_given_as_such() -> None:
+def test_formats_and_units_can_be_given_as_objects() -> None:
     format, unit = FloatFormat(5, 2), parse_mac("E5M2+E6M5")
     scheme = Scheme("mine", weights=format, inputs=Cast(format), forward=unit, master="bf16")  # type: ignore[arg-type]
     assert scheme.weights == scheme.inputs == Cast(format) and scheme.forward == unit
@@ -89,7 +89,7 @@ def test_formats_and_units_can_be_given_as_such() -> None:
         ("bm8; inputs=E2M5B2F/24", "The operands of the forward product have blocks of different widths"),
     ],
 )
-def test_what_cannot_be_combined(wrong: str, sentence: str) -> None:
+def test_incompatible_fields_are_refused(wrong: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         parse_scheme(wrong)
     assert sentence in str(error.value) and str(error.value).endswith(".") and "\n" not in str(error.value)
@@ -113,7 +113,7 @@ def test_accumulators_without_shared_exponents_may_be_narrow() -> None:
         ([1], "This is not a scheme: [1] is not known"),
     ],
 )
-def test_wrong_json(fields: Any, sentence: str) -> None:
+def test_wrong_json_is_refused(fields: Any, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         Scheme.from_json(fields)
     assert sentence in str(error.value) and str(error.value).endswith(".")
@@ -123,7 +123,7 @@ def test_wrong_json(fields: Any, sentence: str) -> None:
     "container", ["E5M2", "E5M2:5", "E4M3", "E6M5", "Q3.6", "Q1.7", "E4M3F", "E4M3FN", "bf16", "E5M3"]
 )
 @pytest.mark.parametrize("element", ["E5M2", "E5M2:5", "E4M3F", "E2M5B2F", "Q1.7", "E2M1F", "E4M3FN", "E5M2(bias=20)"])
-def test_holds_by_enumeration(container: str, element: str) -> None:
+def test_containment_of_formats_by_enumeration(container: str, element: str) -> None:
     """It may say no where it is so (a format without gradual underflow), but never yes where it is not."""
     outer, inner = scalar(container), scalar(element)
 
@@ -144,7 +144,7 @@ def trained(model: nn.Module, scheme: str = "E5M2:5+E6M5", **options: Any) -> Lo
     return low_precision(model, torch.optim.SGD(model.parameters(), lr=0.1), scheme, **options)
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments_are_refused() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     cases = [
         (lambda: low_precision(3, None, "hfp8"), "takes a torch.nn.Module and its torch.optim.Optimizer"),  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_everything_that_was_emulated_is_listed() -> None:
     assert metrics["mac/macs"] == 2 * 6 * (2 * (35 + 21) + 21) and metrics["scale"] == 1 and metrics["skipped"] == 0
 
 
-def test_without_counts_the_bits_are_the_same() -> None:
+def test_results_are_bit_identical_without_counts() -> None:
     found = []
     for stats in (True, False):
         torch.manual_seed(0)
@@ -211,7 +211,7 @@ def test_without_counts_the_bits_are_the_same() -> None:
     assert torch.equal(*found)
 
 
-def test_a_seed_decides_the_random_bits() -> None:
+def test_seed_determines_the_random_bits() -> None:
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(0)
@@ -222,14 +222,14 @@ def test_a_seed_decides_the_random_bits() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["E5M2:5+E6M5", "swalp; average_after=never", "bm8", "s2fp8"])
-def test_an_empty_mini_batch(scheme: str) -> None:
+def test_empty_mini_batch(scheme: str) -> None:
     training = trained(nn.Linear(5, 3), scheme)
     with training:
         loss = training.model(torch.zeros(0, 5)).sum()
     assert training.step(loss) and all(not own.grad.any() for own in training.model.parameters())
 
 
-def test_steps_that_would_be_wrong_are_refused() -> None:
+def test_invalid_steps_are_refused() -> None:
     x, model = torch.randn(2, 5), nn.Linear(5, 3)
     with pytest.raises(UserError, match="computed outside of the scheme"):
         trained(model).step(model(x).sum())
@@ -243,7 +243,7 @@ def test_steps_that_would_be_wrong_are_refused() -> None:
     assert trained(model, "hfp8", loss_scale=8).update()  # without gradients, as torch's optimizers
 
 
-def test_parameters_added_later_would_have_scaled_gradients() -> None:
+def test_parameters_added_later_are_refused() -> None:
     model = nn.Sequential(nn.Linear(5, 3))
     training = trained(model, loss_scale=1024)
     model.append(nn.Linear(3, 2))

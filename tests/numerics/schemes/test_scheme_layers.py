@@ -29,7 +29,7 @@ def test_text_and_json() -> None:
         ("bm8; accumulators=0=Q4.4", "is narrower than its products"),
     ],
 )
-def test_what_cannot_be(text: str, sentence: str) -> None:
+def test_wrong_layer_accumulators_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         parse_scheme(text)
 
@@ -56,7 +56,7 @@ def test_a_layer_has_its_own_accumulator() -> None:
     assert not torch.equal(found["narrow"][0], found["wide"][0])
 
 
-def test_a_layer_that_the_model_lacks() -> None:
+def test_unknown_layer_is_refused() -> None:
     model = nn.Linear(4, 2)
     with pytest.raises(UserError, match="an accumulator for 'stem', but the model has no such layer"):
         low_precision(model, torch.optim.SGD(model.parameters(), 0.1), "E5M2:5+E6M5; accumulators=stem=E6M2")

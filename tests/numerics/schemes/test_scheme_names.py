@@ -112,7 +112,7 @@ def test_a_unit_is_the_format_of_its_operands() -> None:
         (8, "A scheme is written as a string such as 'hfp8' or 'E5M2:5+E6M5', not 8"),
     ],
 )
-def test_wrong_names(wrong: Any, sentence: str) -> None:
+def test_wrong_names_are_refused(wrong: Any, sentence: str) -> None:
     if not sentence:
         assert parse_scheme(wrong) == parse_scheme(wrong.strip())
         return

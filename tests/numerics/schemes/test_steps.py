@@ -76,7 +76,7 @@ def test_attention(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("combined", COMBINED)
-def test_combinations(combined: str) -> None:
+def test_combinations_of_options(combined: str) -> None:
     side_by_side(CONVNET if "everything" in combined else MLP, COMBINED[combined], 2, scale=16)
 
 
@@ -222,7 +222,7 @@ def test_weights_are_rounded_again_after_each_step() -> None:
         training.step((got - y).square().mean())
 
 
-def test_frozen_parameters_stay_as_they_are() -> None:
+def test_frozen_parameters_are_unchanged() -> None:
     model = mlp()
     model[0].weight.requires_grad_(False)
     kept = model[0].weight.clone()
@@ -247,7 +247,7 @@ class Left(nn.Module):
         return (self.w @ x.T).T.contiguous()  # so that torch sums the loss in the same order
 
 
-def test_a_weight_on_the_left_has_the_same_formats() -> None:
+def test_weights_on_the_left_swap_formats() -> None:
     """The units of hfp8 have one operand format for inputs and one for gradients: no operand is rounded twice."""
     torch.manual_seed(0)
     left, right = Left(), nn.Linear(5, 3, bias=False)
@@ -290,7 +290,7 @@ def test_activations_in_place(activation: str) -> None:
     ],
 )
 @pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
-def test_numbers_that_are_not_finite(scheme: str, bad: float) -> None:
+def test_non_finite_values(scheme: str, bad: float) -> None:
     """Units and formats that lack them read them as docs/schemes.md says; steps are skipped where they show."""
     (x, y), *_ = batches(MLP, 1)
     x[2, 3] = bad
