@@ -60,7 +60,7 @@ ROUNDED = {
 
 @pytest.mark.parametrize("precision", ROUNDED)
 @pytest.mark.parametrize("name", POLICIES)
-def test_biases_as_in_a_plain_loop(name, precision):
+def test_corrected_biases_match_a_plain_loop(name, precision):
     policy = POLICIES[name]
     x = observations(policy, 100)
     if precision == "static-int8":
@@ -75,7 +75,7 @@ def test_biases_as_in_a_plain_loop(name, precision):
 
 @pytest.mark.parametrize("rounding", ["nearest", "output-error"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_mean_pre_activations_are_those_of_full_precision(name, rounding):
+def test_mean_pre_activations_match_full_precision(name, rounding):
     policy = POLICIES[name]
     x = observations(policy, 100)
     means, _ = plain(policy, x, 3, ROUNDED["packed"])
@@ -103,7 +103,7 @@ def one_at_a_time(weight, grid, moments):
 
 
 @pytest.mark.parametrize("centred", [True, False])
-def test_rounding_by_output_error_is_the_sequence_of_least_squares(centred):
+def test_output_error_rounding_matches_sequential_least_squares(centred):
     rng = np.random.default_rng(3)
     rows = (rng.standard_normal((400, 70)) @ rng.standard_normal((70, 70)) + 1).astype(np.float32)
     narrow = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
@@ -119,7 +119,7 @@ def test_rounding_by_output_error_is_the_sequence_of_least_squares(centred):
     assert errors[0] < 0.5 * errors[1]
 
 
-def test_an_input_that_never_varies_is_rounded_to_nearest():
+def test_constant_input_is_rounded_to_nearest():
     weight = np.array([[0.3], [0.9]], np.float32)
     grid = Grid.of_numbers(weight, 3, "symmetric")
     same = np.ones((9, 2), np.float32)
@@ -161,7 +161,7 @@ def test_corrections_restore_the_choices_of_a_dqn():
     assert nearest < 0.6 and bias > nearest + 0.1 and output > bias + 0.05
 
 
-def test_weights_rounded_by_output_error_are_stored_as_they_are():
+def test_output_error_rounded_weights_are_stored_unchanged():
     policy = POLICIES["team"]
     found = corrected(policy, observations(policy, 100), 4, OUTPUT)
     codes = [layer_codes(layer, 4)[0] for layer in found.layers]
@@ -173,7 +173,7 @@ def test_weights_rounded_by_output_error_are_stored_as_they_are():
         assert np.array_equal(stored["weight"], own) and np.array_equal(stored["bias"], layer.bias)
 
 
-def test_what_is_asked_for_is_checked():
+def test_wrong_corrections_are_refused():
     assert not NOTHING and Correction() and Correction(False, "output-error")
     with pytest.raises(UserError, match="`rounding`"):
         Correction(rounding="up")

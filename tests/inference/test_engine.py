@@ -52,7 +52,7 @@ def test_engines_act_as_the_reference(shape, name, precision, batch):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_int8_alone_and_in_a_batch_whatever_the_width(activation):
+def test_int8_is_batch_invariant_at_every_width(activation):
     """ONNX Runtime computes the last few numbers of an array in another way than the rest."""
     for seed in range(8):
         policy = random_policy(seed, 1, (3 + seed, 5), (3,), (3,), "box", "clip", activation)
@@ -62,7 +62,7 @@ def test_int8_alone_and_in_a_batch_whatever_the_width(activation):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_is_that_of_plain_numpy_alone_and_in_a_batch(shape):
+def test_int8_matches_numpy_alone_and_in_a_batch(shape):
     for seed in range(3):
         policy = random_policy(seed, **shape).played()
         x, noise = observations(policy, seed=seed), noise_for(policy, 33)
@@ -87,7 +87,7 @@ def test_int8_never_saturates():
         assert np.allclose(make_engine(policy, "onnx", "int8").act(x), 3.0 * 64 * 64, rtol=1e-3)
 
 
-def test_a_state_of_zeros():
+def test_all_zero_state():
     policy = random_policy(agents=2, head="box", hidden=(8,))
     layers = tuple(replace(layer, bias=0 * layer.bias) for layer in policy.layers)
     policy = replace(policy, layers=layers)
@@ -120,7 +120,7 @@ def test_other_weights_in_a_running_engine(name, precision, batch, framed):
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize(("name", "precision"), KINDS)
-def test_another_frame_in_a_running_engine(name, precision, batch):
+def test_new_normaliser_or_box_in_a_running_engine(name, precision, batch):
     """The new weights come with a normaliser, or a box, of a kind that the old ones did not have."""
     plain, normalised = random_policy(head="box"), random_policy(1, head="box", normalised=True)
     clipped = random_policy(2, head="box", squash="clip")
@@ -137,7 +137,7 @@ def test_another_frame_in_a_running_engine(name, precision, batch):
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize(("name", "precision"), KINDS)
-def test_damaged_weights_leave_a_running_engine_as_it_was(name, precision, batch):
+def test_damaged_weights_do_not_change_a_running_engine(name, precision, batch):
     policy = random_policy(head="box")
     x, first = observations(policy, 8), policy.layers[0]
     engine = make_engine(policy, name, precision, batch=batch)
@@ -156,7 +156,7 @@ def test_weights_up_to_the_largest_numbers_are_finite():
     make_engine(replace(policy, layers=(huge, *policy.layers[1:])), "numba")
 
 
-def test_other_strides_take_a_new_engine():
+def test_other_strides_need_a_new_engine():
     policy = image_policy()
     a, b, *rest = policy.layers
     other = replace(policy, layers=(replace(a, stride=(1, 1)), replace(b, stride=(2, 2)), *rest))
@@ -167,7 +167,7 @@ def test_other_strides_take_a_new_engine():
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-def test_what_was_frozen_in_a_running_engine(precision, batch):
+def test_frozen_weights_in_a_running_engine(precision, batch):
     old, new = (random_policy(seed, agents=2, head="box", squash="none") for seed in (0, 1))
     x = observations(old, 8)
     old, new = few_bits(old, x), few_bits(new, x)
@@ -191,7 +191,7 @@ def test_weights_in_any_order_in_memory(name, precision):
 
 
 @pytest.mark.parametrize(("name", "precision"), KINDS)
-def test_wrong_observations(name, precision):
+def test_wrong_observations_are_refused(name, precision):
     engine = make_engine(random_policy(agents=2), name, precision)
     for shape in ((1, 2, 5), (1, 1, 6), (2, 6), (0, 2, 6)):
         with pytest.raises(UserError, match="but the policy takes"):
@@ -199,7 +199,7 @@ def test_wrong_observations(name, precision):
 
 
 @pytest.mark.parametrize(("name", "precision"), KINDS)
-def test_noise_of_any_type_and_of_one_shape(name, precision):
+def test_noise_dtype_is_free_and_shape_is_checked(name, precision):
     policy = random_policy(agents=2, head="categorical")
     engine, x, noise = make_engine(policy, name, precision), observations(policy, 5), noise_for(policy, 5)
     assert np.array_equal(engine.act(x, noise.astype(np.float64)).copy(), engine.act(x, noise))
@@ -250,7 +250,7 @@ def test_bytes_shrink_with_the_precision():
     assert sizes["float16"] < 0.56 * policy.nbytes and sizes["int8"] < 0.45 * policy.nbytes
 
 
-def test_a_template_holds_no_weights():
+def test_template_has_no_weights():
     policy = random_policy(hidden=(64, 64))
     for precision in ("float32", "float16", "int8"):
         data, names = template(policy, Form(precision, 7))
@@ -279,7 +279,7 @@ class Timed:
         Timed.now += self.seconds
 
 
-def test_the_fastest_is_taken_and_equals_in_their_order(monkeypatch):
+def test_fastest_engine_is_chosen_and_ties_keep_order(monkeypatch):
     monkeypatch.setattr(engine.time, "perf_counter", lambda: Timed.now)
     policy = random_policy()
     slow, fast, equal = Timed("slow", 0.004), Timed("fast", 0.0005), Timed("equal", 0.000499)
@@ -288,7 +288,7 @@ def test_the_fastest_is_taken_and_equals_in_their_order(monkeypatch):
     assert fastest([equal, slow, fast], policy, 1) is equal
 
 
-def test_auto_keeps_the_precision_that_was_asked_for():
+def test_auto_keeps_the_requested_precision():
     policy = random_policy()
     assert make_engine(policy, "auto", "float32").precision == "float32"
     assert make_engine(policy, "auto", "int8").precision == "int8"
@@ -306,7 +306,7 @@ def test_auto_keeps_the_precision_that_was_asked_for():
         ({"batch": 0}, "`batch` is 0"),
     ],
 )
-def test_wrong_engines(arguments, said):
+def test_wrong_engines_are_refused(arguments, said):
     with pytest.raises(UserError, match=said):
         make_engine(random_policy(), **arguments)
     with pytest.raises(UserError, match="int3"):

@@ -101,7 +101,7 @@ def test_q_values_are_explored_as_in_training(name):
 
 
 @pytest.mark.parametrize(("algorithm", "name"), TEAMS)
-def test_int8_is_that_of_plain_numpy(algorithm, name):
+def test_int8_matches_numpy(algorithm, name):
     policy = from_team(team_of(algorithm, name))
     x, noise, _, _ = played(team_of(algorithm, name))
     found = Explorer(policy, ENGINES["onnx int8"]).explore(x, noise)
@@ -110,7 +110,7 @@ def test_int8_is_that_of_plain_numpy(algorithm, name):
 
 
 @pytest.mark.parametrize("algorithm", [MADDPG, MASAC])
-def test_a_team_that_was_trained_in_few_bits(algorithm):
+def test_explorer_of_a_qat_team(algorithm):
     team = team_of(algorithm, "boxes")
     x, *_ = played(team)
     qat = Qat({"actors": team.actors}, 4, 0.0)
@@ -137,7 +137,7 @@ def test_other_weights_in_a_running_explorer(engine):
         explorer.load(old.played())
 
 
-def test_noise_that_is_not_given_is_drawn_by_the_seed():
+def test_missing_noise_is_drawn_from_the_seed():
     for name in ("soft choices", "boxes"):
         policy = from_team(team_of(MASAC, name))
         x = np.zeros((500, policy.agents, policy.observation_size), np.float32)
@@ -148,7 +148,7 @@ def test_noise_that_is_not_given_is_drawn_by_the_seed():
         assert abs(noise.mean() - mean) < 0.02 and abs(noise.std() - deviation) < 0.02 and noise.dtype == np.float32
 
 
-def test_what_cannot_explore_and_wrong_noise():
+def test_unsupported_policies_and_wrong_noise_are_refused():
     with pytest.raises(UserError, match="cannot explore"):
         Explorer(random_policy(head="box"))
     policy = from_team(team_of(MADDPG, "boxes"))

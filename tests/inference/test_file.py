@@ -52,7 +52,7 @@ def test_choices_for_worlds(tmp_path):
     assert played.shape == (2, 1, 4) and np.array_equal(played.argmax(-1), expected) and played.sum() == 2
 
 
-def test_a_file_draws_noise_of_its_own(tmp_path):
+def test_file_draws_its_own_noise(tmp_path):
     policy = random_policy(head="categorical")
     last = replace(policy.layers[-1], weight=0 * policy.layers[-1].weight, bias=0 * policy.layers[-1].bias)
     file = PolicyFile(written(tmp_path, replace(policy, layers=(*policy.layers[:-1], last))))
@@ -99,7 +99,7 @@ def facts(**changes):
         (facts(precision="?").replace(b"?", b"\xff"), "is damaged"),
     ],
 )
-def test_what_is_not_a_policy(tmp_path, content, said):
+def test_non_policy_files_are_refused(tmp_path, content, said):
     path = tmp_path / "wrong.onnx"
     path.write_bytes(content)
     with pytest.raises(UserError, match=said) as refused:
@@ -107,7 +107,7 @@ def test_what_is_not_a_policy(tmp_path, content, said):
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_cannot_be_played(tmp_path, capfd):
+def test_unplayable_file_is_refused(tmp_path, capfd):
     model = build(random_policy(), Form())
     size = helper.make_tensor("size", TensorProto.INT64, [2], [2**21, 2**21])  # more than any memory
     model.graph.initializer.append(size)
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_played(tmp_path, capfd):
     assert "\n" not in str(refused.value) and capfd.readouterr() == ("", "")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         PolicyFile(tmp_path / "none.onnx")
     with pytest.raises(UserError, match="Is a directory"):
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there(tmp_path):
         PolicyFile(tmp_path / "large.onnx")
 
 
-def test_names_that_are_no_text(tmp_path):
+def test_non_text_names_are_refused(tmp_path):
     path = tmp_path / "policy.onnx"
     path.write_bytes(build(random_policy(), Form()).SerializeToString().replace(b"\x05batch", b"\x05\xffatch"))
     with pytest.raises(UserError, match="its inputs and outputs do not match"):
@@ -163,14 +163,14 @@ def spec(agents=1, seen=6, acted=4, discrete=True):
         (spec(discrete=False), "for choices, but the actions of chess are boxes"),
     ],
 )
-def test_worlds_that_do_not_fit(tmp_path, world, said):
+def test_incompatible_worlds_are_refused(tmp_path, world, said):
     file = PolicyFile(written(tmp_path, random_policy()))
     file.check_fits(spec())
     with pytest.raises(UserError, match=said):
         file.check_fits(world)
 
 
-def test_writing_replaces_whole_files_and_leaves_nothing_behind(tmp_path):
+def test_writing_is_atomic(tmp_path):
     path = tmp_path / "policy.onnx"
     path.write_bytes(b"old")
     write_whole(path, build(random_policy(), Form()).SerializeToString())

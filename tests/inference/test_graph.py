@@ -58,7 +58,7 @@ def test_float32(name):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_float16_is_of_the_weights_only(name):
+def test_float16_applies_to_weights_only(name):
     policy = POLICIES[name]
     halved = tuple(replace(layer, weight=layer.weight.astype(np.float16).astype(np.float32)) for layer in policy.layers)
     x = observations(policy)
@@ -68,7 +68,7 @@ def test_float16_is_of_the_weights_only(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("bits", range(2, 8))
-def test_packed_weights_are_the_rounded_ones(name, bits):
+def test_packed_weights_equal_rounded_weights(name, bits):
     policy = POLICIES[name]
     x = observations(policy, 5)
     expected = rounded(policy, bits).reference(x)
@@ -89,7 +89,7 @@ def test_int8_by_rows_at_every_level_of_optimisation(name, level):
 
 @pytest.mark.parametrize("name", ["one agent", "a team", "a large team", "tanh"])
 @pytest.mark.parametrize("bits", [8, 7, 4, 2])
-def test_static_is_what_is_simulated(name, bits):
+def test_static_int8_matches_simulation(name, bits):
     policy = POLICIES[name]
     x = observations(policy)
     frozen = calibrated(policy, x, bits)
@@ -99,7 +99,7 @@ def test_static_is_what_is_simulated(name, bits):
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
-def test_static_convolutions_are_within_one_code_of_what_is_simulated(bits):
+def test_static_convolutions_are_within_one_code_of_simulation(bits):
     """Their biases are rounded to multiples of both scales, so a code may be the next one."""
     for seed in range(4):
         policy = replace(image_policy(seed), head=Head("box", "none"))
@@ -114,7 +114,7 @@ def test_static_convolutions_are_within_one_code_of_what_is_simulated(bits):
 @pytest.mark.parametrize("name", ["one agent", "a team", "image"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("bits", range(2, 9))
-def test_what_was_frozen_is_played_in_every_precision(name, precision, bits):
+def test_frozen_ranges_apply_in_every_precision(name, precision, bits):
     """Weights and inputs of few bits, as training leaves them: rounded alike whatever the arithmetic is."""
     if precision == "packed" and bits == 8:
         pytest.skip("packed weights have up to 7 bits")
@@ -135,7 +135,7 @@ def test_what_was_frozen_is_played_in_every_precision(name, precision, bits):
         assert wrong.max() < 1e-5 * np.ptp(expected)
 
 
-def test_calibration_covers_what_was_seen():
+def test_calibration_covers_observed_values():
     policy = POLICIES["tanh"]
     x = observations(policy)
     for layer, seen in zip(calibrated(policy, x, 7).layers, policy.inputs_of_layers(x), strict=True):
@@ -167,7 +167,7 @@ def test_the_share_of_products_in_8_bits():
             assert (counted.int8, counted.all) == (0, products)
 
 
-def test_a_full_temporary_folder_is_told(monkeypatch):
+def test_full_temporary_folder_is_reported(monkeypatch):
     def full(model, options):
         raise RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Protobuf serialization failed.")
 
@@ -176,7 +176,7 @@ def test_a_full_temporary_folder_is_told(monkeypatch):
         audit(b"")
 
 
-def test_convolutions_in_8_bits():
+def test_share_of_convolution_products_in_8_bits():
     policy, places = POLICIES["image"], (49, 49)
     x = observations(policy)
     products = sum(layer.weight.size * (49 if layer.weight.ndim == 4 else 1) for layer in policy.layers)
@@ -185,7 +185,7 @@ def test_convolutions_in_8_bits():
     assert (static.int8, static.all) == (dynamic.int8, dynamic.all) == (products, products)
 
 
-def test_what_a_file_says_about_itself():
+def test_metadata_of_a_file():
     policy = replace(random_policy(agents=2), metadata={"env": "chess"})
     for precision in PRECISIONS:
         model = build(

@@ -39,7 +39,7 @@ def drawn(seed=0, shape=(3, 40, 5)):
 
 @settings(max_examples=150, deadline=None)
 @given(numbers, st.integers(2, 16), st.sampled_from(KINDS))
-def test_codes_and_values_are_those_of_exact_fractions(listed, bits, kind):
+def test_codes_and_values_match_exact_fractions(listed, bits, kind):
     x = np.array(listed, np.float32)
     grid = Grid.of_numbers(x, bits, kind)
     exact = [Fraction(float(value)) for value in x]
@@ -64,7 +64,7 @@ def test_codes_and_values_are_those_of_exact_fractions(listed, bits, kind):
 @pytest.mark.parametrize("keep", [(), (0,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kinds", [np.float32, np.float64])
-def test_numpy_and_torch_are_one(kind, keep, kinds):
+def test_numpy_and_torch_agree(kind, keep, kinds):
     x = drawn().astype(kinds)
     for bits in (2, 3, 8, 16):
         ours, theirs = Grid.of_numbers(x, bits, kind, keep), Grid.of_numbers(torch.from_numpy(x), bits, kind, keep)
@@ -127,7 +127,7 @@ def test_the_compiled_encoder(bits):
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
-def test_the_kernel_of_training(bits):
+def test_training_kernel_matches_grids(bits):
     x = torch.from_numpy(drawn(bits))
     for grid in (
         Grid.of_numbers(x, bits, keep=(0,)),
@@ -150,7 +150,7 @@ def test_simulation_and_integer_codes_of_post_training_quantization(bits):
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_what_training_freezes_is_what_engines_round_to(bits):
+def test_frozen_grids_of_training_match_engines(bits):
     torch.manual_seed(0)
     for layer, x, keep, shape in (
         (nn.Linear(4, 3), torch.randn(20, 4), (0,), (1, 1, -1)),
@@ -235,7 +235,7 @@ def test_ties_go_to_the_even_code_everywhere():
 
 @pytest.mark.parametrize("kinds", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_range_of_nothing_has_the_scale_one(kind, kinds):
+def test_empty_range_has_scale_one(kind, kinds):
     for x in (np.zeros((1, 4, 1), kinds), np.full((1, 4, 1), 1e-45, kinds)):
         grid, tensor = Grid.of_numbers(x, 8, kind, (0, 2)), torch.from_numpy(x)
         assert grid.scale.tolist() == [[[1]]] and grid.zero_point.tolist() == [[[0]]]
@@ -247,7 +247,7 @@ def test_a_range_of_nothing_has_the_scale_one(kind, kinds):
 
 
 @pytest.mark.parametrize("bits", [2, 8, 16])
-def test_ends_and_zero_have_codes(bits):
+def test_range_ends_and_zero_have_codes(bits):
     x = np.float32([-1.0, 0.0, 3.0])
     asymmetric, symmetric = Grid.of_numbers(x, bits), Grid.of_numbers(x, bits, "symmetric")
     assert asymmetric.codes(x).tolist() == [0, asymmetric.zero_point[0], 2**bits - 1]

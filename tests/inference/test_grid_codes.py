@@ -13,7 +13,7 @@ from tests.inference.policies import image_policy
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
-def test_encode_as_in_plain_numpy(bits):
+def test_encode_matches_numpy(bits):
     weight = np.random.default_rng(bits).standard_normal((2, 7, 5)).astype(np.float32)
     weight[1, :, 3] = 0
     codes, grid = encode(weight, bits)
@@ -26,7 +26,7 @@ def test_encode_as_in_plain_numpy(bits):
     assert np.abs(codes * scales[:, None] - weight).max() <= scales.max() / 2 * 1.001
 
 
-def test_weights_next_to_zero_have_a_scale():
+def test_near_zero_weights_have_a_scale():
     codes, grid = encode(np.full((1, 2, 1), 1e-45, np.float32), 7)
     assert grid.scale.tolist() == [[[1.0]]] and not codes.any()
 
@@ -37,14 +37,14 @@ def test_bits_out_of_range():
             encode(np.ones((1, 1, 1), np.float32), bits)
 
 
-def test_convolutions_have_a_scale_a_filter():
+def test_convolutions_have_one_scale_per_filter():
     layer = image_policy().layers[0]
     codes, grid = layer_codes(layer, 7)
     assert np.allclose(grid.scale, np.abs(layer.weight).max((1, 2, 3), keepdims=True) / 63)
     assert np.abs(codes * grid.scale - layer.weight).max() <= grid.scale.max() / 2 * 1.001
 
 
-def test_frozen_codes_are_kept_unless_they_have_more_bits_than_there_are():
+def test_frozen_codes_are_kept_if_they_fit():
     layer = image_policy().layers[-1]
     scale = np.full((1, 1, layer.outputs), 0.11, np.float32)
     for bits, kept in ((3, True), (4, True), (8, False)):

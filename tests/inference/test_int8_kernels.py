@@ -53,7 +53,7 @@ def sums_of(kind, x, weight):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 70), st.integers(1, 40), st.integers(0, 2**32), st.booleans())
-def test_sums_are_those_of_numpy(rows, inputs, units, seed, extreme):
+def test_sums_match_numpy(rows, inputs, units, seed, extreme):
     rng = np.random.default_rng(seed)
     x = rng.choice([0, 255], (rows, inputs)) if extreme else rng.integers(0, 256, (rows, inputs))
     x = x.astype(np.uint8)
@@ -81,7 +81,7 @@ def test_the_largest_sums(kind, sign):
     arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
     st.sampled_from([-1, 0, 1]),
 )
-def test_rows_are_quantized_as_in_plain_numpy(x, side):
+def test_row_quantization_matches_numpy(x, side):
     x = np.abs(x) * np.float32(side) if side else x
     f, codes = np.float32, np.zeros(x.size, np.uint8)
     scale, zero = quantize_row(x, codes)
@@ -91,7 +91,7 @@ def test_rows_are_quantized_as_in_plain_numpy(x, side):
     assert np.array_equal(codes, np.clip(np.rint(x / expected) + f(zero), 0, 255))
 
 
-def test_tanh_is_as_near_as_float32_gets():
+def test_tanh_is_accurate_to_float32():
     x = np.concatenate([np.linspace(-12, 12, 40_001), np.geomspace(1e-30, 1, 20_000), [1e38, np.inf]])
     x = x.astype(np.float32)
     exact, y = np.tanh(x.astype(np.float64)), x.copy()
@@ -110,17 +110,17 @@ def test_tanh_is_as_near_as_float32_gets():
         ("", (PORTABLE,)),
     ],
 )
-def test_kinds_follow_the_processor(features, kinds):
+def test_kernels_follow_processor_features(features, kinds):
     assert kinds_for(set(features.split())) == kinds
 
 
-def test_weights_of_eight_bits_are_not_added_in_sixteen(monkeypatch):
+def test_eight_bit_weights_are_not_added_in_16_bits(monkeypatch):
     monkeypatch.setattr("shoal.inference.int8_kernels.available", lambda: (AVX2, PORTABLE))
     assert (product_kind(7), product_kind(8)) == (AVX2, PORTABLE)
 
 
 @pytest.mark.slow
-def test_a_processor_of_no_particular_kind(tmp_path):
+def test_generic_processor_gives_the_same_results(tmp_path):
     """Compiled for nothing but the basics, all is the same: minutes after a new version of numba."""
     code = (
         "import pytest, sys; from shoal.inference.int8_kernels import available; assert available() == (0,);"

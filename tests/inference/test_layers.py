@@ -33,13 +33,13 @@ TORCH = {
 X = np.concatenate([np.linspace(-12, 12, 4801), [-1e4, -300, -90, -1e-6, 0, 1e-6, 90, 300, 1e4]]).astype(np.float32)
 
 
-def test_positions_are_those_in_files_of_older_versions():
+def test_positions_match_files_of_older_versions():
     assert ACTIVATIONS[:6] == ("relu", "tanh", "elu", "leaky-relu", "sigmoid", "none")
     assert tuple(TORCH) == ACTIVATIONS
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations_are_those_of_pytorch(activation):
+def test_activations_match_pytorch(activation):
     found = activate(X.astype(np.float64), activation)
     expected = TORCH[activation](torch.from_numpy(X).double()).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

@@ -27,7 +27,7 @@ def alone(engine, x, noise=None):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_outputs_are_those_of_plain_numpy(activation):
+def test_outputs_match_numpy(activation):
     """To the last bit where numpy has the same function; elsewhere a code may be its neighbour."""
     for seed, hidden in enumerate([(5,), (16, 3), (33, 64, 17), ()]):
         policy = random_policy(seed, 2, hidden, (9, 3), (5,), "box", activation=activation)
@@ -47,7 +47,7 @@ def test_outputs_are_those_of_plain_numpy(activation):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_actions_are_those_of_onnx_runtime(shape):
+def test_actions_match_onnx_runtime(shape):
     for seed in range(2):
         policy = random_policy(seed, **shape)
         x, noise = observations(policy, BATCH, seed), noise_for(policy, BATCH)
@@ -68,7 +68,7 @@ def test_scaled_and_normalised_inputs():
 
 @pytest.mark.parametrize("squash", ["none", "clip", "tanh"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_what_is_no_number_stays_none_in_its_own_row_only(activation, squash):
+def test_nan_affects_only_its_own_row(activation, squash):
     policy = random_policy(agents=2, head="box", squash=squash, activation=activation)
     x, engine = observations(policy, 6), NativeEngine(policy)
     clean = engine.act(x).copy()
@@ -89,7 +89,7 @@ def test_of_equal_choices_the_first_is_taken():
     assert (NativeEngine(policy).act(x) == 1).all() and (OnnxEngine(policy, "int8").act(x) == 1).all()
 
 
-def test_weights_are_read_where_they_lie():
+def test_weights_are_read_in_place():
     policies = [random_policy(seed, agents=2, head="gaussian", normalised=True) for seed in (0, 1)]
     x = observations(policies[0], 3)
     fresh = [NativeEngine(policy).act(x).copy() for policy in policies]
@@ -121,7 +121,7 @@ def test_codes_in_shared_memory_and_in_bytes():
         memory.unlink()
 
 
-def test_refused_codes_leave_the_engine_as_it_was():
+def test_refused_codes_do_not_change_the_engine():
     policy = random_policy(head="box")
     x, engine = observations(policy, 3), NativeEngine(policy)
     before = engine.act(x).copy()
@@ -151,7 +151,7 @@ def test_the_same_codes_in_onnx_runtime(shape):
         OnnxEngine(old).load_codes(pack_codes(new))
 
 
-def test_codes_of_more_bits_than_onnx_runtime_adds_here(monkeypatch):
+def test_codes_with_too_many_bits_for_onnx_runtime(monkeypatch):
     policy = random_policy()
     engine = OnnxEngine(policy, "int8")
     monkeypatch.setattr("shoal.inference.onnx_engine.safe_bits", lambda: 7)

@@ -21,7 +21,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("bits", [4, 7, 8])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_goes_in_comes_out(shape, bits):
+def test_packed_codes_round_trip(shape, bits):
     policy = random_policy(**shape).played()
     buffer = pack_codes(policy, bits)
     verify_codes(buffer)
@@ -32,7 +32,7 @@ def test_what_goes_in_comes_out(shape, bits):
             assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
 
 
-def test_written_where_the_caller_wants_it():
+def test_codes_are_packed_into_a_given_buffer():
     policy = random_policy(agents=2, head="gaussian")
     expected = pack_codes(policy, 7)
     place = np.full(expected.size + 128, 7, np.uint8)
@@ -45,7 +45,7 @@ def test_written_where_the_caller_wants_it():
             pack_codes(policy, 7, wrong)
 
 
-def test_few_more_bytes_than_weights():
+def test_packed_size_is_close_to_the_weights():
     policy = random_policy(hidden=(512, 512), observation=(64,))
     assert policy.nbytes / pack_codes(policy).size > 3.7
 
@@ -88,7 +88,7 @@ def test_the_checksum_sees_every_byte():
             verify_codes(buffer[:size])
 
 
-def test_what_cannot_be_packed():
+def test_unsupported_policies_cannot_be_packed():
     policy = random_policy()
     with pytest.raises(UserError, match="convolutions"):
         pack_codes(image_policy())

@@ -24,7 +24,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_are_those_of_pytorch(kind):
+def test_outputs_match_pytorch(kind):
     policy = random_policy(**kind)
     x = observations(policy)
     seen = torch.from_numpy(policy.network_input(x))  # (N, B, I) float64
@@ -33,7 +33,7 @@ def test_outputs_are_those_of_pytorch(kind):
     assert np.allclose(policy.outputs(x), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_convolutions_are_those_of_pytorch():
+def test_convolutions_match_pytorch():
     policy = image_policy()
     x = observations(policy)
     expected = network(policy).double()(torch.from_numpy(x / 255.0).double().view(-1, 2, 16, 16))
@@ -55,7 +55,7 @@ def test_normaliser_clips():
     assert np.array_equal(policy.reference(far), policy.reference(10 * far))
 
 
-def test_a_box_is_filled_by_tanh_and_never_left_by_clip():
+def test_tanh_fills_a_box_and_clip_stays_inside():
     for squash in ("tanh", "clip"):
         policy = random_policy(agents=2, head="box", squash=squash, action=(3, 2))
         ends = policy.act_on(np.array([[[-1e9] * 3] * 2, [[1e9] * 3] * 2]))
@@ -80,7 +80,7 @@ def test_drawn_choices_have_the_softmax_probabilities():
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("head", ["argmax", "box", "gaussian"])
-def test_an_agent_alone_acts_as_in_its_team(head, frozen):
+def test_single_agent_acts_as_in_its_team(head, frozen):
     policy = random_policy(agents=3, observation=(6, 4, 5), action=(4, 2, 3), head=head, normalised=True)
     x = observations(policy)
     policy = few_bits(policy, x) if frozen else policy

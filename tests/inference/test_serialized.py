@@ -68,7 +68,7 @@ def assert_same(one, other, where="policy"):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(policies())
-def test_everything_comes_back(policy):
+def test_policy_round_trips_through_bytes(policy):
     data = policy.to_bytes()
     again = Policy.from_bytes(data)
     assert_same(policy, again)
@@ -76,7 +76,7 @@ def test_everything_comes_back(policy):
     assert all(layer.weight.flags.writeable for layer in again.layers)
 
 
-def test_what_comes_back_plays_the_same():
+def test_deserialized_policy_acts_identically():
     policy = random_policy(agents=2, head="gaussian", normalised=True)
     x = observations(policy)
     again = Policy.from_bytes(bytearray(policy.to_bytes()))
@@ -126,7 +126,7 @@ def play_or_refuse(content):
 
 @settings(max_examples=120, deadline=None)
 @given(st.data())
-def test_damage_under_a_right_checksum(data):
+def test_damage_with_a_valid_checksum_is_refused(data):
     content = bytearray(BYTES[HEADER.size :])
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -165,7 +165,7 @@ ODD = (None, True, -1, 0, 3, 2**40, 1.5, float("nan"), float("inf"), "", "box", 
 
 
 @pytest.mark.parametrize("policy", [WHOLE, image_policy(), random_policy(one_hot=5)], ids=["whole", "image", "one-hot"])
-def test_whatever_else_a_writer_may_say(policy):
+def test_malformed_headers_are_refused(policy):
     said = []
     rewritten(policy, lambda own: said.append(own) or own)
     ways = [way for way in places(said[0]) if "metadata" not in way]
@@ -179,7 +179,7 @@ def test_whatever_else_a_writer_may_say(policy):
         assert not play_or_refuse(rewritten(policy, lambda own, other=other: other))
 
 
-def test_missing_left_over_and_strange_arrays():
+def test_missing_extra_and_wrong_arrays_are_refused():
     content = BYTES[HEADER.size :]
     arrays, text = safetensors.numpy.load(content), {"policy": ""}
     rewritten(WHOLE, lambda own: text.update(policy=json.dumps(own)))
@@ -216,7 +216,7 @@ def test_missing_left_over_and_strange_arrays():
         (HEADER.pack(MAGIC, FORMAT, hashlib.sha256(b"").digest()), "cannot be read"),
     ],
 )
-def test_foreign_bytes(data, said):
+def test_foreign_bytes_are_refused(data, said):
     with pytest.raises(UserError, match=said):
         Policy.from_bytes(data)
 

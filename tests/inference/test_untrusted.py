@@ -108,7 +108,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_file_that_is_larger_than_it_looks(tmp_path, monkeypatch, name):
+def test_decompression_bombs_are_refused(tmp_path, monkeypatch, name):
     monkeypatch.setattr("shoal.inference.file.new_session", lambda *_: pytest.fail("a session was made"))
     model, said = BOMBS[name]
     path = tmp_path / "policy.onnx"
@@ -119,7 +119,7 @@ def test_a_file_that_is_larger_than_it_looks(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_exports_stay_far_below_the_bounds(tmp_path, monkeypatch, precision):
+def test_exports_stay_far_below_the_limits(tmp_path, monkeypatch, precision):
     monkeypatch.setattr("shoal.inference.untrusted.TIMES", 64)
     monkeypatch.setattr("shoal.inference.untrusted.ANY", 2**18)
     wide = random_policy(hidden=(256, 256))
@@ -131,7 +131,7 @@ def test_exports_stay_far_below_the_bounds(tmp_path, monkeypatch, precision):
             assert PolicyFile(path).precision == precision
 
 
-def test_a_policy_that_does_not_fit_into_memory(tmp_path, monkeypatch):
+def test_policy_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "policy.onnx"
     path.write_bytes(build(random_policy(hidden=(256, 256)), Form()).SerializeToString())
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 500_000)

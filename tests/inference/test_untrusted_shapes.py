@@ -42,7 +42,7 @@ def of_one_state(model):
     return shapes | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def test_as_onnx_finds_them_and_every_operator_is_used():
+def test_shapes_match_onnx_for_every_operator():
     written = set()
     for model in models():
         assert inferred(model.graph) == of_one_state(model)
@@ -91,6 +91,6 @@ def node(operation, *inputs, outputs=("y",), **attributes):
     ],
     ids=str,
 )
-def test_what_does_not_fit_together(wrong):
+def test_inconsistent_graphs_are_refused(wrong):
     with pytest.raises(Contradiction):
         inferred(wrong)

@@ -49,14 +49,14 @@ def same(one, other):
     ],
     ids=str,
 )
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch, settings):
+def test_results_are_bit_identical_for_any_number_of_threads(monkeypatch, settings):
     monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", 256)
     config = LearnConfig(hidden=(20, 12), batch=256, **settings)
     one, *others = (updated(config, threads) for threads in (1, 2, 3, 5))
     assert all(same(one, other) for other in others)
 
 
-def test_a_thread_that_comes_late_or_never_changes_nothing(monkeypatch):
+def test_late_or_missing_threads_change_nothing(monkeypatch):
     """Helpers that start in the middle of later updates, or that never start."""
     monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", 256)
     config = LearnConfig(hidden=(20, 12), batch=256)
@@ -74,7 +74,7 @@ def test_a_thread_that_comes_late_or_never_changes_nothing(monkeypatch):
     assert same(wanted, updated(config, 3, updates=30))  # nobody ever came
 
 
-def test_a_piece_that_is_held_is_done_by_another_thread():
+def test_held_piece_is_repeated_by_another_thread():
     """A thread took a piece and was never seen again: the update ends without it, with the same bits."""
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     wanted = updated(config, 1, spec)
@@ -88,7 +88,7 @@ def test_a_piece_that_is_held_is_done_by_another_thread():
     assert same(wanted, team.weights() | team.optimizer_state())
 
 
-def test_a_late_thread_keeps_the_arrays_that_it_reads(monkeypatch):
+def test_late_thread_keeps_its_arrays_alive(monkeypatch):
     """Mini-batches in fresh arrays: those of the round that a thread is late in outlive it, the others do not."""
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     team, rng = native_team(spec, config, threads=2), np.random.default_rng(1)
@@ -122,7 +122,7 @@ def test_a_late_thread_keeps_the_arrays_that_it_reads(monkeypatch):
     assert len(helpers) == 2  # it was lent once, and came again for the rounds that had begun meanwhile
 
 
-def test_an_interrupted_update_does_not_hold_up_the_next():
+def test_interrupted_update_does_not_block_the_next():
     """An exception, such as Ctrl-C, may come when a round has been counted and before anybody works on it."""
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     team, rng = native_team(spec, config), np.random.default_rng(1)
@@ -139,7 +139,7 @@ def test_an_interrupted_update_does_not_hold_up_the_next():
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 @pytest.mark.parametrize("where", ["joint", "next_joint", "reward", "critics", "actors"])
-def test_nan_ends_in_a_loss_that_is_not_finite(algorithm, discrete, where):
+def test_nan_gives_a_non_finite_loss(algorithm, discrete, where):
     """In a mini-batch or in weights, it must not vanish in a ReLU: that is how divergence is found."""
     spec, config = make_spec(2, discrete), LearnConfig(algorithm=algorithm, hidden=(12, 8), batch=32)
     team, batch = native_team(spec, config), make_batch(np.random.default_rng(0), spec, 1)
@@ -154,7 +154,7 @@ def test_nan_ends_in_a_loss_that_is_not_finite(algorithm, discrete, where):
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize("unequal", [True, False])
-def test_greedy_actions_are_torchs(algorithm, discrete, unequal):
+def test_greedy_actions_match_torch(algorithm, discrete, unequal):
     spec, config = make_spec(3, discrete, unequal=unequal), LearnConfig(algorithm=algorithm, hidden=(20, 12))
     team, torch_team = native_team(spec, config), make_team(spec, config, 0, CPU)
     observation = np.random.default_rng(0).normal(size=(130, 3, spec.observation_size)).astype(np.float32)
@@ -179,7 +179,7 @@ def test_exploration_has_the_policys_distribution():
     assert not np.array_equal(team.act(observation), team.act(observation))
 
 
-def test_state_is_kept_and_restored():
+def test_state_round_trips():
     """A team that is rebuilt from its state, with another number of threads, goes on to the same bits."""
     spec, config = (
         make_spec(3, False, fixed=False),
@@ -240,7 +240,7 @@ def test_ends_of_log_deviations_are_the_networks():
 
 
 @pytest.mark.parametrize("where", ["in it", "before it starts"])
-def test_a_thread_that_fails_is_told_once_and_not_asked_again(monkeypatch, where):
+def test_failing_thread_is_reported_once_and_not_used_again(monkeypatch, where):
     main, compiled, tried = threading.current_thread(), work.work, []
 
     def fails(*arguments):
@@ -266,7 +266,7 @@ def test_a_thread_that_fails_is_told_once_and_not_asked_again(monkeypatch, where
     assert len(told) == 1 and said in str(told[0].message) and len(tried) == 2
 
 
-def test_a_team_of_one_with_one_action():
+def test_single_agent_with_one_action():
     box = np.ones((1, 1), np.float32)
     spec = EnvSpec("one", ("agent",), (3,), (1,), False, action_low=-box, action_high=box)
     for algorithm in ("maddpg", "masac"):

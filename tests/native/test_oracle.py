@@ -114,7 +114,7 @@ def compare(torch_team, native_team, tolerance):
     [combination for choices in CHOICES.values() for combination in covering(choices)],
     ids=lambda combination: "-".join(map(str, combination.values())),
 )
-def test_combinations(combination):
+def test_combinations_of_options_match_torch(combination):
     options = dict(combination)
     world, unequal, fixed, n = (options.pop(name) for name in ("world", "unequal", "fixed", "agents"))
     spec = make_spec(n, world != "boxes", fixed, soft=world == "soft choices", unequal=unequal)
@@ -128,18 +128,18 @@ ALSO = [
 
 
 @pytest.mark.parametrize("options", [*NUMBERS, *ALSO], ids=str)
-def test_numbers(options):
+def test_number_options_match_torch(options):
     agree(make_spec(3, discrete=True), LearnConfig(**{"hidden": (16, 16), "batch": 32, **options}))
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_returns_of_several_steps(fixed):
+def test_n_step_returns_match_torch(fixed):
     agree(make_spec(3, True, fixed), LearnConfig(hidden=(16, 12), batch=32, n_step=3), several=True)
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 @pytest.mark.parametrize(("n", "rows"), [(1, 1), (2, 7), (65, 32), (2, 500)])
-def test_any_number_of_agents_and_rows(monkeypatch, algorithm, n, rows):
+def test_numbers_of_agents_and_rows(monkeypatch, algorithm, n, rows):
     monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", rows)
     agree(make_spec(n, True), LearnConfig(algorithm=algorithm, hidden=(12, 9), batch=rows), updates=2)
 

@@ -26,7 +26,7 @@ def test_tiles_fit_into_the_registers(features, lanes, registers):
 
 
 @pytest.mark.parametrize("features", ["sse4.2", "avx2", "fma avx", ""])
-def test_processors_without_fused_multiply_add_have_no_plan(features):
+def test_processors_without_fma_are_unsupported(features):
     assert plan_for(set(features.split())) is None
 
 
@@ -152,6 +152,6 @@ def test_streams_differ():
     assert len(set(draws.values())) == 64
 
 
-def test_a_plan_of_its_own_can_be_made():
+def test_tile_plan_can_be_given():
     plan = Plan(lanes=4, rows=(2, 1))
     assert plan.vector(NARROW) == 4 and plan.registers(PANEL, 2) == 13

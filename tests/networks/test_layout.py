@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
-def test_xavier_draws_torchs_numbers(seed):
+def test_xavier_matches_torch(seed):
     random, generator = Random(seed), torch.Generator().manual_seed(seed)
     for shape in ((3, 5), (1, 1), (70, 33)):
         bound = math.sqrt(6 / sum(shape))

@@ -30,7 +30,7 @@ def zipped(tmp_path_factory):
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_weight_bytes_and_file_bytes_are_those_of_the_exported_file(zipped, tmp_path, corrected):
+def test_weight_and_file_bytes_match_the_export(zipped, tmp_path, corrected):
     table = zipped.quantize(["32", "fp16", 8, 3], what=["weights"], episodes=1, correct_bias=corrected)
     rows = {row.bits: row for row in table.rows}  # where there are two, the last is the corrected one
     for bits, precision in FORMS.items():
@@ -42,7 +42,7 @@ def test_weight_bytes_and_file_bytes_are_those_of_the_exported_file(zipped, tmp_
         assert file.bytes > file.weight_bytes
 
 
-def test_what_cannot_be_exported_is_quantized_without_a_file(tmp_path):
+def test_unexportable_policies_are_quantized_without_file_bytes(tmp_path):
     slope = partial(torch.nn.LeakyReLU, negative_slope=0.2)
     model = make("ppo", "CartPole-v1", policy_kwargs={"net_arch": [8], "activation_fn": slope})
     policy = load(saved(model, tmp_path / "ppo.zip"), "CartPole-v1", trust=True)

@@ -47,7 +47,7 @@ NAMES = ("runs/hunt", "hunt.onnx", "drawn.onnx", "ppo.zip", "a2c.zip", "dqn.zip"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_actions_are_what_the_world_takes(folder, name):
+def test_actions_have_the_form_that_the_world_takes(folder, name):
     policy = loaded(folder, name)
     env = policy.make_env(copies=5, seed=3)
     observation = env.reset()
@@ -69,7 +69,7 @@ def test_actions_are_what_the_world_takes(folder, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_choices_as_whole_numbers(folder, name):
+def test_choices_as_integers(folder, name):
     """As Gymnasium and the exported graph have them, and as `env.step` takes them, too."""
     policy = loaded(folder, name)
     env = policy.make_env(copies=5, seed=3)
@@ -102,7 +102,7 @@ def test_choices_as_whole_numbers(folder, name):
         ("a2c.zip", "zip): A2C in gym:Pendulum-v1, 1 agent, observations of 3 numbers, actions of 1 number in a box"),
     ],
 )
-def test_a_policy_says_what_it_is_and_has(folder, name, said):
+def test_attributes_of_a_policy(folder, name, said):
     policy = loaded(folder, name)
     assert repr(policy) == f"<trained policy in '{folder / name}' ({said}, float32>"
     names = dir(policy)
@@ -115,7 +115,7 @@ def test_a_policy_says_what_it_is_and_has(folder, name, said):
             wrong()
 
 
-def test_a_run_plays_as_its_team_does(folder):
+def test_run_plays_as_its_team(folder):
     policy, (team, config) = loaded(folder, "runs/hunt"), load_team(folder / "runs" / "hunt", print)
     played = evaluate_team(acting_team(team, config), config, 7, 1)
     assert policy.evaluate(7) == policy.evaluate(7) == played["deterministic"]
@@ -123,20 +123,20 @@ def test_a_run_plays_as_its_team_does(folder):
     assert policy.evaluate_random(7) == played["random"]
 
 
-def test_a_zip_plays_as_its_library_does(folder):
+def test_zip_plays_as_its_library(folder):
     theirs, states = PPO.load(folder / "ppo.zip"), np.random.default_rng(0).standard_normal((50, 1, 4))
     policy = loaded(folder, "ppo.zip")
     expected = theirs.predict(states[:, 0].astype(np.float32), deterministic=True)[0]
     assert (policy.act(states)[:, 0].argmax(-1) == expected).all()
 
 
-def test_an_export_plays_as_its_run_does(folder):
+def test_export_plays_as_its_run(folder):
     run, file = loaded(folder, "runs/hunt"), loaded(folder, "hunt.onnx")
     assert file.evaluate(5).mean == pytest.approx(run.evaluate(5).mean, rel=1e-6)
     assert file.env == run.env == "predator-prey" and (run.kind, file.kind) == ("run", "onnx")
 
 
-def test_drawn_actions_are_those_of_the_distribution(folder):
+def test_sampled_actions_follow_the_distribution(folder):
     """Each choice as often as its probability says, within five standard errors; Gaussians by their two moments."""
     state = np.random.default_rng(0).standard_normal((1, 6, 26)).astype(np.float32)
     file, run = loaded(folder, "drawn.onnx"), loaded(folder, "runs/hunt")
@@ -159,7 +159,7 @@ def check_shares(drawn, probability):
     assert (np.abs(drawn.mean(0) - probability) < 5 * error + 1e-9).all()
 
 
-def test_what_cannot_be_drawn_exported_or_quantized(folder):
+def test_unsupported_calls_are_refused(folder):
     for name in ("hunt.onnx", "dqn.zip"):
         policy = loaded(folder, name)
         for draw in (lambda policy: policy.act(policy.make_env().reset(), deterministic=False),
@@ -181,12 +181,12 @@ def test_what_cannot_be_drawn_exported_or_quantized(folder):
         ({"episodes": 0}, "`episodes` is 0"),
     ],
 )
-def test_wrong_arguments_of_quantize(folder, options, said):
+def test_wrong_arguments_of_quantize_are_refused(folder, options, said):
     with pytest.raises(UserError, match=said):
         loaded(folder, "runs/hunt").quantize(**options)
 
 
-def test_wrong_numbers_of_episodes(folder):
+def test_wrong_numbers_of_episodes_are_refused(folder):
     for episodes in (0, 2.5):
         with pytest.raises(UserError, match=f"^`episodes` is {episodes}, but must be"):
             loaded(folder, "runs/hunt").evaluate(episodes)
@@ -205,7 +205,7 @@ def test_wrong_numbers_of_episodes(folder):
         ("hunt.onnx", {"env": "cooperative-navigation"}, "is a policy for 6 agents"),
     ],
 )
-def test_wrong_paths_and_options(folder, name, options, said):
+def test_wrong_paths_and_options_are_refused(folder, name, options, said):
     with pytest.raises(UserError, match=said):
         package.load(folder / name, **options).make_env()
 
@@ -216,7 +216,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
         kind_of(str(tmp_path / "model.zip"))
 
 
-def test_another_world_that_fits(folder):
+def test_policy_in_another_compatible_world(folder):
     run = package.load(folder / "runs" / "hunt", episode_length=7, warn=print)
     assert (
         run.make_env().spec.episode_length

@@ -42,7 +42,7 @@ def warnings_of(path, *, normaliser="", evaluated=False, states=False, **options
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_a_zip_says_itself_that_it_was_trained_with_vecnormalize(tmp_path, normalised):
+def test_vecnormalize_is_detected_from_the_zip(tmp_path, normalised):
     env = make_vec_env("Pendulum-v1", 1, seed=0)
     model = make("ppo", VecNormalize(env) if normalised else env, n_steps=16, batch_size=16, n_epochs=1)
     path = saved(model.learn(16), tmp_path / "ppo.zip")
@@ -55,7 +55,7 @@ def test_a_zip_says_itself_that_it_was_trained_with_vecnormalize(tmp_path, norma
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "ddpg", "td3", "sac"])
-def test_original_observations_of_another_type_say_so_as_well(algorithm):
+def test_vecnormalize_is_detected_from_observation_dtypes(algorithm):
     single, double = (pickled(np.zeros((1, 3), kind)) for kind in (np.float32, np.float64))
     assert saw_normalised({"_last_obs": single, "_last_original_obs": double}, algorithm)
     for seen, original in ((single, single), (double, double), (single, None), (None, double), (single, {})):
@@ -63,7 +63,7 @@ def test_original_observations_of_another_type_say_so_as_well(algorithm):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_observations_outside_their_space_are_noticed(tmp_path, normalised):
+def test_observations_outside_their_space_warn(tmp_path, normalised):
     env = make_vec_env("Pendulum-v1", 2, seed=0)
     model = make("sac", VecNormalize(env) if normalised else env, learning_starts=100)
     path = saved(model.learn(20), tmp_path / "sac.zip")
@@ -94,7 +94,7 @@ def test_python_warns_with_the_line_that_loads(tmp_path, plain):
     assert [warning.filename for warning in told] == [__file__]
 
 
-def test_files_beside_a_zip(tmp_path):
+def test_normaliser_files_beside_a_zip(tmp_path):
     path = tmp_path / "rl_model_500_steps.zip"
     for name in ("policy.pkl", "normal.npz", "vecnormalize.txt"):
         (tmp_path / name).touch()
@@ -111,7 +111,7 @@ def test_files_beside_a_zip(tmp_path):
     assert normaliser_beside(tmp_path / "none" / "x.zip", "") is None
 
 
-def test_a_file_beside_a_zip_is_named_with_the_option(tmp_path, plain):
+def test_warning_names_the_normaliser_file_and_option(tmp_path, plain):
     path = tmp_path / "ppo.zip"
     path.write_bytes(plain.read_bytes())
     (tmp_path / "my_vec_normalize.pkl").touch()
@@ -121,14 +121,14 @@ def test_a_file_beside_a_zip_is_named_with_the_option(tmp_path, plain):
 
 
 @pytest.mark.parametrize("how", ["states", "evaluated"])
-def test_observations_out_of_scale(tmp_path, plain, how):
+def test_unscaled_observations_warn(tmp_path, plain, how):
     assert not warnings_of(plain, **{how: True})
     large = changed(plain, tmp_path / "large.zip", tensors=lambda held: {k: 100 * v for k, v in held.items()})
     (sentence,) = warnings_of(large, **{how: True})
     assert "out of scale for the first layer" in sentence and "`normaliser=FILE`" in sentence
 
 
-def test_a_return_far_below_the_logged_one(tmp_path, plain):
+def test_return_far_below_the_logged_one_warns(tmp_path, plain):
     low = changed(plain, tmp_path / "low.zip", data=logging(*[-1500.0 + k for k in range(8)]))
     assert not warnings_of(low, evaluated=True)
     few = changed(plain, tmp_path / "few.zip", data=logging(-150.0, -160.0))

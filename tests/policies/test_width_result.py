@@ -20,7 +20,7 @@ ROWS = [
 ]
 
 
-def test_widest_first_and_formats_as_rings_behind_integers_of_their_width():
+def test_widths_are_plotted_widest_first():
     panel = return_panel(ROWS)
     assert panel.ticks == ["8", "E4M3", "4"] and panel.rings
     trained, both = panel.series
@@ -31,14 +31,14 @@ def test_widest_first_and_formats_as_rings_behind_integers_of_their_width():
     assert return_panel(ROWS[:1]).series == []  # interrupted
 
 
-def test_corrected_rows_are_lines_of_their_own():
+def test_corrected_rows_are_separate_lines():
     fixed = [replace(ROWS[4], corrected=True), replace(ROWS[4], corrected=True, rounding="output-error")]
     labels = [series.label for series in return_panel([*ROWS, *fixed]).series]
     assert labels == ["trained", "both", "both, bias corrected", "both, bias and rounding corrected"]
     assert correction_words(False, "output-error") == "rounding" and correction_words(False, "nearest") == "–"
 
 
-def test_a_histogram_has_an_edge_more_than_counts():
+def test_histogram_has_one_more_edge_than_counts():
     panel = weights_panel(WeightHistogram("0", [2, 3], 0.0, 1.0, -1.0, 2.0, [1, 2, 3]))
     assert panel.title == "0  (2 × 3)" and panel.series[0].at == [-1.0, 0.0, 1.0, 2.0]
 
@@ -60,7 +60,7 @@ def test_the_table():
     assert [table.columns[3].text(table.rows[2][3]), table.rows[2][4]] == ["0.0500", "± 0.0012"]
 
 
-def test_files_that_save_nothing_are_said_once_per_precision():
+def test_files_without_savings_are_reported_once_per_precision():
     full = replace(ROWS[0], bytes=400, file_bytes=2000)
     small = replace(ROWS[4], bytes=100, file_bytes=2600)
     fixed = replace(small, corrected=True, file_bytes=2650)  # as `shoal export` writes it

@@ -70,7 +70,7 @@ def test_the_papers_formula_is_exact(x, n):
 
 @settings(max_examples=100, deadline=None)
 @given(weights, bits, st.booleans())
-def test_nothing_moves_further_than_half_a_step_and_zero_does_not_move(x, n, symmetric):
+def test_rounding_error_is_at_most_half_a_step(x, n, symmetric):
     scheme = Scheme(n, symmetric=symmetric)
     scale = scale_of(x, scheme)
     moved = (simulate(x, scheme).double() - x.double()).abs()
@@ -81,13 +81,13 @@ def test_nothing_moves_further_than_half_a_step_and_zero_does_not_move(x, n, sym
 
 @settings(max_examples=60, deadline=None)
 @given(weights, bits)
-def test_codes_of_what_was_quantized_stay(x, n):
+def test_quantization_is_idempotent(x, n):
     once = codes(x, Scheme(n))
     if float(once.grid.scale) > 2**-100:
         assert torch.equal(codes(once.values(), Scheme(n)).codes, once.codes)
 
 
-def test_the_papers_codes_are_one_too_many_and_ours_fit():
+def test_number_of_codes_of_each_style():
     x = torch.tensor([-1.0, 1.0])
     paper = scale_of(x, Scheme(8, "paper"))
     assert (x / paper).round().tolist() == [-128, 128]
@@ -104,7 +104,7 @@ def test_ties_go_to_the_even_code():
 
 
 @pytest.mark.parametrize("scheme", [Scheme(4), Scheme(4, symmetric=False), Scheme(4, "paper")])
-def test_each_channel_is_as_if_alone(scheme):
+def test_channels_are_quantized_independently(scheme):
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 10.0, 0.1])[:, None, None]
     whole = simulate(x, scheme, (0, 2))
     for i in range(3):
@@ -115,21 +115,21 @@ def test_each_channel_is_as_if_alone(scheme):
 
 @pytest.mark.parametrize("scheme", [Scheme(8), Scheme(8, symmetric=False), Scheme(8, "paper"), Scheme(format="E4M3")])
 @pytest.mark.parametrize("x", [torch.zeros(4), torch.zeros(2, 3)])
-def test_zeros_pass(scheme, x):
+def test_zeros_pass_unchanged(scheme, x):
     assert torch.equal(simulate(x, scheme, (0,)), x)
     if scheme.style == "standard" and scheme.format is None:
         assert codes(x, scheme).codes.count_nonzero() == 0
         assert bool((codes(x, scheme).grid.scale == 1).all())
 
 
-def test_a_scale_below_the_smallest_number_passes_numbers_as_they_are():
+def test_underflowing_scale_passes_values_unchanged():
     x = torch.tensor([1e-45, 0.0])
     assert torch.equal(simulate(x, Scheme(16)), x)
     assert codes(x, Scheme(16)).values().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinity")])
-def test_what_is_no_number_is_refused(value, word):
+def test_non_finite_values_are_refused(value, word):
     with pytest.raises(UserError, match=word):
         codes(torch.tensor([1.0, value]), Scheme(8))
 
@@ -168,7 +168,7 @@ def test_bytes():
     ("format", "shared"),
     [("fp16", 0), ("E4M3", 0), ("Q1.3/tensor", 1), ("Q1.3/row", 6), ("Q1.3/2", 18), ("Q1.3/2x2", 12)],
 )
-def test_exponents_that_blocks_share_are_counted(format, shared):
+def test_shared_exponents_count_as_bytes(format, shared):
     scheme = Scheme(format=format)
     assert scheme.shared(torch.Size((2, 3, 5))) == shared
     assert stored_bytes(30, shared, scheme) == (30 * scheme.width + 7) // 8 + shared
@@ -183,7 +183,7 @@ def test_zero_stays_zero_in_half_precision(dtype, bits):
 
 
 @pytest.mark.parametrize("scheme", [Scheme(8), Scheme(8, symmetric=False), Scheme(4, style="paper")], ids=str)
-def test_the_largest_numbers_come_back_finite(scheme):
+def test_largest_values_stay_finite(scheme):
     x = torch.tensor([3.4e38, -3.4e38, 1e38])
     back = simulate(x, scheme)
     assert torch.isfinite(back).all() and torch.allclose(back, x, rtol=0.3)

@@ -60,7 +60,7 @@ def plainly(module, x):
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_gradient_side_is_a_hook_at_every_output(number):
+def test_gradients_are_hooked_at_every_output(number):
     module, x = modules()[number]
     parameters = list(module.parameters())
     expected = torch.autograd.grad(plainly(module, x).square().sum(), parameters)
@@ -80,7 +80,7 @@ def test_the_gradient_side_is_a_hook_at_every_output(number):
     assert all(torch.equal(one, other) for one, other in zip(again, plain, strict=True))
 
 
-def test_a_tap_is_taken_off_by_what_attach_returns():
+def test_attach_returns_an_undo_function():
     module, x = modules()[2]
     expected = module(x)
     undo = [attach(layer, Doubled()) for layer in find_layers(module)]

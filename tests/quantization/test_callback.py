@@ -11,7 +11,7 @@ from tests.quantization.zips import make, saved
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm):
+def test_callback_trains_quantized_and_marks_the_zip(tmp_path, algorithm):
     from shoal.quantization.callback import QatCallback
 
     short = {"n_steps": 32, "batch_size": 32, "n_epochs": 1} if algorithm == "ppo" else {"learning_starts": 16}
@@ -61,7 +61,7 @@ def test_the_callback_trains_in_few_bits_and_the_zip_says_so(tmp_path, algorithm
         ("dqn", "CartPole-v1", {"q_net.q_net.0", "q_net.q_net.2", "q_net.q_net.4"}),
     ],
 )
-def test_critics_may_stay_in_full_precision(tmp_path, algorithm, env, played):
+def test_callback_can_leave_critics_in_full_precision(tmp_path, algorithm, env, played):
     from shoal.quantization.callback import QatCallback
 
     short = {"n_steps": 16, "batch_size": 16, "n_epochs": 1} if algorithm == "ppo" else {"learning_starts": 8}
@@ -77,7 +77,7 @@ def test_critics_may_stay_in_full_precision(tmp_path, algorithm, env, played):
     assert bool(more) == (algorithm != "dqn")  # which has no critic beside what it plays
 
 
-def test_a_second_learn_goes_on_quantized_and_one_without_the_callback_is_seen(tmp_path):
+def test_second_learn_continues_quantized_or_is_refused(tmp_path):
     from stable_baselines3.common.callbacks import CallbackList, StopTrainingOnMaxEpisodes
 
     from shoal.quantization.callback import QatCallback

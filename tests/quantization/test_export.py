@@ -47,7 +47,7 @@ def test_a_teams_policy_acts_as_the_team(algorithm, spec):
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("spec", [choice_spec(), box_spec()])
-def test_every_precision_is_written_and_close_to_pytorch(tmp_path, spec, precision, single):
+def test_every_precision_is_close_to_pytorch(tmp_path, spec, precision, single):
     team = make_team(spec, replace(SMALL, algorithm="masac"), 3, torch.device("cpu"))
     x, path = states_for(spec), tmp_path / "policy.onnx"
     policy, bits = from_team(team), 7 if precision == "packed" else None
@@ -65,7 +65,7 @@ def test_every_precision_is_written_and_close_to_pytorch(tmp_path, spec, precisi
     assert file.facts["error"] == found.error and file.facts["scheme"] and file.facts["states"] == 64
 
 
-def test_the_check_refuses_and_leaves_the_old_file(tmp_path, monkeypatch):
+def test_refused_export_keeps_the_old_file(tmp_path, monkeypatch):
     team = make_team(box_spec(), SMALL, 3, torch.device("cpu"))
     x, path = states_for(box_spec()), tmp_path / "policy.onnx"
     path.write_bytes(b"old")
@@ -82,7 +82,7 @@ def test_the_check_refuses_and_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_does_not_run_in_8_bits_or_differs_alone_is_refused(tmp_path):
+def test_export_not_in_8_bits_or_batch_dependent_is_refused(tmp_path):
     team, x = make_team(box_spec(), SMALL, 3, torch.device("cpu")), states_for(box_spec())
     found = export_policy(from_team(team), tmp_path / "p.onnx", "int8", x, team_outputs(team, x))
     with pytest.raises(UserError, match="only 40% of its products would run in 8 bits"):
@@ -91,7 +91,7 @@ def test_what_does_not_run_in_8_bits_or_differs_alone_is_refused(tmp_path):
         refuse_if_wrong(replace(found, alone_equal=False))
 
 
-def test_an_error_in_one_action_of_a_choice_is_seen(tmp_path, monkeypatch):
+def test_error_in_one_choice_is_detected(tmp_path, monkeypatch):
     """Logits that differ in one agent's best choice: the measure of choices is not blind."""
     team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
     x = states_for(choice_spec())
@@ -124,7 +124,7 @@ def fill(value, agent=slice(None)):
         (broken(fill(1e5)), "float16", "float16 reaches only 65504"),
     ],
 )
-def test_policies_that_cannot_be_exported(tmp_path, policy, precision, said):
+def test_unsupported_policies_are_refused(tmp_path, policy, precision, said):
     with pytest.raises(UserError, match=said):
         export_policy(
             policy, tmp_path / "p.onnx", precision, states_for(box_spec()), policy.outputs(states_for(box_spec()))
@@ -147,12 +147,12 @@ def test_bits_out_of_range(precision, bits, said):
         make_form(broken(fill(1)), precision, bits)
 
 
-def test_a_policy_with_boxes_is_not_sampled():
+def test_sampling_of_boxes_is_refused():
     with pytest.raises(UserError, match="Only choices can be sampled"):
         from_team(make_team(box_spec(), SMALL, 3, torch.device("cpu")), sample=True)
 
 
-def test_a_team_in_one_file_and_one_each(tmp_path, run):
+def test_team_in_one_file_or_one_per_agent(tmp_path, run):
     policy = load_run(run, {}, False, print)
     states, source = policy.states()
     assert source == "played"
@@ -182,7 +182,7 @@ def test_states_of_the_replay(storage):
     assert np.allclose(found, expected, rtol={"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[storage], atol=1e-6)
 
 
-def test_a_run_under_way_is_checked_with_its_replay(tmp_path):
+def test_unfinished_run_is_checked_with_its_replay(tmp_path):
     folder = tmp_path / "run"
     training = Training(SMALL)
     for _ in range(60):
@@ -200,7 +200,7 @@ def test_a_run_under_way_is_checked_with_its_replay(tmp_path):
 
 
 @pytest.mark.parametrize("bits", [2, 4, 7, 8])
-def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path, bits):
+def test_qat_policy_is_exported_as_trained(tmp_path, bits):
     folder = tmp_path / "run"
     train(replace(SMALL, out=str(folder), qat_bits=bits, quant_delay=0.5))
     trained = load_run(folder, {}, False, print)
@@ -220,7 +220,7 @@ def test_quantization_aware_training_is_exported_as_it_was_trained(tmp_path, bit
         export_policy(boxes, tmp_path / "p.onnx", precision, states, outputs, tolerance=1e-5)
 
 
-def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
+def test_team_with_one_quantized_agent_needs_one_file_per_agent(tmp_path):
     spec = choice_spec()
     team = make_team(spec, SMALL, 3, torch.device("cpu"))
     config, x, path = replace(SMALL, qat_bits=4, quant_delay=0.0, qat_agent=1), states_for(spec), tmp_path / "p.onnx"
@@ -239,7 +239,7 @@ def test_a_team_with_one_agent_in_few_bits_takes_a_file_an_agent(tmp_path):
     assert found[1].agreement == 1.0
 
 
-def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
+def test_all_files_of_a_team_are_checked_before_writing(tmp_path):
     team = make_team(box_spec(), SMALL, 3, torch.device("cpu"))
     policy = RunPolicy(team, SMALL, tmp_path)
     jobs = policy.export_jobs(tmp_path / "p.onnx", states_for(box_spec()), ExportOptions(each=True))
@@ -249,7 +249,7 @@ def test_files_of_a_team_are_all_checked_before_one_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_file_is_not_played(tmp_path):
+def test_damaged_file_is_refused(tmp_path):
     """A flipped bit in a weight, zeros at the end, half the file: each is found, and nothing else is refused."""
     team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
     x, path = states_for(choice_spec()), tmp_path / "policy.onnx"
@@ -266,7 +266,7 @@ def test_a_damaged_file_is_not_played(tmp_path):
     assert PolicyFile(path).nbytes == len(whole)
 
 
-def test_choices_that_a_file_does_not_have(tmp_path):
+def test_out_of_range_choices_of_a_file_are_refused(tmp_path):
     team = make_team(choice_spec(), SMALL, 3, torch.device("cpu"))
     x, path = states_for(choice_spec()), tmp_path / "policy.onnx"
     export_policy(from_team(team), path, "float32", x, team_outputs(team, x))
@@ -282,7 +282,7 @@ def test_choices_that_a_file_does_not_have(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["int8", "static-int8", "packed"])
-def test_without_correction_a_file_has_the_bytes_that_it_always_had(tmp_path, run, precision):
+def test_uncorrected_file_is_byte_identical_to_earlier_versions(tmp_path, run, precision):
     policy = load_run(run, {}, False, print)
     states, source = policy.states(0)
     facts = {"shoal_version": __version__, "exported_from": policy.name, "states_from": source}
@@ -318,7 +318,7 @@ def _values(layer, bits):
     return grid.values(codes.astype(np.float32))
 
 
-def test_a_policy_that_was_trained_for_few_bits_is_not_corrected(tmp_path):
+def test_qat_policy_is_not_corrected(tmp_path):
     policy = random_policy(hidden=(16, 16))
     x = observations(policy, 64)
     policy = few_bits(policy, x)

@@ -24,7 +24,7 @@ from tests.quantization.zips import Pictures, make, playing, saved
         ("sac", "Pendulum-v1", "int8"),
     ],
 )
-def test_a_stable_baselines_model_plays_as_in_its_own_library(tmp_path, shoal, algorithm, env, precision):
+def test_exported_model_plays_as_in_stable_baselines(tmp_path, shoal, algorithm, env, precision):
     model, path = make(algorithm, env), tmp_path / "policy.onnx"
     zip_path = saved(model, tmp_path / "model.zip")
     bits = ["--bits", 7] if precision == "packed" else []
@@ -44,7 +44,7 @@ def test_a_stable_baselines_model_plays_as_in_its_own_library(tmp_path, shoal, a
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8", "static-int8"])
-def test_whole_numbers_go_in_as_they_are(tmp_path, shoal, precision):
+def test_integer_observations_are_passed_unchanged(tmp_path, shoal, precision):
     model, path = make("ppo", "FrozenLake-v1"), tmp_path / "policy.onnx"
     zip_path = saved(model, tmp_path / "model.zip")
     code, _, err = shoal("export", zip_path, "--env", "FrozenLake-v1", "--precision", precision, "--out", path)
@@ -58,7 +58,7 @@ def test_whole_numbers_go_in_as_they_are(tmp_path, shoal, precision):
 
 
 @pytest.mark.parametrize("bits", [2, 4, 7, 8])
-def test_a_model_of_images_trained_for_few_bits(tmp_path, bits):
+def test_image_model_trained_quantized(tmp_path, bits):
     from shoal.quantization import QatCallback
 
     model = make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}, learning_starts=8, buffer_size=64)
@@ -70,7 +70,7 @@ def test_a_model_of_images_trained_for_few_bits(tmp_path, bits):
         assert found.int8_share == (1 if precision == "static-int8" else 0) and found.agreement > 0.9
 
 
-def test_a_model_of_images(tmp_path, shoal):
+def test_image_model(tmp_path, shoal):
     gymnasium.register("ShoalExportPictures-v0", Pictures)
     try:
         env = gymnasium.make("ShoalExportPictures-v0")
@@ -94,7 +94,7 @@ def test_a_model_of_images(tmp_path, shoal):
         gymnasium.registry.pop("ShoalExportPictures-v0")
 
 
-def test_wrong_zips_and_options(tmp_path, run, shoal):
+def test_wrong_zips_and_options_are_refused(tmp_path, run, shoal):
     path = tmp_path / "policy.onnx"
     zip_path = saved(make("ppo", "CartPole-v1"), tmp_path / "model.zip")
     dqn_path = saved(make("dqn", "CartPole-v1"), tmp_path / "dqn.zip")

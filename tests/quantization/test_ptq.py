@@ -43,7 +43,7 @@ def test_layers_of_all_kinds_are_found_in_order():
         find_layers(tied)
 
 
-def test_weights_and_inputs_as_anyone_would_write_it():
+def test_weights_and_inputs_match_plain_code():
     model, x = mlp(), torch.randn(50, 3)
     before = copy.deepcopy(model.state_dict())
     ranges = calibrate(model, lambda model: model(x))
@@ -62,7 +62,7 @@ def test_weights_and_inputs_as_anyone_would_write_it():
     assert not any("forward" in vars(part) for part in model.modules())
 
 
-def test_a_range_is_that_of_all_calibration_passes():
+def test_ranges_cover_all_calibration_passes():
     model = nn.Sequential(nn.Linear(2, 2))
     passes = [[-1.0, 0.5], [-0.5, 3.0], [0.1, 0.2]]
     low, high = calibrate(model, lambda model: [model(torch.tensor([x])) for x in passes])["0"]
@@ -77,7 +77,7 @@ def layer_input(model, wanted, x):
     raise AssertionError
 
 
-def test_weights_alone_and_edges_at_another_width():
+def test_weights_only_and_edge_layers_at_another_width():
     model = mlp()
     edge = Scheme(8, per_channel=True)
     small = quantized(model, Plan(FOUR, first=edge, last=edge))
@@ -89,7 +89,7 @@ def test_weights_alone_and_edges_at_another_width():
     assert Plan(FOUR, first=edge).input_scheme(0, 3) is None
 
 
-def test_convolutions_are_per_channel_unless_said_otherwise():
+def test_convolutions_are_per_channel_by_default():
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
     small = quantized(model, Plan(Scheme(3, "paper")))
     assert torch.equal(small[0].weight, simulate(model[0].weight, Scheme(3, "paper"), (0,)))
@@ -97,7 +97,7 @@ def test_convolutions_are_per_channel_unless_said_otherwise():
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_stacked_networks_are_quantized_apart(per_channel):
+def test_stacked_networks_are_quantized_independently(per_channel):
     actors = Actors(SPEC, (6, 5), "categorical", Random(1))
     with torch.no_grad():
         actors.weights[1][1] *= 100  # one agent's range must not be the other's
@@ -132,7 +132,7 @@ def test_only_the_chosen_agents_are_quantized():
 
 
 @pytest.mark.parametrize("rows", [(7, 13), (2, 7, 13)])
-def test_critics(rows):
+def test_quantized_critics(rows):
     spec = EnvSpec("spec", ("a", "b"), (3, 4), (2, 2), True)
     critics = JointCritics(spec, (6, 5), 2, Random(1))
     joint = torch.randn(*rows[:-1], 2 * (4 + 2))
@@ -147,7 +147,7 @@ def test_critics(rows):
             assert torch.equal(coarse.first[:, c, unit], expected)
 
 
-def test_a_dynamic_range_is_each_rows_own():
+def test_dynamic_ranges_are_per_row():
     model, x = mlp(), torch.randn(20, 3) * torch.logspace(-2, 2, 20)[:, None]
     small = quantized(model, Plan(FOUR, EIGHT, dynamic=True))
     alone = torch.cat([small(x[i : i + 1]) for i in range(20)])
@@ -160,7 +160,7 @@ def test_a_dynamic_range_is_each_rows_own():
     torch.testing.assert_close(small(pictures)[:1], small(pictures[:1]))
 
 
-def test_bytes_are_those_of_packed_codes_scales_and_biases():
+def test_model_bytes_count_packed_codes_scales_and_biases():
     model = mlp()  # weights 24 + 64 + 16, biases 18, outputs 18
     assert model_bytes(model, Plan()) == 4 * (104 + 18)
     assert model_bytes(model, Plan(FOUR)) == 12 + 32 + 8 + 4 * 18 + 4 * 18
@@ -169,7 +169,7 @@ def test_bytes_are_those_of_packed_codes_scales_and_biases():
     assert model_bytes(model, Plan(None, EIGHT)) == model_bytes(model, Plan())
 
 
-def test_what_cannot_be_quantized_is_refused():
+def test_unsupported_modules_are_refused():
     with pytest.raises(UserError, match="no layer"):
         quantized(nn.Sequential(nn.ReLU()), Plan(FOUR))
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
@@ -224,7 +224,7 @@ def means_of(model, x):
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "output-error"])
-def test_a_module_is_corrected_as_its_policy_is(rounding):
+def test_module_and_policy_corrections_agree(rounding):
     model, x = mlp(), torch.randn(300, 3)
     linear = [part for part in model if isinstance(part, nn.Linear)]
     layers = tuple(
@@ -240,7 +240,7 @@ def test_a_module_is_corrected_as_its_policy_is(rounding):
             assert np.allclose(layer.weight[0].T, part.weight.detach(), atol=1e-6)
 
 
-def test_stacked_actors_are_corrected_each_on_its_own_and_others_left_alone():
+def test_stacked_actors_are_corrected_independently():
     actors, x = Actors(SPEC, (6, 6), "categorical", Random(0)), torch.randn(2, 100, 4)
     small = quantized(actors, Plan(Scheme(3, per_channel=True), networks=(1,)), None, Correction(), lambda net: net(x))
     for before, after in zip(actors.biases, small.biases, strict=True):
@@ -249,7 +249,7 @@ def test_stacked_actors_are_corrected_each_on_its_own_and_others_left_alone():
         assert torch.allclose(actors(x).mean(1), small(x).mean(1), atol=1e-5)
 
 
-def test_what_cannot_be_corrected():
+def test_unsupported_corrections_are_refused():
     critics = JointCritics(SPEC, (5, 6), 2, Random(0))
     grouped = nn.Sequential(nn.Conv2d(2, 2, 1, groups=2))
     with pytest.raises(UserError, match="several networks share its input"):

@@ -42,7 +42,7 @@ def seen(network, bits, x, delay=0.0):
     return qat
 
 
-def test_until_it_is_on_numbers_and_gradients_are_those_of_plain_training():
+def test_outputs_and_gradients_are_unchanged_until_active():
     plain, watched, x = actors(), actors(), torch.randn(3, 20, 4)
     Qat({"network": watched}, 4, delay=0.5)
     for network in (plain, watched):
@@ -53,7 +53,7 @@ def test_until_it_is_on_numbers_and_gradients_are_those_of_plain_training():
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_the_forward_pass_is_quantized_and_the_gradient_passes_straight_through(bits):
+def test_forward_is_quantized_and_gradient_is_straight_through(bits):
     layer = nn.Linear(4, 3)
     x = torch.randn(10, 4, requires_grad=True)
     qat = seen(layer, bits, x)
@@ -72,7 +72,7 @@ def test_the_forward_pass_is_quantized_and_the_gradient_passes_straight_through(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_stack_is_its_layers_one_by_one(frozen):
+def test_stack_equals_its_layers_in_sequence(frozen):
     torch.manual_seed(0)
     network, x = actors(), torch.randn(3, 20, 4, requires_grad=True)
     for bias in network.biases:
@@ -105,7 +105,7 @@ def straight(full, narrow):
     return full + (narrow - full).detach()
 
 
-def test_a_grid_is_that_of_the_ranges_as_they_are_now():
+def test_grid_follows_the_current_ranges():
     layer, x = nn.Linear(2, 2), torch.tensor([[-1.0, 3.0]])
     qat = seen(layer, 4, x)
     qat.freeze()
@@ -119,7 +119,7 @@ def test_a_grid_is_that_of_the_ranges_as_they_are_now():
     assert torch.equal(layer(x), before)
 
 
-def test_weights_that_stay_are_quantized_once():
+def test_unchanged_weights_are_quantized_once():
     layer, x = nn.Linear(4, 3), torch.randn(5, 4)
     qat = seen(layer, 4, x)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_weights_that_stay_are_quantized_once():
         torch.testing.assert_close(layer(x), expected)
 
 
-def test_ranges_are_running_averages_of_passes_that_are_learned_from():
+def test_ranges_are_running_averages_of_learning_passes():
     layer = nn.Linear(2, 2)
     qat = Qat({"network": layer}, 4, delay=1.0)
     fake = qat.layers["network.layer"]
@@ -155,7 +155,7 @@ def test_ranges_are_running_averages_of_passes_that_are_learned_from():
     assert float(fake.high) < 4 and float(fake.seen) == 2
 
 
-def test_it_is_switched_on_by_progress_and_never_off():
+def test_quantization_activates_by_progress_and_stays_active():
     qat = Qat({"network": nn.Linear(2, 2)}, 4, delay=0.5)
     qat.progress(0.49)
     assert not qat.on
@@ -165,7 +165,7 @@ def test_it_is_switched_on_by_progress_and_never_off():
     assert qat.on
 
 
-def test_targets_share_their_networks_ranges():
+def test_targets_share_the_ranges_of_their_networks():
     online, target = actors(), actors()
     qat = Qat({"slow": target, "actors": online}, 4, 0.0, targets={"slow": "actors"})
     assert list(qat.layers) == ["actors.0", "actors.1", "actors.2"]
@@ -178,7 +178,7 @@ def test_targets_share_their_networks_ranges():
         assert not torch.equal(target(torch.ones(3, 1, 4)), before)
 
 
-def test_one_agent_alone_is_quantized():
+def test_one_agent_can_be_quantized_alone():
     torch.manual_seed(0)
     network = actors()
     x = torch.randn(3, 20, 4)
@@ -201,7 +201,7 @@ def test_one_agent_alone_is_quantized():
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_the_first_layer_is_used_again_through_quantizers_too(heads):
+def test_first_layer_is_reused_with_quantizers(heads):
     torch.manual_seed(0)
     critics = JointCritics(SPEC, (7, 5), heads, Random(0))
     torch.nn.init.normal_(critics.first_bias)  # sums of few codes are often exactly zero, where ReLU has its corner
@@ -219,7 +219,7 @@ def test_the_first_layer_is_used_again_through_quantizers_too(heads):
 
 
 @pytest.mark.parametrize("kind", [MADDPG, MASAC])
-def test_a_team_learns_in_few_bits(kind, tmp_path):
+def test_team_learns_in_low_precision(kind, tmp_path):
     name = "maddpg" if kind is MADDPG else "masac"
     result = train(dataclasses.replace(SMALL, algorithm=name, qat_bits=4, quant_delay=0.3, out=str(tmp_path / "run")))
     team, config = load_team(tmp_path / "run", lambda text: None)
@@ -239,7 +239,7 @@ def test_a_team_learns_in_few_bits(kind, tmp_path):
     assert np.abs(full - ours).max() > 1e-3  # what is played is not full precision
 
 
-def test_a_run_resumes_to_the_same_bits(tmp_path):
+def test_resume_is_bit_identical(tmp_path):
     config = dataclasses.replace(SMALL, qat_bits=3, quant_delay=0.4)
     train(dataclasses.replace(config, out=str(tmp_path / "whole")))
 
@@ -265,7 +265,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
 
-def test_critics_can_stay_in_full_precision():
+def test_run_can_leave_critics_in_full_precision():
     team = MADDPG(SPEC, SMALL, 0, torch.device("cpu"))
     qat = make_precision(team, dataclasses.replace(SMALL, qat_bits=4, qat_critics=False)).qat
     assert {name.partition(".")[0] for name in qat.layers} == {"actors"}
@@ -273,7 +273,7 @@ def test_critics_can_stay_in_full_precision():
     assert team.target_actors.quantizer is not None and "qat.actors.0.low" in team.weights()
 
 
-def test_off_is_off(tmp_path):
+def test_no_quantizers_without_qat_bits(tmp_path):
     train(dataclasses.replace(SMALL, out=str(tmp_path / "run")))
     weights = newest(tmp_path / "run" / "checkpoints", ("weights",)).parts["weights"]
     assert not any(name.startswith("qat") for name in weights)
@@ -293,7 +293,7 @@ def test_off_is_off(tmp_path):
         ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits needs --implementation engine"),
     ],
 )
-def test_wrong_settings(settings, sentence):
+def test_wrong_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match="`quant_delay` is 2"):
         Qat({"network": nn.Linear(2, 2)}, 4, delay=2)
     with pytest.raises(UserError, match=sentence):

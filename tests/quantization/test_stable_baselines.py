@@ -47,7 +47,7 @@ def played(model, observation):
 
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("algorithm", ENVS)
-def test_a_model_plays_as_in_its_own_library(zips, algorithm, trust):
+def test_model_plays_as_in_stable_baselines(zips, algorithm, trust):
     path, theirs = zips[algorithm]
     ours = read_zip(path, trust)
     assert ours.algorithm == algorithm
@@ -87,7 +87,7 @@ def test_images(tmp_path, algorithm):
     assert (policy.reference(states.reshape(5, 1, -1).astype(np.float32))[:, 0] == expected).all()
 
 
-def test_the_activation_function_and_separate_nets_are_read_from_plain_text(tmp_path):
+def test_activation_and_separate_nets_are_read_from_json(tmp_path):
     settings = {"net_arch": {"pi": [6], "vf": [20, 20]}, "activation_fn": torch.nn.ELU}
     theirs = make("a2c", "CartPole-v1", policy_kwargs=settings)
     ours = read_zip(saved(theirs, tmp_path / "elu.zip"))
@@ -104,7 +104,7 @@ NAMES = {"ReLU", "Tanh", "ELU", "LeakyReLU", "Sigmoid", "Mish", "SiLU", "GELU", 
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_activation_function_is_read_from_plain_text(tmp_path, name):
+def test_every_activation_is_read_from_json(tmp_path, name):
     kind = partial(torch.nn.GELU, approximate="tanh") if name == "GELU, tanh" else getattr(torch.nn, name)
     theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [12, 8], "activation_fn": kind})
     path, states = saved(theirs, tmp_path / "sac.zip"), rows(3)
@@ -152,7 +152,7 @@ def test_actors_of_sac_td3_and_ddpg_in_a_box_that_is_not_centred(tmp_path, case)
         np.testing.assert_allclose(subject.portable().reference(states)[:, 0], expected, atol=1e-5)
 
 
-def test_another_bound_of_the_means_is_refused(tmp_path):
+def test_unsupported_clip_mean_is_refused(tmp_path):
     theirs = make("sac", "Lopsided-v0", policy_kwargs={"net_arch": [8], "clip_mean": 3.0}, use_sde=True)
     path = saved(theirs, tmp_path / "model.zip")
     with pytest.raises(UserError, match=r"clips its mean actions to ±3\.0 \(clip_mean\).* `trust=True` runs it"):
@@ -186,7 +186,7 @@ def test_a_model_can_be_exported(tmp_path, zips, algorithm):
 # Normalisers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_normaliser_gives_what_vecnormalize_gives(tmp_path, zips):
+def test_normaliser_matches_vecnormalize(tmp_path, zips):
     path, _ = zips["a2c"]
     venv = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), clip_obs=1.5)
     venv.seed(0)
@@ -213,7 +213,7 @@ def test_a_normaliser_gives_what_vecnormalize_gives(tmp_path, zips):
         read_zip(zips["ddpg"][0], normaliser=read_normaliser(safe))
 
 
-def test_wrong_normalisers(tmp_path):
+def test_wrong_normalisers_are_refused(tmp_path):
     (tmp_path / "junk.npz").write_bytes(b"junk")
     np.savez(tmp_path / "less.npz", mean=np.zeros(3))
     np.savez(tmp_path / "bad.npz", mean=np.zeros(3), var=-np.ones(3))
@@ -238,7 +238,7 @@ def test_wrong_normalisers(tmp_path):
 # What is never run, and what is refused -------------------------------------------------------------------------------
 
 
-def test_code_in_the_plain_text_is_not_run_without_trust(tmp_path, zips):
+def test_pickles_in_json_are_not_loaded_without_trust(tmp_path, zips):
     def trapped(data):
         text = base64.b64encode(pickle.dumps(Trap(tmp_path / "sprung"))).decode()
         return data | {"ep_info_buffer": {":type:": "x", ":serialized:": text}}
@@ -250,7 +250,7 @@ def test_code_in_the_plain_text_is_not_run_without_trust(tmp_path, zips):
     assert (tmp_path / "sprung").exists()
 
 
-def test_code_among_the_tensors_is_never_run(tmp_path, zips):
+def test_code_in_tensor_files_is_never_run(tmp_path, zips):
     path = changed(zips["ppo"][0], tmp_path / "trap.zip", tensors=lambda held: held | {"x": Trap(tmp_path / "sprung")})
     for trust in (False, True):
         with pytest.raises(UserError, match=r"holds the object .*open, which is never loaded"):
@@ -330,14 +330,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_zips(tmp_path, zips, case):
+def test_wrong_zips_are_refused(tmp_path, zips, case):
     changes, sentence = WRONG[case]
     with pytest.raises(UserError, match=sentence):
         read_zip(changed(zips["ppo"][0], tmp_path / "wrong.zip", **changes))
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_zip_that_unpacks_to_far_more_is_not_unpacked(tmp_path, zips, inside):
+def test_zip_bombs_are_refused(tmp_path, zips, inside):
     def pack(archive, name):
         archive.writestr(name, bytes(10**7), zipfile.ZIP_DEFLATED)
 
@@ -353,7 +353,7 @@ def test_a_zip_that_unpacks_to_far_more_is_not_unpacked(tmp_path, zips, inside):
         read_zip(tmp_path / "bomb.zip")
 
 
-def test_a_zip_that_lies_about_its_packing(tmp_path, zips):
+def test_zip_with_false_sizes_is_refused(tmp_path, zips):
     path = tmp_path / "lie.zip"
     with zipfile.ZipFile(zips["ppo"][0]) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         new.writestr("policy.pth", old.read("policy.pth"))
@@ -365,7 +365,7 @@ def test_a_zip_that_lies_about_its_packing(tmp_path, zips):
         read_zip(path)
 
 
-def test_damaged_files(tmp_path, zips):
+def test_damaged_files_are_refused(tmp_path, zips):
     whole = zips["ppo"][0].read_bytes()
     (tmp_path / "short.zip").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.zip").write_bytes(b"hello")
@@ -396,18 +396,18 @@ def test_damaged_files(tmp_path, zips):
         ("a2c", "", "`env` is missing"),
     ],
 )
-def test_environments_that_do_not_fit(zips, algorithm, env, sentence):
+def test_incompatible_environments_are_refused(zips, algorithm, env, sentence):
     with pytest.raises(UserError, match=sentence):
         playing(read_zip(zips[algorithm][0]), env)
 
 
-def test_an_environment_with_other_actions_does_not_fit():
+def test_environment_with_other_actions_is_refused():
     layers = [torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)]
     with pytest.raises(UserError, match="takes 1 number in a box, the model gives 2 choices"):
         playing(Model("a.zip", "a2c", torch.nn.Sequential(*layers), ("a", "b")), "Pendulum-v1")
 
 
-def test_actions_in_another_box_are_said(tmp_path):
+def test_different_action_bounds_warn(tmp_path):
     path = saved(make("td3", "Lopsided-v0"), tmp_path / "td3.zip")
     model, said = read_zip(path), []
     BaselinesPolicy(model, {"env": "Lopsided-v0"}, said.append)
@@ -426,7 +426,7 @@ class FromOne(gymnasium.Env):
     observation_space, action_space = Box(-1, 1, (4,)), Discrete(3, start=1)
 
 
-def test_choices_that_are_not_counted_from_zero(tmp_path):
+def test_choices_not_counted_from_zero_are_refused(tmp_path):
     gymnasium.register("FromOne-v0", FromOne)
     model = read_zip(saved(make("a2c", FromOne()), tmp_path / "m.zip"))
     with pytest.raises(UserError, match="does not number its choices from 0"):

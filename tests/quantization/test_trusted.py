@@ -169,7 +169,7 @@ def states(count=200):
         ("CarelessPolicy", "it computes something between them"),
     ],
 )
-def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path, name, cannot):
+def test_custom_policy_class_is_played_and_exported_or_refused(tmp_path, name, cannot):
     path, theirs = zipped(tmp_path, name)
     with pytest.raises(UserError, match="`trust=True` runs its code"):
         read_zip(path)
@@ -190,13 +190,13 @@ def test_a_class_of_ones_own_is_played_and_exported_as_it_is_or_refused(tmp_path
 
 
 @pytest.mark.parametrize("name", ["Turned", "Obstinate", "TurnedDQN"])
-def test_a_policy_that_does_not_act_by_its_layers_is_refused(tmp_path, name):
+def test_policy_that_does_not_follow_its_layers_is_refused(tmp_path, name):
     path, _ = zipped(tmp_path, name)
     with pytest.raises(UserError, match="computes its actions in a custom way"):
         read_zip(path, trust=True)
 
 
-def test_a_class_of_ones_own_trained_for_few_bits(tmp_path):
+def test_custom_policy_class_trained_quantized(tmp_path):
     from shoal.quantization import QatCallback
 
     theirs = make("a2c", "CartPole-v1", TrunkPolicy, policy_kwargs={}, n_steps=8)
