@@ -8,11 +8,10 @@ import torch
 from shoal.actorq.broadcast import from_payload, shapes
 from shoal.actorq.player import Play
 from shoal.actorq.versions import Bytes
-from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
-from shoal.networks import Actors
+from shoal.networks import Actors, Noise
 from shoal.networks.layout import Kind, initial_random
 
 

@@ -1,7 +1,8 @@
-"""What every team of the engine has, in torch or in native code: a world, settings, actions, and mini-batches."""
+"""What every team has, in torch or in native code: a world, settings, mini-batches; checks, and sizes in memory."""
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,10 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.networks.layout import Kind
 from shoal.replay import Batch, Returns, Ring, Sampler
+from shoal.system.memory import check_fits
 
 Phase = Callable[[str], None]
-"""Told the name of the phase that begins now."""
+"""Called with the name of the phase that begins now."""
 Arrays = dict[str, NDArray]
 """A part of a team's state by name; stacked, see `networks/layout.py`."""
 
@@ -48,7 +50,7 @@ class BaseTeam:
         return self.config.exploration_noise
 
     def progress(self, samples: int) -> None:
-        """The run has collected so many samples: what decays with them goes on."""
+        """Advance schedules: the run has collected so many samples."""
         self.samples = samples
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -70,7 +72,7 @@ def check_choices(spec: EnvSpec, algorithm: str) -> None:
     """Refuse boxes to DQN."""
     if algorithm == "dqn" and not spec.discrete:
         raise UserError(
-            f"--algorithm dqn picks one of several choices, but the actions of {spec.name} are boxes; "
+            f"`algorithm=dqn` picks one of several choices, but the actions of {spec.name} are boxes; "
             "choose d4pg, maddpg or masac."
         )
 
@@ -98,7 +100,47 @@ def _target_entropy(size: int, discrete: bool, asked: float | None) -> float:
     largest = math.log(size) if discrete else math.inf
     if asked >= largest:
         raise UserError(
-            f"--target-entropy is {asked}, but the largest possible is {largest:.3f}, "
+            f"`target_entropy` is {asked}, but the largest possible is {largest:.3f}, "
             f"of {counted(size, 'choice')}: the temperature would grow without end."
         )
     return asked
+
+
+# ---- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def check_team_fits(spec: EnvSpec, config: LearnConfig) -> None:
+    """Refuse a team that there is no memory for."""
+    check_fits(
+        f"A team of {spec.agents} agents with hidden layers of {_shown(config.hidden)} units",
+        team_bytes(spec, config),
+        lambda usable: "fewer agents or smaller hidden layers need less",
+    )
+
+
+def team_bytes(spec: EnvSpec, config: LearnConfig) -> int:
+    """What a team takes to be built: networks, targets, Adam's two moments, and layers before they are stacked."""
+    return 4 * 5 * sum(network_weights(spec, config))
+
+
+def network_weights(spec: EnvSpec, config: LearnConfig) -> tuple[int, int]:
+    """Numbers in the actors and in the critics of all agents, targets not counted."""
+    joint = spec.agents * (spec.observation_size + spec.action_size)
+    actor = _weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
+    critic = _weights((joint, *config.critic_layers, config.atoms or 1))
+    return spec.agents * actor, spec.agents * heads(config) * critic
+
+
+def heads(config: LearnConfig) -> int:
+    """Critics per agent."""
+    return {"masac": 2, "dqn": 0}.get(config.algorithm, 1)
+
+
+def _weights(layers: tuple[int, ...]) -> int:
+    """Numbers in a network with these layers, inputs and outputs included."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(layers))
+
+
+def _shown(hidden: tuple[int, ...]) -> str:
+    """The widths, the first few of many."""
+    return " × ".join(f"{width:,}" for width in hidden[:4]) + (" × …" if len(hidden) > 4 else "")

@@ -34,7 +34,17 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "d4pg": {**ACTORQ, "atoms": 51, "v_min": -150.0, "v_max": 150.0},
     "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
 }
-"""What each algorithm has in place of None; a setting that it does not list is none of its settings."""
+"""What each algorithm has in place of None; a setting that it does not list does not apply to it."""
+
+
+RANGES: dict[str, tuple[float, float | None]] = {
+    "learning_rate": (0, 10), "discount": (0, 1), "tau": (0, 1), "target_period": (1, 2**40), "batch": (1, 2**24),
+    "n_step": (1, 2**20), "neighbors": (1, 2**20), "capacity": (1, 2**40), "warmup": (1, 2**40),
+    "update_every": (1, 2**40), "clip": (0, None), "logit_penalty": (0, None), "exploration_noise": (0, None),
+    "entropy": (0, None), "atoms": (2, 2**16), "v_min": (-1e30, 1e30), "v_max": (-1e30, 1e30), "epsilon": (0, 1),
+    "epsilon_decay": (0, 2**40),
+}  # fmt: skip
+"""Smallest and largest value of a setting; None stands for no upper end."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class AlgorithmConfig:
 
     algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
     """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings
-    that default to None have the algorithm's own value, or are none of its settings."""
+    that default to None have the algorithm's own value, or do not apply to it."""
     learning_rate: Own[float] = OWN
     """Learning rate of Adam; also --lr."""
     discount: Own[float] = OWN
@@ -153,54 +163,36 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
 
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting."""
-        self._check_algorithm()
-        for name, layers in (("--hidden", self.hidden), ("--critic-hidden", self.critic_layers)):
-            if not layers or any(width < 1 for width in layers):
-                given = " ".join(map(str, layers)) or "empty"
-                raise UserError(f"{name} is {given}, but needs at least one layer of at least one unit.")
-        check_range("--learning-rate", self.learning_rate, 0, 10)
-        check_range("--discount", self.discount, 0, 1)
-        check_range("--tau", self.tau, 0, 1)
-        check_range("--target-period", self.target_period, 1, 2**40)
-        check_range("--batch", self.batch, 1, 2**24)
-        check_range("--n-step", self.n_step, 1, 2**20)
-        check_range("--neighbors", self.neighbors, 1, 2**20)
-        check_range("--capacity", self.capacity, 1, 2**40)
-        check_range("--warmup", self.warmup, 1, 2**40)
-        if self.update_every is not None:  # else actors set the pace by samples per insert
-            check_range("--update-every", self.update_every, 1, 2**40)
-        check_range("--clip", self.clip, 0)
-        check_range("--logit-penalty", self.logit_penalty, 0)
-        check_range("--exploration-noise", self.exploration_noise, 0)
-        check_range("--entropy", self.entropy, 0)
-
-    def _check_algorithm(self) -> None:
-        """Refuse settings of other algorithms, and wrong ones of this."""
         everything = {name for own in OWN_SETTINGS.values() for name in own}
         for name in sorted(everything - OWN_SETTINGS[self.algorithm].keys()):
             if getattr(self, name) is not None:
                 owner = next(key for key, own in OWN_SETTINGS.items() if name in own)
-                raise UserError(f"`{name}` is a setting of {owner}, but --algorithm is {self.algorithm}.")
+                raise UserError(f"`{name}` is a setting of {owner}, but `algorithm` is {self.algorithm}.")
+        for name, layers in (("hidden", self.hidden), ("critic_hidden", self.critic_layers)):
+            if not layers or any(width < 1 for width in layers):
+                given = " ".join(map(str, layers)) or "empty"
+                raise UserError(f"`{name}` is {given}, but needs at least one layer of at least one unit.")
+        for name, ends in RANGES.items():
+            if (value := getattr(self, name)) is not None:
+                check_range(name, value, *ends)
         if self.algorithm == "d4pg":
-            check_range("--atoms", self.atoms, 2, 2**16)
-            check_range("--v-min", self.v_min, -1e30, 1e30)
-            check_range("--v-max", self.v_max, -1e30, 1e30)
-            if not self.v_min < self.v_max:
-                raise UserError(f"--v-min is {self.v_min}, but must be below --v-max, which is {self.v_max}.")
-            if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
-                raise UserError(
-                    f"--v-min is {self.v_min} and --v-max {self.v_max}, which is too narrow for --atoms {self.atoms}: "
-                    "float32 cannot tell them apart."
-                )
-        if self.algorithm == "dqn":
-            check_range("--epsilon", self.epsilon, 0, 1)
-            check_range("--epsilon-decay", self.epsilon_decay, 0, 2**40)
-            if self.critic_hidden is not None or self.layer_norm:
-                raise UserError("--critic-hidden and --layer-norm are settings of critics, which dqn does not have.")
+            self._check_atoms()
+        if self.algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
+            raise UserError("`critic_hidden` and `layer_norm` are settings of critics, which dqn does not have.")
         if self.algorithm == "masac" and self.n_step > 1:
             raise UserError(
-                f"--n-step is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
+                f"`n_step` is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
                 "would be missing."
+            )
+
+    def _check_atoms(self) -> None:
+        """Refuse ends of the distribution that are the wrong way round, or too close for its atoms to differ."""
+        if not self.v_min < self.v_max:
+            raise UserError(f"`v_min` is {self.v_min}, but must be below `v_max`, which is {self.v_max}.")
+        if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
+            raise UserError(
+                f"`v_min` is {self.v_min} and `v_max` {self.v_max}, which is too narrow for `atoms={self.atoms}`: "
+                "float32 cannot tell them apart."
             )
 
 

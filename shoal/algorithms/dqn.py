@@ -31,7 +31,7 @@ class DQN(Team):
         self.target_actors = deepcopy(self.actors).requires_grad_(False)
         self.networks = {"actors": self.actors, "target_actors": self.target_actors}
         self.targets = {"target_actors": "actors"}
-        self.descents = {"actors": self.descent(self.actors)}
+        self.optimizers = {"actors": self.new_adam(self.actors)}
 
     @property
     def exploration(self) -> float:
@@ -45,7 +45,7 @@ class DQN(Team):
 
         phase("Q loss")
         q = self.q_loss(batch, target)
-        self.descents["actors"].step(q.sum())
+        self.optimizers["actors"].step(q.sum())
 
         phase("target update")
         self.move_targets()

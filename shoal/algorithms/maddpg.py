@@ -39,7 +39,7 @@ class MADDPG(Team):
             "target_critics": self.target_critics,
         }
         self.targets = {"target_actors": "actors", "target_critics": "critics"}
-        self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
+        self.optimizers = {"actors": self.new_adam(self.actors), "critics": self.new_adam(self.critics)}
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
@@ -47,11 +47,11 @@ class MADDPG(Team):
 
         phase("Q loss")
         q = self.q_loss(batch, target)
-        self.descents["critics"].step(q.sum())
+        self.optimizers["critics"].step(q.sum())
 
         phase("P loss")
         p = self.p_loss(batch)
-        self.descents["actors"].step(p.sum())
+        self.optimizers["actors"].step(p.sum())
 
         phase("target update")
         self.move_targets()

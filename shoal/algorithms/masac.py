@@ -12,9 +12,9 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms.adam import StackedAdam
 from shoal.algorithms.base import Phase, target_entropies
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.descent import Descent
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Team, q_loss
 from shoal.envs.base import EnvSpec
@@ -44,7 +44,7 @@ class MASAC(Team):
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
         self.targets = {"target_critics": "critics"}
-        self.descents = {"actors": self.descent(self.actors), "critics": self.descent(self.critics)}
+        self.optimizers = {"actors": self.new_adam(self.actors), "critics": self.new_adam(self.critics)}
         if self.tf2:
             self.target_actors = deepcopy(self.actors).requires_grad_(False)
             self.networks["target_actors"] = self.target_actors
@@ -52,7 +52,9 @@ class MASAC(Team):
         if config.learn_entropy:
             self.temperature = Temperature(spec.agents, config.entropy).to(device)
             self.networks["temperature"] = self.temperature
-            self.descents["temperature"] = Descent([(self.temperature.log, 0)], config.learning_rate, 0, "variable")
+            self.optimizers["temperature"] = StackedAdam(
+                [(self.temperature.log, 0)], config.learning_rate, 0, "variable"
+            )
             self.target_entropy = torch.tensor(target_entropies(spec, config))[:, None]
             self.target_entropy = self.target_entropy.to(device)
 
@@ -67,14 +69,14 @@ class MASAC(Team):
 
         phase("Q loss")
         q = q_loss(self.critics, batch, target)
-        self.descents["critics"].step(q.sum())
+        self.optimizers["critics"].step(q.sum())
 
         phase("P loss")
         p, entropy = self.p_loss(batch)
-        self.descents["actors"].step(p.sum())
+        self.optimizers["actors"].step(p.sum())
         if self.config.learn_entropy:
             excess = batch.mean(entropy - self.target_entropy)[:, None]  # 0 of an agent that is in no row
-            self.descents["temperature"].step((self.temperature.log * excess).sum())
+            self.optimizers["temperature"].step((self.temperature.log * excess).sum())
 
         phase("target update")
         self.move_targets()

@@ -10,9 +10,8 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_weights, target_entropies
+from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_team_fits, check_weights, target_entropies
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.sizes import check_team_fits
 from shoal.envs.base import EnvSpec
 from shoal.native.engine import Engine
 from shoal.native.maddpg import MADDPG, Settings

@@ -8,16 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.algorithms import noise
+from shoal.algorithms.adam import StackedAdam, move_targets
 from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_weights
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.descent import Descent, move_targets
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
-from shoal.algorithms.noise import Noise
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, JointCritics, NoiseSource
-from shoal.networks.arrays import to_arrays, to_tensors
+from shoal.networks import Actors, JointCritics, Noise, NoiseSource, to_arrays, to_tensors
+from shoal.networks.actors import load_noise_states, noise_states
 from shoal.networks.layout import Kind, Random
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
@@ -37,7 +35,7 @@ class Team(BaseTeam):
         self.noise: NoiseSource = Noise(stream_seed(seed, "update"), device)
         self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
-        self.descents: dict[str, Descent] = {}
+        self.optimizers: dict[str, StackedAdam] = {}
         self.precision = FULL
         self.updates = 0  # so far
         self._moving: tuple[list[Tensor], list[Tensor]] | None = None  # target and online parameters, listed once
@@ -52,15 +50,16 @@ class Team(BaseTeam):
         critics = JointCritics(self.spec, config.critic_layers, heads, random, config.atoms, config.layer_norm)
         return critics.to(self.device)
 
-    def descent(self, network: Actors | JointCritics) -> Descent:
+    def new_adam(self, network: Actors | JointCritics) -> StackedAdam:
         """An optimizer for one stack of networks."""
-        return Descent(network.stacked_parameters(), self.config.learning_rate, self.config.clip, self.config.clip_by)
+        config = self.config
+        return StackedAdam(network.stacked_parameters(), config.learning_rate, config.clip, config.clip_by)
 
     def use(self, precision: Precision) -> None:
         """Learn in this precision from now on, in torch."""
         self.precision = precision
-        for name, descent in self.descents.items():
-            descent.precision = precision.of(name, descent.parameters)
+        for name, adam in self.optimizers.items():
+            adam.precision = precision.of(name, adam.parameters)
 
     @property
     def dense(self) -> bool:
@@ -148,28 +147,28 @@ class Team(BaseTeam):
     def optimizer_state(self) -> Arrays:
         """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
         state = {
-            f"{name}.{key}": value for name, descent in self.descents.items() for key, value in descent.state().items()
+            f"{name}.{key}": value for name, adam in self.optimizers.items() for key, value in adam.state().items()
         }
         return to_arrays(state) | ({} if self.config.target_period == 1 else {"updates": np.array(self.updates)})
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `optimizer_state` returned."""
-        for name, descent in self.descents.items():
+        for name, adam in self.optimizers.items():
             prefix = f"{name}."
             own = {key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)}
-            descent.load_state(to_tensors(own))
+            adam.load_state(to_tensors(own))
         if "updates" in state:
             self.updates = int(state["updates"])
 
     def random_state(self) -> Arrays:
         """The states of the noise generators."""
-        return noise.random_state(self._noise_sources())
+        return noise_states(self._noises())
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
-        noise.load_random_state(self._noise_sources(), state)
+        load_noise_states(self._noises(), state)
 
-    def _noise_sources(self) -> dict[str, NoiseSource]:
+    def _noises(self) -> dict[str, NoiseSource]:
         return {"update": self.noise, "exploration": self.rollout_noise}
 
 

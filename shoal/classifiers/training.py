@@ -21,7 +21,7 @@ from shoal.classifiers.models import make_model
 from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult, finished_classifier
 from shoal.errors import Diverged, UserError, counted
-from shoal.networks.arrays import to_arrays, to_tensors
+from shoal.networks import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.run import LayerCounts
 from shoal.runs.checkpoint import Arrays, Checkpoint

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 from shoal.lazy import lazy
 
 if TYPE_CHECKING:
-    from shoal.networks.actors import Actors, NoiseSource
+    from shoal.networks.actors import Actors, Noise, NoiseSource
     from shoal.networks.critics import JointCritics, own_actions, own_observations
-    from shoal.networks.stacked import StackedMLP
+    from shoal.networks.stacked import StackedMLP, to_arrays, to_tensors
 
-__all__ = ["Actors", "JointCritics", "NoiseSource", "StackedMLP", "own_actions", "own_observations"]
+__all__ = [
+    "Actors", "JointCritics", "Noise", "NoiseSource", "StackedMLP", "own_actions", "own_observations", "to_arrays",
+    "to_tensors",
+]  # fmt: skip
 
+HOMES = {
+    "actors": ("Actors", "Noise", "NoiseSource"),
+    "critics": ("JointCritics", "own_actions", "own_observations"),
+    "stacked": ("StackedMLP", "to_arrays", "to_tensors"),
+}
 __getattr__ = lazy(
-    "shoal.networks",
-    {
-        "Actors": "shoal.networks.actors",
-        "NoiseSource": "shoal.networks.actors",
-        "JointCritics": "shoal.networks.critics",
-        "own_actions": "shoal.networks.critics",
-        "own_observations": "shoal.networks.critics",
-        "StackedMLP": "shoal.networks.stacked",
-    },
+    "shoal.networks", {name: f"shoal.networks.{module}" for module, names in HOMES.items() for name in names}
 )

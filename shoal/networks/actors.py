@@ -7,18 +7,53 @@ Shape letters: N agents, B batch rows, O observation, A action.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED
 from shoal.networks.layout import Kind, Random, actor_widths
-from shoal.networks.stacked import StackedMLP
+from shoal.networks.stacked import StackedMLP, to_arrays, to_tensors
 
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
 """Called with "gumbel", "normal" or "uniform" and a shape."""
+
+
+class Noise:
+    """A seeded source of noise on any device; every draw moves its one generator on."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard Gumbel ("gumbel"), standard normal ("normal"), or uniform noise in [0, 1) ("uniform")."""
+        empty = torch.empty(shape, device=self.device)
+        if kind == "uniform":
+            return empty.uniform_(generator=self.generator)
+        if kind == "gumbel":
+            # by uniform numbers, never 0 or 1: quicker than by exponential ones
+            return empty.uniform_(generator=self.generator).clamp_(min=2**-25).log_().neg_().log_().neg_()
+        return empty.normal_(generator=self.generator)
+
+
+def noise_states(sources: Mapping[str, NoiseSource]) -> dict[str, NDArray]:
+    """The states of these generators, by name."""
+    return to_arrays({name: _generator(source).get_state() for name, source in sources.items()})
+
+
+def load_noise_states(sources: Mapping[str, NoiseSource], states: Mapping[str, NDArray]) -> None:
+    """Continue from what `noise_states` returned."""
+    for name, state in to_tensors(states).items():
+        _generator(sources[name]).set_state(state)
+
+
+def _generator(source: NoiseSource) -> torch.Generator:
+    assert isinstance(source, Noise)
+    return source.generator
 
 
 def softmax(logits: Tensor) -> Tensor:

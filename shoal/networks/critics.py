@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks.layers import LayerQuantizer, OwnCritics, SharedCritics, Stack, change_gradient
 from shoal.networks.layout import Random, critic_widths, initial_layers
-from shoal.networks.stacked import StackedMLP, StackedNorm, parameter
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, parameter
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -63,9 +62,7 @@ class JointCritics(nn.Module):
 
         Of a distribution its logits: (N, heads, B, K).
         """
-        if joint.dim() == 2 and self._plain:
-            return self._by_head(SharedCritics.apply(joint, self.first, self.first_bias, *self.rest.flat))
-        return self._of_own_rows(joint, frozen=not torch.is_grad_enabled())
+        return self._forward(joint, frozen=not torch.is_grad_enabled())
 
     def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
         """Q (N, heads, B) where agent i's action in its own critics is own[i] (N, B, A), all else as in `joint`.
@@ -75,65 +72,41 @@ class JointCritics(nn.Module):
         whole input instead: the same numbers up to rounding, and the same bits as a product that is emulated.
         """
         if dense:
-            return self._of_own_rows(self._replaced(joint, own), frozen=True)
+            return self._forward(self._replaced(joint, own), frozen=True)
         if emulating():
             raise UserError(
                 "Critics that use their first layer again do not give an emulated product's bits; "
                 "set first_layer to 'dense'."
             )
-        first: Tensor = self.first
+        first: Tensor = self.first.detach()
         if self.quantizer is not None:  # number by number, so that quantized inputs differ in the own action alone, too
             joint, own = self.quantizer.input(0, joint, True), self.quantizer.input(0, own, True)
             first = self.quantizer.weight(0, first)
-        with torch.no_grad():
-            z = self._first_layer(joint, first, self.first_bias)  # (C, B, H)
-            own_weights = self._own_weights(first)
+        z = self._first_layer(joint, first, self.first_bias.detach())  # (C, B, H)
         change = own - own_actions(joint, self.agents, self.action_size)  # (N, B, A)
         if self.heads > 1:
             change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
-        if not self._plain:
-            return self._after_first(torch.baddbmm(z, change, own_weights), frozen=True)
-        return self._by_head(OwnCritics.apply(z, change, own_weights, *self.rest.flat))
+        return self._after_first(torch.baddbmm(z, change, self._own_weights(first)), frozen=True)
 
-    def _of_own_rows(self, joint: Tensor, frozen: bool) -> Tensor:
-        """Q where every agent has rows of its own (N, B, J); unless plain also of shared ones (B, J)."""
-        if not self._plain:
-            first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
-            if self.quantizer is not None:
-                joint, first = self.quantizer.input(0, joint, frozen), self.quantizer.weight(0, first)
-            return self._after_first(self._first_layer(joint, first, bias), frozen)
-        h = Stack.apply(joint, frozen, True, *self._by_agent(self.first, self.first_bias))  # (N, B, heads*H)
-        return self._by_head(self.rest(self._as_stack(h), frozen))
-
-    @property
-    def _plain(self) -> bool:
-        """Whether there is nothing but a ReLU between the first product and the rest."""
-        return self.quantizer is None and self.norm is None
-
-    def _after_first(self, z: Tensor, frozen: bool) -> Tensor:
-        """Q of the first layer's product (C, B, H), one step of autograd after the other."""
+    def _forward(self, joint: Tensor, frozen: bool) -> Tensor:
+        """Q of shared rows (B, J), or of rows of each agent's own (N, B, J)."""
+        first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
         if self.quantizer is not None:
-            z = change_gradient(z, self.quantizer.gradient(0))
-        return self._by_head(self.rest(z.relu() if self.norm is None else self.norm(z, frozen).tanh(), frozen))
+            joint, first = self.quantizer.input(0, joint, frozen), self.quantizer.weight(0, first)
+        return self._after_first(self._first_layer(joint, first, bias), frozen)
 
     def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:
         """(C, B, H), before the ReLU."""
         if joint.dim() == 2:
             z = torch.addmm(bias.view(-1), joint, first.flatten(1))  # (B, C*H)
             return z.unflatten(1, first.shape[1:]).transpose(0, 1)
-        weight, bias = self._by_agent(first, bias)
-        return self._as_stack(torch.baddbmm(bias, joint, weight))
-
-    def _by_agent(self, first: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Views of the first layer with one matrix per agent: (N, J, heads*H) and (N, 1, heads*H)."""
-        return first.view(len(first), self.agents, -1).transpose(0, 1), bias.view(self.agents, 1, -1)
-
-    def _as_stack(self, z: Tensor) -> Tensor:
-        """(C, B, H) of (N, B, heads*H)."""
+        by_agent = first.view(len(first), self.agents, -1).transpose(0, 1)  # (N, J, heads*H): one matrix per agent
+        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, by_agent)  # (N, B, heads*H)
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
-    def _by_head(self, q: Tensor) -> Tensor:
-        """(N, heads, B) of (C, B, 1), or (N, heads, B, K) of (C, B, K)."""
+    def _after_first(self, z: Tensor, frozen: bool) -> Tensor:
+        """Q of the first layer's product (C, B, H): (N, heads, B), or (N, heads, B, K)."""
+        q = self.rest(z.relu() if self.norm is None else self.norm(z, frozen).tanh(), frozen)
         return q.view(self.agents, self.heads, -1) if self.atoms is None else q.unflatten(0, (self.agents, self.heads))
 
     def _own_weights(self, first: Tensor) -> Tensor:

@@ -3,12 +3,27 @@
 Shape letters: C networks in the stack (one per agent, or one per critic), B batch rows, I inputs, H hidden units.
 """
 
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.networks.layers import LayerQuantizer, QuantizedStack, Stack, forward_quantized, forward_stack
 from shoal.networks.layout import Random, Widths, initial_layers
+
+
+class LayerQuantizer(Protocol):
+    """What a layer's numbers go through before its products; gradients go straight past weights and inputs."""
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """The input of this layer (counted from 0), quantized; `frozen`: the network learns nothing from it."""
+        ...
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """This layer's weights, quantized."""
+        ...
 
 
 def parameter(array: NDArray) -> nn.Parameter:
@@ -30,14 +45,15 @@ class StackedMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
-        learned = torch.is_grad_enabled()
-        if self.quantizer is not None:
-            if not learned:
-                return forward_quantized(x, self.flat, self.quantizer, frozen=True)[0][-1]
-            return QuantizedStack.apply(x, frozen, self.quantizer, *self.flat)
-        if not learned:
-            return forward_stack(x, self.flat)[-1]
-        return Stack.apply(x, frozen, False, *self.flat)
+        quantizer, frozen = self.quantizer, frozen or not torch.is_grad_enabled()
+        parameters = [parameter.detach() for parameter in self.flat] if frozen else self.flat
+        for k, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
+            if k:
+                x = x.relu_()
+            if quantizer is not None:
+                x, weight = quantizer.input(k, x, frozen), quantizer.weight(k, weight)
+            x = torch.baddbmm(bias, x, weight)
+        return x
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
@@ -60,3 +76,13 @@ class StackedNorm(nn.Module):
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
         return [(self.gain, 0), (self.offset, 0)]
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
+    """Tensors as numpy arrays on the CPU: views of those that are there."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def to_tensors(arrays: Mapping[str, NDArray]) -> dict[str, Tensor]:
+    """Arrays as tensors with their own memory."""
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

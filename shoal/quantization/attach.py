@@ -1,6 +1,6 @@
 """Attach quantizers to the layers of any torch module, and detach them, without editing the module.
 
-A `Tap` sits at one layer and sees the operands of its products: the input, the weights, and the gradient of the output.
+A `Tap` sits at one layer and sees the operands of its product: the input and the weights.
 Shoal's own layers call their stack's quantizer; the `forward` of a Linear or a convolution is replaced.
 """
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.layers import Change, change_gradient
 from shoal.quantization.layers import LayerSite
 
 
@@ -24,11 +23,6 @@ class Tap(Protocol):
 
     def weight(self, weight: Tensor) -> Tensor:
         """Transform the layer's weights."""
-        ...
-
-    @property
-    def gradient(self) -> Change | None:
-        """Transformation of the gradient of the layer's output; None: unchanged."""
         ...
 
 
@@ -46,10 +40,6 @@ class StackTaps:
         """Transform this layer's weights."""
         return self.taps[layer].weight(weight)
 
-    def gradient(self, layer: int) -> Change | None:
-        """Transformation of the gradient of this layer's output."""
-        return self.taps[layer].gradient
-
 
 class TappedForward:
     """Replaces the `forward` of a Linear or a convolution."""
@@ -62,12 +52,12 @@ class TappedForward:
         x = self.tap.input(x, frozen=not torch.is_grad_enabled())
         weight = self.tap.weight(part.weight)
         if weight is part.weight:
-            y = type(part).forward(part, x)
+            y: Tensor = type(part).forward(part, x)
         elif isinstance(part, nn.Linear):
             y = nn.functional.linear(x, weight, part.bias)
         else:
             y = part._conv_forward(x, weight, part.bias)
-        return change_gradient(y, self.tap.gradient)
+        return y
 
 
 def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:

@@ -232,8 +232,6 @@ def _chosen(masks: dict[int, Tensor], layer: LayerSite, narrow: Tensor, full: Te
 class _InputTap:
     """Lets a function see and replace a layer's input; the weights are already quantized."""
 
-    gradient = None
-
     def __init__(self, layer: LayerSite, tap: See) -> None:
         self.layer, self.tap = layer, tap
 

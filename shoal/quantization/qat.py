@@ -18,6 +18,7 @@ from shoal.errors import UserError, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
 from shoal.networks import StackedMLP
+from shoal.numerics.emulation.roles import mark_weight
 from shoal.quantization.attach import attach, attached
 from shoal.quantization.layers import LayerSite, find_layers
 
@@ -90,11 +91,8 @@ class FakeLayer:
         kept = {} if self._kept is None or torch.is_grad_enabled() else self._kept
         of = weight.data_ptr(), weight._version
         if of not in kept:
-            kept[of] = self._quantized(weight, self.weight_grid(weight))
+            kept[of] = mark_weight(self._quantized(weight, self.weight_grid(weight)))
         return kept[of]
-
-    gradient = None
-    """Straight through."""
 
     def keep_weights(self, yes: bool) -> None:
         """Cache the quantized weights for passes without learning, until this is called again."""

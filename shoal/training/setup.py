@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.core import event
 
-from shoal.algorithms.sizes import heads, network_weights
+from shoal.algorithms.base import heads, network_weights
 from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, counted

@@ -102,7 +102,9 @@ def test_targets_are_copied_once_in_a_period():
 
 
 def test_boxes_are_refused():
-    with pytest.raises(UserError, match="dqn picks one of several choices, but the actions of toy are boxes"):
+    with pytest.raises(
+        UserError, match="`algorithm=dqn` picks one of several choices, but the actions of toy are boxes"
+    ):
         make_team(Toy(discrete=False).spec, LearnConfig(algorithm="dqn"), 0, CPU)
 
 

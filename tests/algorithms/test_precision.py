@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.algorithms.descent import Descent
+from shoal.algorithms.adam import StackedAdam
 from shoal.algorithms.precision import Precision
 
 
@@ -39,11 +39,11 @@ def trained(precision, steps=20):
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(2, 3, 4))
     x = torch.randn(2, 5, 3)
-    descent = Descent([(weight, 0)], 0.01, 0.5, "variable")
-    descent.precision = precision
+    adam = StackedAdam([(weight, 0)], 0.01, 0.5, "variable")
+    adam.precision = precision
     for _ in range(steps):
-        descent.step(torch.bmm(x, weight).square().mean())
-    return weight.detach(), descent
+        adam.step(torch.bmm(x, weight).square().mean())
+    return weight.detach(), adam
 
 
 def test_a_power_of_two_changes_no_bit():
@@ -53,8 +53,8 @@ def test_a_power_of_two_changes_no_bit():
 
 def test_a_step_that_is_not_accepted_is_left_out():
     precision = Scaled(float("inf"))
-    weight, descent = trained(precision)
-    assert precision.skipped == 20 and int(descent.steps[0]) == 0
+    weight, adam = trained(precision)
+    assert precision.skipped == 20 and adam.state()["0.step"] == 0
     assert torch.equal(weight, trained(Precision(), 0)[0])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.algorithms import LearnConfig, make_team
-from shoal.algorithms.sizes import team_bytes
+from shoal.algorithms.base import team_bytes
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform

@@ -11,13 +11,13 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.dqn import DQN
 from shoal.algorithms.maddpg import MADDPG
 from shoal.algorithms.masac import MASAC
-from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.inference import Explorer, make_engine
 from shoal.inference.engine import KINDS
 from shoal.inference.explore import explored
 from shoal.inference.grid import safe_bits
+from shoal.networks import Noise
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import Qat
 from shoal.quantization.torch_engine import TorchEngine

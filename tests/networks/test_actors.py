@@ -6,9 +6,8 @@ import torch
 from scipy import stats
 
 from shoal.algorithms import LearnConfig, make_team
-from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors
+from shoal.networks import Actors, Noise
 from shoal.networks.layout import Random
 
 CPU = torch.device("cpu")

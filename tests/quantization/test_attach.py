@@ -1,4 +1,4 @@
-"""Quantizers on layers: what they see, and what their gradient side does."""
+"""Quantizers on layers change the operands of their products, and can be taken off again."""
 
 import pytest
 import torch
@@ -11,18 +11,14 @@ from shoal.quantization.layers import find_layers
 from tests.quantization.teams import choice_spec
 
 
-class Halved:
-    """Weights and inputs as they are; the gradient of the output is rounded to bfloat16 and halved."""
+class Scaled:
+    """Inputs are doubled, weights tripled."""
 
     def input(self, x, frozen):
-        return x
+        return 2 * x
 
     def weight(self, weight):
-        return weight
-
-    @staticmethod
-    def gradient(gradient):
-        return gradient.bfloat16().float() / 2
+        return 3 * weight
 
 
 def modules():
@@ -40,58 +36,43 @@ def modules():
 
 
 def plainly(module, x):
-    """The same network in plain autograd, with a hook at every layer's output."""
-
-    def layer(value):
-        if value.requires_grad:
-            value.register_hook(Halved.gradient)
-        return value
-
+    """The same network with every product scaled."""
     if isinstance(module, nn.Sequential):
-        first = layer(nn.functional.conv1d(x, module[0].weight, module[0].bias))
-        return layer(nn.functional.linear(first.relu().flatten(1), module[3].weight, module[3].bias))
+        x = nn.functional.conv1d(2 * x, 3 * module[0].weight, module[0].bias).relu().flatten(1)
+        return nn.functional.linear(2 * x, 3 * module[3].weight, module[3].bias)
     if isinstance(module, JointCritics):
-        z = torch.einsum("bj,jch->cbh", x, module.first) + module.first_bias
-        return plainly(module.rest, layer(z).relu())
+        z = 6 * torch.einsum("bj,jch->cbh", x, module.first) + module.first_bias
+        return plainly(module.rest, z.relu())
     for k, (weight, bias) in enumerate(zip(module.weights, module.biases, strict=True)):
-        x = layer(x @ weight + bias)
+        x = 6 * x @ weight + bias
         x = x.relu() if k + 1 < len(module.weights) else x
     return x
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_gradients_are_hooked_at_every_output(number):
+def test_taps_change_the_operands_of_every_product(number):
     module, x = modules()[number]
     parameters = list(module.parameters())
-    expected = torch.autograd.grad(plainly(module, x).square().sum(), parameters)
+    plain, expected = module(x), plainly(module, x)
     layers = find_layers(module)
     for layer in layers:
-        attach(layer, Halved())
-        assert isinstance(attached(layer), Halved)
-    found = torch.autograd.grad(module(x).square().sum(), parameters)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-2, atol=1e-4)
-    straight, _ = modules()[number]
-    plain = torch.autograd.grad(straight(x).square().sum(), list(straight.parameters()))
-    assert not torch.allclose(found[0], plain[0], rtol=0.1)
+        attach(layer, Scaled())
+        assert isinstance(attached(layer), Scaled)
+    result = module(x)
+    torch.testing.assert_close(result.flatten(), expected.flatten(), rtol=1e-4, atol=1e-4)
+    gradients = [torch.autograd.grad(y.square().mean(), parameters) for y in (result, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
     detach_all(module)
     assert all(attached(layer) is None for layer in layers)
-    again = torch.autograd.grad(module(x).square().sum(), parameters)
-    assert all(torch.equal(one, other) for one, other in zip(again, plain, strict=True))
+    assert torch.equal(module(x), plain)
 
 
 def test_attach_returns_an_undo_function():
     module, x = modules()[2]
     expected = module(x)
-    undo = [attach(layer, Doubled()) for layer in find_layers(module)]
+    undo = [attach(layer, Scaled()) for layer in find_layers(module)]
     assert not torch.equal(module(x), expected)
     for take_off in undo:
         take_off()
     assert torch.equal(module(x), expected)
-
-
-class Doubled(Halved):
-    """Weights twice as large."""
-
-    def weight(self, weight):
-        return 2 * weight

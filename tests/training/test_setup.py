@@ -13,8 +13,8 @@ import numba
 import pytest
 import torch
 
+from shoal.algorithms.base import network_weights
 from shoal.algorithms.native import NativeTeam
-from shoal.algorithms.sizes import network_weights
 from shoal.algorithms.team import ONE_THREAD, threads_for
 from shoal.envs import make_env
 from shoal.errors import UserError

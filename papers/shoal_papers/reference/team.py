@@ -8,14 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.algorithms import noise
 from shoal.algorithms.base import Arrays, Phase
 from shoal.algorithms.config import LearnConfig
-from shoal.algorithms.noise import Noise
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks import NoiseSource
-from shoal.networks.arrays import to_arrays, to_tensors
+from shoal.networks import Noise, NoiseSource, to_arrays, to_tensors
+from shoal.networks.actors import load_noise_states, noise_states
 from shoal.networks.layout import initial_random
 from shoal.seeding import stream_seed
 from shoal_papers.reference.agent import Agent
@@ -185,13 +183,13 @@ class ReferenceTeam:
 
     def random_state(self) -> Arrays:
         """The states of the noise generators."""
-        return noise.random_state(self._noise_sources())
+        return noise_states(self._noises())
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
-        noise.load_random_state(self._noise_sources(), state)
+        load_noise_states(self._noises(), state)
 
-    def _noise_sources(self) -> dict[str, NoiseSource]:
+    def _noises(self) -> dict[str, NoiseSource]:
         return {"update": self.noise, "exploration": self.rollout_noise}
 
 

@@ -189,9 +189,11 @@ class Emulation:
         return product.float()
 
     def is_weight(self, x: Tensor) -> bool:
-        """Whether an operand is a weight: a leaf that requires a gradient, or a view of one."""
+        """Whether an operand is a weight: a leaf that requires a gradient, one that is marked, or a view."""
         own = x if x._base is None else x._base
-        return (own.requires_grad and own.is_leaf) or (self.casts is not None and self.casts.is_weight(x))
+        if (own.requires_grad and own.is_leaf) or hasattr(own, "computed_weight"):
+            return True
+        return self.casts is not None and self.casts.is_weight(x)
 
     def reader(self, kind: str, layer: str, takers: Sequence[Taker]) -> Reader | None:
         """How an operand is read that these products take; None: as it is, and cast by each of them."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import check_choice
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shoal.numerics.emulation.emulate import Emulation
 
 ROLES = ("forward", "grad_input", "grad_weight")
@@ -40,6 +42,12 @@ here = _Here()
 def emulating() -> bool:
     """Whether products in this thread currently go through MAC units."""
     return here.emulation is not None
+
+
+def mark_weight(x: "Tensor") -> "Tensor":
+    """x, which emulations take for a weight although it was computed: quantized weights are."""
+    x.computed_weight = True  # type: ignore[attr-defined]
+    return x
 
 
 class role:

@@ -1,6 +1,4 @@
-"""Shoal's own networks, which write their gradients out, in an emulation: the same bits as a loop over agents."""
-
-import itertools
+"""Shoal's own networks in an emulation: the same bits as a loop over agents."""
 
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ from torch import Tensor, nn
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
 from shoal.errors import UserError
-from shoal.networks.critics import JointCritics
-from shoal.networks.layers import Stack, product
-from shoal.networks.layout import Random
-from shoal.numerics import emulate, matmul, parse_mac
+from shoal.networks import JointCritics, StackedMLP
+from shoal.networks.layout import Random, full
+from shoal.numerics import emulate, parse_mac
 from shoal.quantization.qat import Qat
 from tests.algorithms.plain import Net, critic_nets
 from tests.algorithms.test_oracle import make_batch, make_spec
@@ -30,17 +27,17 @@ def tensor(shape: tuple[int, ...], seed: int) -> Tensor:
 @pytest.mark.parametrize("inside", [True, False])
 def test_stacks_equal_loops_over_networks(inside: bool) -> None:
     x, sizes = tensor((3, 7, 5), 1), (5, 20, 6, 1)
-    parameters = [
-        tensor(shape, 2 * k + part).requires_grad_()
-        for k, (i, u) in enumerate(itertools.pairwise(sizes), 1)
-        for part, shape in enumerate(((3, i, u), (3, 1, u)))
-    ]
+    network = StackedMLP([full(3, size) for size in sizes], Random(0))
+    parameters = list(network.flat)
+    with torch.no_grad():
+        for k, values in enumerate(parameters, 2):
+            values.copy_(tensor(tuple(values.shape), k))
     g = tensor((3, 7, 1), 20)
 
     def stacked() -> tuple[Tensor, ...]:
         rows = x.clone().requires_grad_()
         with emulate(**UNITS) as emulation:
-            out = Stack.apply(rows, False, False, *parameters)
+            out = network(rows)
             if inside:
                 return out, *torch.autograd.grad(out, (rows, *parameters), g)
         gradients = torch.autograd.grad(out, (rows, *parameters), g)
@@ -66,13 +63,6 @@ def test_stacks_equal_loops_over_networks(inside: bool) -> None:
             torch.testing.assert_close(mine[:, 0], theirs)
         else:
             assert torch.equal(mine, theirs), n
-
-
-def test_products_with_one_inner_index_go_through_the_unit() -> None:
-    x, w = tensor((2, 5, 1), 1), tensor((2, 1, 3), 2)
-    with emulate("E4M3:1+E4M3") as emulation:
-        assert torch.equal(product(x, w), matmul(x, w, "E4M3:1+E4M3"))
-    assert emulation.macs == 30 and not torch.equal(product(x, w), matmul(x, w, "E4M3:1+E4M3"))
 
 
 def test_shared_critics_equal_loops_over_critics() -> None:

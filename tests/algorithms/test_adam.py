@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.algorithms.descent import Descent, clip_gradients, move_targets
+from shoal.algorithms.adam import StackedAdam, clip_gradients, move_targets
 
 AGENTS, STEPS, RATE = 3, 12, 0.01
 SHAPES = [((5, AGENTS, 4), 1), ((AGENTS, 1, 4), 0), ((AGENTS, 4, 2), 0), ((AGENTS, 1, 2), 0)]  # with the agents' axis
@@ -31,9 +31,9 @@ def stacked_parameters():
     return [(nn.Parameter(value), axis) for value, (_, axis) in zip(draw(0), SHAPES, strict=True)]
 
 
-def step_with(descent, wanted):
+def step_with(adam, wanted):
     """A step whose gradients are the wanted ones."""
-    descent.step(sum((p * g).sum() for p, g in zip(descent.parameters, wanted, strict=True)))
+    adam.step(sum((p * g).sum() for p, g in zip(adam.parameters, wanted, strict=True)))
 
 
 def one_agent_after_the_other(clip, clip_by):
@@ -59,19 +59,19 @@ def one_agent_after_the_other(clip, clip_by):
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize(("clip", "clip_by"), [(0.0, "variable"), (0.5, "variable"), (0.5, "network")])
 def test_equals_adam_of_each_agent(clip, clip_by, interrupted):
-    descent = Descent(stacked_parameters(), RATE, clip, clip_by)
+    adam = StackedAdam(stacked_parameters(), RATE, clip, clip_by)
     for step in range(STEPS):
         if interrupted and step == STEPS // 2:  # as from disk: another optimizer takes over
-            state = {name: value.clone() for name, value in descent.state().items()}
+            state = {name: value.clone() for name, value in adam.state().items()}
             parameters = [
-                (nn.Parameter(p.detach().clone()), a) for p, a in zip(descent.parameters, descent.axes, strict=True)
+                (nn.Parameter(p.detach().clone()), a) for p, a in zip(adam.parameters, adam.axes, strict=True)
             ]
-            descent = Descent(parameters, RATE, clip, clip_by)
-            descent.load_state(state)
-        step_with(descent, gradients(step))
+            adam = StackedAdam(parameters, RATE, clip, clip_by)
+            adam.load_state(state)
+        step_with(adam, gradients(step))
     # torch divides by the norm + 1e-6, so its clipped gradients are a millionth smaller
     tolerance = 1e-7 if clip else 1e-13
-    for ours, theirs in zip(descent.parameters, one_agent_after_the_other(clip, clip_by), strict=True):
+    for ours, theirs in zip(adam.parameters, one_agent_after_the_other(clip, clip_by), strict=True):
         torch.testing.assert_close(ours.detach(), theirs, atol=tolerance, rtol=0)
 
 
@@ -105,23 +105,23 @@ def test_no_gradient_stays_none():
 
 def test_state_is_everything():
     """Saved half-way and loaded: the same bits as without a break; a fresh optimizer goes elsewhere."""
-    descent = Descent(stacked_parameters(), RATE, 0.5, "variable")
+    adam = StackedAdam(stacked_parameters(), RATE, 0.5, "variable")
     for step in range(3):
-        step_with(descent, gradients(step))
-    assert [descent.state()[f"{k}.step"].item() for k in range(len(SHAPES))] == [3] * len(SHAPES)
-    weights, state = copy.deepcopy(([p.detach() for p in descent.parameters], descent.state()))
+        step_with(adam, gradients(step))
+    assert [adam.state()[f"{k}.step"].item() for k in range(len(SHAPES))] == [3] * len(SHAPES)
+    weights, state = copy.deepcopy(([p.detach() for p in adam.parameters], adam.state()))
     ends = []
     for load in (True, False):
-        other = Descent(
-            [(nn.Parameter(w.clone()), a) for w, a in zip(weights, descent.axes, strict=True)], RATE, 0.5, "variable"
+        other = StackedAdam(
+            [(nn.Parameter(w.clone()), a) for w, a in zip(weights, adam.axes, strict=True)], RATE, 0.5, "variable"
         )
         if load:
             other.load_state(state)
         step_with(other, gradients(3))
         ends.append(other.parameters)
-    step_with(descent, gradients(3))
-    assert all(torch.equal(a, b) for a, b in zip(descent.parameters, ends[0], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(descent.parameters, ends[1], strict=True))
+    step_with(adam, gradients(3))
+    assert all(torch.equal(a, b) for a, b in zip(adam.parameters, ends[0], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(adam.parameters, ends[1], strict=True))
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.01, 1.0])

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from shoal.algorithms.precision import FULL
 
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
+"""Names in checkpoints, with torch's."""
+
 
 def clip_gradients(gradients: Sequence[Tensor], axes: Sequence[int], limit: float, by: str) -> None:
     """Scale gradients down to norm `limit`: each weight array of each agent by itself, or each agent's network whole.
@@ -32,10 +35,8 @@ def move_targets(targets: list[Tensor], online: list[Tensor], tau: float) -> Non
         torch._foreach_lerp_(targets, online, tau)
 
 
-class Descent:
+class StackedAdam:
     """Adam on one stack of networks, with clipped gradients. Stacking changes nothing: Adam is element-wise."""
-
-    BETAS, EPSILON = (0.9, 0.999), 1e-8
 
     def __init__(
         self, stacked: Sequence[tuple[nn.Parameter, int]], learning_rate: float, clip: float, clip_by: str
@@ -43,37 +44,33 @@ class Descent:
         """`stacked` gives each parameter with the axis along which the networks are stacked."""
         self.parameters: list[Tensor] = [parameter for parameter, _ in stacked]
         self.axes = [axis for _, axis in stacked]
-        self.learning_rate, self.clip, self.clip_by = learning_rate, clip, clip_by
-        self.means = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
-        # counts are float32 whatever the parameters are: the kernel asks for it
-        self.steps = [torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self.parameters]
+        self.clip, self.clip_by = clip, clip_by
+        self.adam = torch.optim.Adam(self.parameters, learning_rate, fused=True)
+        for parameter in self.parameters:  # torch would begin with the first step: too late for a precision, or a state
+            moments = {name: torch.zeros_like(parameter) for name in MOMENTS.values()}
+            self.adam.state[parameter] = moments | {"step": torch.zeros((), device=parameter.device).float()}
         self.precision = FULL
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of `loss`, in the run's precision."""
-        scaled = self.precision.scaled(loss)
-        gradients = [gradient.contiguous() for gradient in torch.autograd.grad(scaled, self.parameters)]
+        self.adam.zero_grad()
+        self.precision.scaled(loss).backward()
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         with torch.no_grad():
             if not self.precision.accept(gradients):
                 return
             if self.clip > 0:
                 clip_gradients(gradients, self.axes, self.clip, self.clip_by)
-            self.precision.step(self.parameters, [*self.means, *self.squares], lambda: self._adam(gradients))
-
-    def _adam(self, gradients: list[Tensor]) -> None:
-        torch._foreach_add_(self.steps, 1)
-        # torch.optim.Adam's own kernel, without the quarter of a millisecond that its Python takes
-        torch._fused_adam_(
-            self.parameters, gradients, self.means, self.squares, [], self.steps,
-            lr=self.learning_rate, beta1=self.BETAS[0], beta2=self.BETAS[1], eps=self.EPSILON,
-            weight_decay=0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+            moments = [self.adam.state[parameter][name] for name in MOMENTS.values() for parameter in self.parameters]
+            self.precision.step(self.parameters, moments, self.adam.step)
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments and step counts, by parameter number."""
-        lists = {"mean": self.means, "square": self.squares, "step": self.steps}
-        return {f"{number}.{key}": value for key, values in lists.items() for number, value in enumerate(values)}
+        return {
+            f"{number}.{name}": self.adam.state[parameter][key]
+            for name, key in (MOMENTS | {"step": "step"}).items()
+            for number, parameter in enumerate(self.parameters)
+        }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""

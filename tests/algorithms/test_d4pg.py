@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.algorithms.projection import make_atoms, project
+from shoal.algorithms.d4pg import make_atoms, project
 from tests.algorithms.plain_deep import plain_projection
 
 F = Fraction
