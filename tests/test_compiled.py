@@ -38,13 +38,13 @@ def loaded() -> bool:
 
 
 def test_code_is_kept_in_the_folder_and_nothing_below_the_package(folder):
-    from shoal.actorq.checksum import checksum
+    from shoal.actorq.versions import checksum
 
     before = set(PACKAGE.rglob("*"))
     fresh = njit(cache=True, nogil=True)(checksum.py_func)
     fresh.compile((types.Array(types.uint64, 1, "C"),))
     assert fresh.stats.cache_path == str(folder) and fresh.stats.cache_misses
-    assert [path.name.partition("-")[0] for path in folder.iterdir()] == ["actorq.checksum.checksum"]
+    assert [path.name.partition("-")[0] for path in folder.iterdir()] == ["actorq.versions.checksum"]
     assert set(PACKAGE.rglob("*")) == before
 
 

@@ -1,4 +1,4 @@
-"""An actor, a process of its own: plays its copies of the world with the newest version and sends what happens."""
+"""An actor, a process of its own: plays its copies of the world with the newest version and sends its experience."""
 
 import os
 import time
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.actorq.board import Board
-from shoal.actorq.child import live
 from shoal.actorq.chunks import Chunk, ChunkLayout, ChunkQueue
+from shoal.actorq.heartbeat import live
 from shoal.actorq.player import Play, Player, make_player
-from shoal.actorq.versions import Versions, VersionSource
+from shoal.actorq.versions import Bytes, Versions, VersionSource
 from shoal.envs.base import VectorEnv
 from shoal.inference.policy import Policy
 from shoal.system.child import Channel, Message, serve
@@ -18,23 +18,21 @@ from shoal.training.config import TrainConfig
 from shoal.training.play import build_env
 
 PAUSE = 0.0002
-"""Seconds between looks at what is waited for."""
+"""Seconds between two checks while waiting."""
 
 
 class Stop(Exception):
-    """The learner says stop."""
+    """The run has ended."""
 
 
 def run(spec: Message, parent: Channel) -> None:
-    """Play until the learner says stop."""
+    """Play until the run ends."""
     if spec["processor"] is not None:
         os.sched_setaffinity(0, {spec["processor"]})
-    board = Board(SharedMemory(spec["board"]["size"], spec["board"]["descriptor"]), spec["children"])
-    payloads = SharedMemory(spec["payloads"]["size"], spec["payloads"]["descriptor"])
-    template = SharedMemory(spec["policy"]["size"], spec["policy"]["descriptor"])
-    policy = template.array("u1", (spec["policy_bytes"],)).tobytes()
-    chunks = SharedMemory(spec["chunks"]["size"], spec["chunks"]["descriptor"])
-    actor = make_actor(spec, policy, chunks, Versions(payloads, spec["payload_bytes"]), board)
+    board = Board(spec["children"], SharedMemory(**spec["board"]))
+    policy = SharedMemory(**spec["policy"]).array("u1", (spec["policy_bytes"],))
+    versions = Versions(spec["payload_bytes"], SharedMemory(**spec["payloads"]))
+    actor = make_actor(spec, policy, versions, board, spec["index"], spec["slots"], SharedMemory(**spec["chunks"]))
     live(board, spec["index"], parent)  # only now: importing torch may block the interpreter for seconds
     try:
         actor.play()
@@ -43,17 +41,20 @@ def run(spec: Message, parent: Channel) -> None:
 
 
 def make_actor(
-    spec: dict[str, Any], policy: bytes, chunks: SharedMemory | None, versions: VersionSource, board: Board
+    spec: Message,
+    policy: Bytes,
+    versions: VersionSource,
+    board: Board,
+    index: int = 0,
+    slots: int = 1,
+    memory: SharedMemory | None = None,
 ) -> "Actor":
-    """The actor that is described; with memory for its queue of its own where none is given."""
+    """The actor of this specification; `memory` is that of its queue, if it is shared with the learner."""
     config = TrainConfig(**spec["config"])
     env = build_env(config, config.copies, spec["world_seed"], config.stagger)
-    player = make_player(Policy.from_bytes(policy), Play(**spec["play"]), env.spec, spec["noise_seed"])
-    layout = ChunkLayout.of(env.spec, config.copies, spec["chunk_steps"])
-    queue = ChunkQueue(chunks or SharedMemory(ChunkQueue.nbytes(layout, spec["slots"])), layout, spec["slots"])
-    actor = Actor(env, player, queue, versions, board, spec["index"], config.pull_every, config.lockstep)
-    actor.deviation = spec["deviation"]
-    return actor
+    player = make_player(Policy.from_bytes(policy.tobytes()), Play(**spec["play"]), env.spec, spec["noise_seed"])
+    queue = ChunkQueue(ChunkLayout.of(env.spec, config.copies, spec["chunk_steps"]), slots, memory)
+    return Actor(config, env, player, queue, versions, board, index, spec["deviation"])
 
 
 class Actor:
@@ -61,25 +62,25 @@ class Actor:
 
     def __init__(
         self,
+        config: TrainConfig,
         env: VectorEnv,
         player: Player,
         queue: ChunkQueue,
         versions: VersionSource,
         board: Board,
         index: int,
-        pull_every: int,
-        lockstep: bool = False,
+        deviation: float | None,
     ) -> None:
+        """`index`: on the board; `deviation`: of this actor's noise, or None: as the learner has it on the board."""
         self.env, self.player, self.queue, self.versions, self.board = env, player, queue, versions, board
-        self.index, self.pull_every, self.lockstep = index, pull_every, lockstep
+        self.index, self.deviation = index, deviation
+        self.pull_every, self.lockstep = config.pull_every, config.lockstep
         self.steps = self.number = self.version = 0
-        self.deviation: float | None = None
-        """Of this actor's noise; None: as the learner has it on the board."""
         self._next_pull = 0
         self._observation: Any = None
 
     def play(self) -> None:
-        """Send one chunk after another, until the learner says stop."""
+        """Send one chunk after another until the run ends."""
         while True:
             if self.lockstep:
                 self._wait_for(lambda: self.board.round > self.queue.sent)
@@ -103,24 +104,24 @@ class Actor:
     def pull(self) -> None:
         """Take the newest version; the very first one is waited for."""
         start, refused = time.perf_counter(), self.versions.refused
-        found = self.versions.pull(self.number)
-        while found is None and self.number == 0:
+        newest = self.versions.pull(self.number)
+        while newest is None and self.number == 0:
             self._pause()
-            found = self.versions.pull(self.number)
+            newest = self.versions.pull(self.number)
         pulled = time.perf_counter()
         self.board.add(self.index, "refused", self.versions.refused - refused)
         self._next_pull = self.steps + self.pull_every
-        if found is None:  # nothing new
+        if newest is None:
             return
-        deserialize = self.player.load(found.payload)
-        if self.number:  # the wait for the very first version is none of what a pull costs
+        deserialize = self.player.load(newest.payload)
+        if self.number:  # waiting for the very first version is not part of a pull
             self.board.add(self.index, "pulls")
-            self.board.add(self.index, "bytes", found.payload.nbytes)
+            self.board.add(self.index, "bytes", newest.payload.nbytes)
             self.board.spend(self.index, "pull", pulled - start)
             self.board.spend(self.index, "load", time.perf_counter() - pulled)
             self.board.spend(self.index, "deserialize", deserialize)
-        self.number, self.version = found.number, found.version
-        self.board.set(self.index, "number", found.number)
+        self.number, self.version = newest.number, newest.version
+        self.board.set(self.index, "number", newest.number)
 
     def _step(self, t: int, chunk: Chunk, observation: Any) -> Any:
         """One step of all copies, into place t of the chunk."""
@@ -131,7 +132,7 @@ class Actor:
         acted = time.perf_counter()
         step = self.env.step(self.player.to_world(actions))
         if not self.env.spec.fixed_length:
-            actions = actions * step.alive[..., None]  # who has left plays zeros
+            actions = actions * step.alive[..., None]  # departed agents act zeros
         stepped = time.perf_counter()
         chunk.put(t, actions, step, self.version)
         self.steps += 1

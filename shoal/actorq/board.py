@@ -11,17 +11,14 @@ SECONDS = ("act", "environment", "pull", "load", "wait", "deserialize")
 
 
 class Board:
-    """Flags of the learner, then two lines for each child process: its counts and its seconds."""
+    """Flags of the learner, then two cache lines for each child process: its COUNTS and its SECONDS."""
 
-    def __init__(self, memory: SharedMemory, children: int) -> None:
-        self._flags = memory.array(np.int64, (LINE // 8,))
-        self._counts = memory.array(np.int64, (children, 8), LINE)
-        self._seconds = memory.array(np.float64, (children, 8), LINE * (1 + children))
-
-    @staticmethod
-    def nbytes(children: int) -> int:
-        """Shared memory that a board takes."""
-        return LINE * (1 + 2 * children)
+    def __init__(self, children: int, memory: SharedMemory | None = None) -> None:
+        self.children = children
+        self.memory = memory or SharedMemory(LINE * (1 + 2 * children))
+        self._flags = self.memory.array(np.int64, (LINE // 8,))
+        self._counts = self.memory.array(np.int64, (children, 8), LINE)
+        self._seconds = self.memory.array(np.float64, (children, 8), LINE * (1 + children))
 
     @property
     def stopping(self) -> bool:
@@ -55,16 +52,12 @@ class Board:
         return int(self._counts[child, COUNTS.index(name)])
 
     def add(self, child: int, name: str, amount: int = 1) -> None:
-        """Count up."""
+        """Add to one of a child's COUNTS."""
         self._counts[child, COUNTS.index(name)] += amount
 
     def set(self, child: int, name: str, value: int) -> None:
         """Set one of a child's COUNTS."""
         self._counts[child, COUNTS.index(name)] = value
-
-    def numbers(self, child: int) -> tuple[dict[str, int], dict[str, float]]:
-        """All of a child's COUNTS and SECONDS by name."""
-        return {name: self.count(child, name) for name in COUNTS}, {name: self.seconds(child, name) for name in SECONDS}
 
     def seconds(self, child: int, name: str) -> float:
         """One of a child's SECONDS."""
@@ -73,6 +66,10 @@ class Board:
     def spend(self, child: int, name: str, seconds: float) -> None:
         """Add to one of a child's SECONDS."""
         self._seconds[child, SECONDS.index(name)] += seconds
+
+    def numbers(self, child: int) -> tuple[dict[str, int], dict[str, float]]:
+        """All of a child's COUNTS and SECONDS by name."""
+        return {name: self.count(child, name) for name in COUNTS}, {name: self.seconds(child, name) for name in SECONDS}
 
     def take(self, child: int) -> NDArray[np.uint8]:
         """A child's counts and seconds as bytes, for a board elsewhere; here they start again at 0."""

@@ -3,7 +3,8 @@
 The learner hands over the policy's numbers as one row of float32: layer by layer, weights and then biases. The
 quantizer turns it into the payload that is broadcast; actors turn that into weights for their engine. Codes are
 symmetric with one scale per output; scales and biases stay float32.
-Shape letters: N agents, I inputs of a layer, U its outputs.
+Behind its numbers the learner may hand over recent states, on which the quantizer corrects the biases.
+Shape letters: N agents, I inputs of a layer, U its outputs, S states, O observation.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.actorq.versions import Bytes
+from shoal.envs.base import EnvSpec
 from shoal.inference.grid import encode, fields, pack
 from shoal.inference.layers import Array, Linear
 from shoal.inference.policy import Policy
@@ -25,12 +27,7 @@ BROADCAST_BITS: tuple[BroadcastBits, ...] = (32, 16, 8, 6, 4, 2)
 
 def shapes(policy: Policy) -> list[tuple[int, int, int]]:
     """(N, I, U) of every layer."""
-    found = []
-    for layer in policy.layers:
-        assert isinstance(layer, Linear)
-        agents, inputs, outputs = layer.weight.shape
-        found.append((agents, inputs, outputs))
-    return found
+    return [layer.weight.shape for layer in policy.layers if isinstance(layer, Linear)]
 
 
 def numbers_of(policy: Policy) -> Array:
@@ -57,17 +54,6 @@ def with_numbers(policy: Policy, numbers: Array) -> Policy:
     return replace(policy, layers=tuple(layers))
 
 
-def payload_bytes(policy: Policy, bits: int) -> int:
-    """Bytes of a payload: everything that an actor gets for a version."""
-    if bits >= 16:
-        return _whole(policy.parameters * bits // 8)
-    size = 0
-    for agents, inputs, outputs in shapes(policy):
-        count = agents * inputs * outputs
-        size += sum(-(-count * width // 8) for width in fields_of(bits)) + 4 * 2 * agents * outputs
-    return _whole(size)
-
-
 def to_payload(policy: Policy, numbers: Array, bits: int) -> Bytes:
     """The numbers in so many bits each."""
     if bits == 32:
@@ -91,29 +77,15 @@ def from_payload(policy: Policy, payload: Bytes, bits: int) -> Array:
     if bits == 16:
         return payload[: 2 * count].view(np.float16).astype(np.float32)
     numbers = np.empty(count, np.float32)
-    at = 0
+    rest = payload
     for weight, bias in split(policy, numbers):
-        if bits == 8:
-            codes = payload[at : at + weight.size].view(np.int8).reshape(weight.shape)
-            at += weight.size
-        else:
-            packed = []
-            for width in fields_of(bits):
-                size = -(-weight.size * width // 8)
-                packed.append(payload[at : at + size])
-                at += size
-            codes = unpack(packed, weight.size, bits).reshape(weight.shape)
-        scales = payload[at : at + bias.nbytes].copy().view(np.float32).reshape(bias.shape)
-        at += bias.nbytes
-        bias[...] = payload[at : at + bias.nbytes].copy().view(np.float32).reshape(bias.shape)
-        at += bias.nbytes
-        np.multiply(codes, scales[:, None], out=weight)
+        widths = [8] if bits == 8 else fields(bits)
+        sizes = [-(-weight.size * width // 8) for width in widths]
+        *packed, scales, biases, rest = np.split(rest, np.cumsum([*sizes, bias.nbytes, bias.nbytes]))
+        codes = packed[0].view(np.int8) if bits == 8 else unpack(packed, weight.size, bits)
+        scale, bias[...] = (part.copy().view(np.float32).reshape(bias.shape) for part in (scales, biases))
+        np.multiply(codes.reshape(weight.shape), scale[:, None], out=weight)
     return numbers
-
-
-def fields_of(bits: int) -> list[int]:
-    """Widths of the fields that codes are cut into; whole bytes are one field."""
-    return [8] if bits == 8 else fields(bits)
 
 
 def unpack(packed: list[NDArray[np.uint8]], count: int, bits: int) -> NDArray[np.int8]:
@@ -134,11 +106,51 @@ def _spread(width: int) -> NDArray[np.unsignedinteger]:
     return apart.view(f"u{len(shifts)}")[:, 0]
 
 
-def _whole(size: int) -> int:
-    return -(-size // 8) * 8
-
-
 def _filled(payload: Bytes) -> Bytes:
     """Filled up with zeros to a multiple of 8 bytes."""
     payload = np.ascontiguousarray(payload)
     return payload if payload.size % 8 == 0 else np.concatenate([payload, np.zeros(-payload.size % 8, np.uint8)])
+
+
+# ---- recent states ---------------------------------------------------------------------------------------------------
+
+STATES = 256
+"""Recent states that are kept, unless correcting a version on them takes more than MULTIPLICATIONS."""
+MULTIPLICATIONS = 2**28
+THIN = 4
+"""One of so many successive states is kept: neighbours are alike."""
+
+
+def states_for(policy: Policy) -> int:
+    """How many states a policy of this size is corrected on."""
+    return max(8, min(STATES, MULTIPLICATIONS // policy.parameters))
+
+
+class RecentStates:
+    """The last states that came in, as one row of numbers: how many there are, and the states."""
+
+    def __init__(self, most: int, spec: EnvSpec) -> None:
+        self.shape = most, spec.agents, spec.observation_size
+        self.row = np.zeros((2 + most * spec.agents * spec.observation_size + 1) // 2 * 2 if most else 0, np.float32)
+        self._states = self.row[2 : 2 + int(np.prod(self.shape))].reshape(self.shape) if most else None
+        self._added = 0
+
+    def behind(self, numbers: Array) -> Array:
+        """A copy of the policy's numbers, with the states behind them."""
+        return np.concatenate([numbers, self.row])
+
+    def add(self, observation: NDArray[np.float32]) -> None:
+        """Keep some of these observations (…, N, O)."""
+        if self._states is None:
+            return
+        most, *seen = self.shape
+        rows = observation.reshape(-1, *seen)[::THIN][-most:]
+        self._states[(self._added + np.arange(len(rows))) % most] = rows
+        self._added += len(rows)
+        self.row[0] = min(self._added, most)
+
+
+def states_in(row: Array, seen: tuple[int, int]) -> Array:
+    """(S, N, O): the states in such a row; observations are `seen` (N, O)."""
+    count = int(row[0]) if len(row) else 0
+    return row[2 : 2 + count * seen[0] * seen[1]].reshape(count, *seen)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.actorq.checksum import checksum
+from shoal.actorq.versions import checksum
 from shoal.envs.base import EnvSpec, Step
 from shoal.system.shared_memory import LINE, SharedMemory, aligned
 
@@ -120,26 +120,22 @@ class ChunkLayout:
 class ChunkQueue:
     """A queue of chunks, as its actor or the learner sees it."""
 
-    def __init__(self, memory: SharedMemory, layout: ChunkLayout, slots: int, offset: int = 0) -> None:
+    def __init__(self, layout: ChunkLayout, slots: int, memory: SharedMemory | None = None) -> None:
         self.layout, self.slots = layout, slots
+        self.memory = memory = memory or SharedMemory(2 * LINE + slots * layout.nbytes)
         self.refused = 0
         """Damaged chunks that were not taken."""
         self._lost = False
-        self._head = memory.array(np.int64, (1,), offset)  # chunks put in, counted by the actor
-        self._tail = memory.array(np.int64, (1,), offset + LINE)  # chunks taken out, counted by the learner
+        self._head = memory.array(np.int64, (1,))  # chunks put in, counted by the actor
+        self._tail = memory.array(np.int64, (1,), LINE)  # chunks taken out, counted by the learner
         self._headers, self._arrays, self._words, self._whole = [], [], [], []
         for k in range(slots):
-            at = offset + 2 * LINE + k * layout.nbytes
+            at = 2 * LINE + k * layout.nbytes
             self._headers.append(memory.array(np.int64, (LINE // 8,), at))
             fields = layout.fields.items()
             self._arrays.append({name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in fields})
             self._words.append(memory.array(np.uint64, ((layout.nbytes - LINE) // 8,), at + LINE))
             self._whole.append(memory.array(np.uint8, (layout.nbytes,), at))
-
-    @staticmethod
-    def nbytes(layout: ChunkLayout, slots: int) -> int:
-        """Shared memory that a queue takes."""
-        return 2 * LINE + slots * layout.nbytes
 
     @property
     def waiting(self) -> int:
@@ -176,8 +172,8 @@ class ChunkQueue:
             for _ in range(ATTEMPTS):
                 header = self._headers[number % self.slots]
                 steps, begins = int(header[STEPS]), bool(header[BEGINS])
-                found = header[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
-                if header[NUMBER] == number and 0 < steps <= self.layout.steps and found == self._sum(number):
+                total = header[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
+                if header[NUMBER] == number and 0 < steps <= self.layout.steps and total == self._sum(number):
                     return Chunk(**self._arrays[number % self.slots], steps=steps, begins=begins or self._lost)
             self.refused += 1
             self.done()
@@ -210,5 +206,5 @@ class ChunkQueue:
     def _sum(self, number: int) -> np.uint64:
         """The checksum of a slot's contents and of what its header says about them."""
         header = self._headers[number % self.slots]
-        said = np.uint64(header[NUMBER] * 4 + header[BEGINS]) ^ np.uint64(header[STEPS] << 40)
-        return np.uint64(checksum(self._words[number % self.slots])) ^ said
+        counts = np.uint64(header[NUMBER] * 4 + header[BEGINS]) ^ np.uint64(header[STEPS] << 40)
+        return np.uint64(checksum(self._words[number % self.slots])) ^ counts

@@ -14,10 +14,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from shoal.actorq.board import Board
-from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.connect import (
     check_cpus,
     check_nodes,
@@ -27,17 +23,15 @@ from shoal.actorq.connect import (
     in_a_line,
     told_if_gone,
 )
-from shoal.actorq.heartbeat import GROUP, Heartbeat, silence
+from shoal.actorq.heartbeat import GROUP, SILENT_ON_RAY, RayHeartbeat
 from shoal.actorq.player import Play
-from shoal.actorq.recent import RecentStates
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
-from shoal.actorq.system import DEATHS, check_room, deviation_of, seeds
+from shoal.actorq.system import QUANTIZER, ActorSystem, Post
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError, counted
+from shoal.errors import UserError
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
 from shoal.system.child import thread_limits
-from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
 AHEAD = 3
@@ -54,16 +48,12 @@ LONGEST_FOLDER = 40
 
 
 @dataclass
-class Post:
-    """One actor's place: who holds it now, and the calls that it has not answered."""
+class RemotePost(Post):
+    """An actor of the cluster, and the calls that it has not answered."""
 
-    actor: int
     handle: Any = None
-    heartbeat: Heartbeat | None = None
+    heartbeat: RayHeartbeat | None = None
     calls: deque[Any] = field(default_factory=deque)
-    started: int = 0
-    barren: int = 0
-    """Actors in a row that died before their first chunk."""
 
 
 @dataclass
@@ -75,39 +65,23 @@ class Conversion:
     version: int
 
 
-class ClusterSystem:
+class ClusterSystem(ActorSystem):
     """The quantizer and the actors of a run on a Ray cluster."""
 
+    published = 0
+
     def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
-        self.config, self.play = config, play
         self.ray = import_ray()
-        self.replaced = self.published = 0
-        self._policy = np.frombuffer(policy.to_bytes(), np.uint8)
-        if config.cluster == "local":
-            check_room(config.actors, play.engine, self._policy.nbytes)
-        self._layout = ChunkLayout.of(spec, config.copies, chunk_steps)
-        self.recent = RecentStates(play.states, spec)
-        self.board = Board(SharedMemory(Board.nbytes(1 + config.actors)), 1 + config.actors)
-        size = ChunkQueue.nbytes(self._layout, AHEAD)
-        self.queues = [ChunkQueue(SharedMemory(size), self._layout, AHEAD) for _ in range(config.actors)]
-        self.posts = [Post(k) for k in range(config.actors)]
-        values = policy.exploration is not None and policy.exploration.values
-        self._deviations = [
-            None if values else deviation_of(k, config.actors, config.exploration_noise) for k in range(config.actors)
-        ]
-        self._told = {"config": dataclasses.asdict(config), "play": dataclasses.asdict(play), "index": 0, "slots": 1}
-        self._told |= {"chunk_steps": chunk_steps, "digest": None if config.cluster == "local" else source_digest()}
-        self._samples = self._barren = 0
+        super().__init__(config, spec, policy, play, chunk_steps, AHEAD)
+        self.quantizer, *self.posts = (RemotePost(index) for index in range(1 + config.actors))
+        self._digest = None if config.cluster == "local" else source_digest()
         self._looked = time.monotonic()
-        self._quantizer: Any = None
-        self._quantizer_heartbeat: Heartbeat | None = None
+        self._template: Any = None
         self._waiting: tuple[Array, int] | None = None  # the newest numbers, if the quantizer does not have them yet
         self._converting: Conversion | None = None
         self._newest: tuple[Any, int, int] | None = None  # payload, number and version of what actors are handed
         self._connected = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    # ---- what the learner asks for -----------------------------------------------------------------------------------
 
     def start(self, samples: int) -> None:
         """Connect to the cluster, check its nodes, and start quantizer and actors."""
@@ -116,9 +90,8 @@ class ClusterSystem:
         if self.config.cluster != "local":
             check_nodes(self.ray)
         check_cpus(self.ray, self.config.actors)
-        self._template = self.ray.put(self._policy)
-        self._start_quantizer()
-        for post in self.posts:
+        self._template = self.ray.put(self.template)
+        for post in (self.quantizer, *self.posts):
             self._fill(post)
 
     def publish(self, numbers: Array, version: int) -> None:
@@ -127,9 +100,9 @@ class ClusterSystem:
         self._waiting = self.recent.behind(numbers), version
         self._convert()
 
-    def watch(self, wanted: bool) -> None:
-        """Take in what has come, and call for more; a fault is raised here, who died is replaced."""
-        if self._quantizer is None:
+    def watch(self, wanted: bool = True) -> None:
+        """Take in what has come, and call for more; faults are raised here, dead actors are restarted."""
+        if self.quantizer.handle is None:
             return
         due = [post.calls[0] for post in self.posts if post.calls]
         due += [self._converting.payload] if self._converting else []
@@ -147,8 +120,8 @@ class ClusterSystem:
 
     def close(self) -> None:
         """Leave the cluster: what was started for this run ends, a local Ray whole."""
-        self._quantizer = self._quantizer_heartbeat = self._newest = self._converting = None
-        for post in self.posts:
+        self._newest = self._converting = None
+        for post in (self.quantizer, *self.posts):
             post.handle = post.heartbeat = None
             post.calls.clear()
         if self._connected:
@@ -157,8 +130,10 @@ class ClusterSystem:
         if self._folder is not None:
             self._folder.cleanup()
 
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
     def _look(self) -> None:
-        """Now and then: replace who does not answer, because it is stopped or frozen: to Ray it is alive."""
+        """Now and then: replace those that do not answer, because they are stopped or frozen: to Ray they are alive."""
         passed = time.monotonic() - self._looked
         if passed < LOOK:
             return
@@ -166,94 +141,73 @@ class ClusterSystem:
         if self.config.cluster == "local":
             check_running(self.ray)
         passed = min(passed, 2 * LOOK)  # of a time in which this process itself was stopped, only a part counts
-        if self._quantizer_heartbeat is not None and self._quantizer_heartbeat.silent(passed):
-            self._replace_quantizer(silence())
-        for post in self.posts:
+        for post in (self.quantizer, *self.posts):
             if post.heartbeat is not None and post.heartbeat.silent(passed):
-                self._replace_actor(post, silence())
+                self._replace(post, f"sent no heartbeat for {SILENT_ON_RAY:g} seconds")
 
-    # ---- versions ----------------------------------------------------------------------------------------------------
+    def _replace(self, post: RemotePost, reason: str) -> None:
+        """A new actor, or a new quantizer, which gets the newest numbers."""
+        self.count_death(post, True, reason)
+        self.ray.kill(post.handle)
+        self._fill(post)
 
-    def _start_quantizer(self) -> None:
-        """On the learner's node, so that versions are there when actors elsewhere ask for them."""
-        here = self.ray.get_runtime_context().get_node_id()
-        strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-        remote = self._remote(RemoteQuantizer, num_cpus=0, scheduling_strategy=strategy)
-        self._quantizer = remote.remote(json.dumps(self._told["play"]), self._template)
-        self._quantizer_heartbeat = Heartbeat(self.ray, self._quantizer)
-        self._convert()
+    def _fill(self, post: RemotePost) -> None:
+        """Start the quantizer, or an actor wherever there is a CPU for it; what the one before had not sent is lost."""
+        if post.index == QUANTIZER:  # on the learner's node, so that versions are there when actors elsewhere ask
+            here = self.ray.get_runtime_context().get_node_id()
+            strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
+            remote = self._remote(RemoteQuantizer, num_cpus=0, scheduling_strategy=strategy)
+            spec = dataclasses.asdict(self.play)
+        else:
+            remote = self._remote(RemoteActor, num_cpus=1, scheduling_strategy="SPREAD")
+            spec = self.actor_spec(post) | {"sent": self.queues[post.actor].sent, "digest": self._digest}
+        post.calls.clear()
+        post.handle = remote.remote(json.dumps(spec), self._template)
+        post.heartbeat = RayHeartbeat(self.ray, post.handle)
+        post.started += 1
+        if post.index == QUANTIZER:
+            if self._converting is not None:
+                self._waiting = self._waiting or (self._converting.numbers, self._converting.version)
+                self._converting = None
+            self._convert()
+
+    # ---- versions and experience -------------------------------------------------------------------------------------
 
     def _convert(self) -> None:
         """Hand over the newest numbers if the quantizer is there and has nothing to do."""
-        if self._quantizer is not None and self._converting is None and self._waiting is not None:
+        if self.quantizer.handle is not None and self._converting is None and self._waiting is not None:
             numbers, version = self._waiting
-            payload = self._quantizer.convert.remote(numbers, self.recent.shape[1:])
+            payload = self.quantizer.handle.convert.remote(numbers, self.recent.shape[1:])
             self._converting = Conversion(payload, numbers, version)
             self._waiting = None
 
     def _take_version(self, done: Conversion) -> None:
-        """Hand a converted version to the actors from now on; a quantizer that died is replaced."""
-        try:
-            self.ray.get(done.payload, timeout=FETCH)
-        except self.ray.exceptions.RayTaskError as error:
-            raise fault("quantizer", error) from None
-        except self.ray.exceptions.RayError as error:
-            self._replace_quantizer(in_a_line(error))
+        """Hand a converted version to the actors from now on."""
+        if self._fetched(self.quantizer, done.payload) is None:
             return
         self._converting = None
-        self._barren = 0
         self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
         self._convert()
 
-    def _replace_quantizer(self, reason: str) -> None:
-        """A new quantizer, which gets the newest numbers."""
-        self._barren += 1
-        self._count_death("quantizer", self._barren, reason)
-        self.ray.kill(self._quantizer)
-        if self._converting is not None:
-            self._waiting = self._waiting or (self._converting.numbers, self._converting.version)
-            self._converting = None
-        self._start_quantizer()
+    def _take_chunk(self, post: RemotePost) -> None:
+        """Put the oldest chunk that an actor was called for into its queue."""
+        message = self._fetched(post, post.calls[0])
+        if message is not None:
+            post.calls.popleft()
+            self.queues[post.actor].load(message[: self.layout.nbytes])
+            self.board.give(post.index, message[self.layout.nbytes :])
 
-    # ---- experience --------------------------------------------------------------------------------------------------
-
-    def _take_chunk(self, post: Post) -> None:
-        """Put the oldest chunk that an actor was called for into its queue; an actor that died is replaced."""
+    def _fetched(self, post: RemotePost, call: Any) -> Any:
+        """The answer to a call; None: it died, or its node with the answer, and was replaced."""
         try:
-            message = self.ray.get(post.calls[0], timeout=FETCH)
+            answer = self.ray.get(call, timeout=FETCH)
         except self.ray.exceptions.RayTaskError as error:
-            raise fault("actor", error) from None
-        except self.ray.exceptions.RayError as error:  # it died, or its node with what it had played
-            self._replace_actor(post, in_a_line(error))
-            return
-        post.calls.popleft()
+            raise fault("quantizer" if post.index == QUANTIZER else "actor", error) from None
+        except self.ray.exceptions.RayError as error:
+            self._replace(post, f"died: {in_a_line(error)}")
+            return None
         post.barren = 0
-        self.queues[post.actor].load(message[: self._layout.nbytes])
-        self.board.give(1 + post.actor, message[self._layout.nbytes :])
-
-    def _replace_actor(self, post: Post, reason: str) -> None:
-        post.barren += 1
-        self._count_death(f"actor {post.actor}", post.barren, reason)
-        self._fill(post)
-
-    def _fill(self, post: Post) -> None:
-        """A new actor for a post, wherever there is a CPU for it; what the one before had not sent is lost."""
-        if post.handle is not None:
-            self.ray.kill(post.handle)
-        post.calls.clear()
-        told = self._told | {"deviation": self._deviations[post.actor], "sent": self.queues[post.actor].sent}
-        told |= seeds(self.config.seed, post.actor, self._samples, post.started)
-        remote = self._remote(RemoteActor, num_cpus=1, scheduling_strategy="SPREAD")
-        post.handle = remote.remote(json.dumps(told), self._template)
-        post.heartbeat = Heartbeat(self.ray, post.handle)
-        post.started += 1
-
-    def _count_death(self, what: str, barren: int, reason: str) -> None:
-        if barren >= DEATHS:
-            raise UserError(
-                f"The {what} died {counted(DEATHS, 'time')} in a row before it had done anything: {reason}."
-            )
-        self.replaced += 1
+        return answer
 
     # ---- Ray ---------------------------------------------------------------------------------------------------------
 
@@ -279,8 +233,8 @@ class ClusterSystem:
 
     def _store_bytes(self) -> int:
         """Room for every chunk and version that can be on its way in a local Ray, twice."""
-        chunks = (AHEAD + 1) * self.config.actors * self._layout.nbytes
-        versions = (AHEAD + 2 + self.config.actors) * self._policy.nbytes
+        chunks = (AHEAD + 1) * self.config.actors * self.layout.nbytes
+        versions = (AHEAD + 2 + self.config.actors) * self.template.nbytes
         return max(STORE, 2 * (chunks + versions))
 
     def _remote(self, cls: type, **options: Any) -> Any:
@@ -294,6 +248,6 @@ class ClusterSystem:
 
 
 def fault(what: str, error: Any) -> Exception:
-    """What `remote.reported` told, as an exception of the learner's."""
+    """What `remote.reported` has sent, as an exception of the learner's."""
     kind, text = error.cause.args if len(error.cause.args) == 2 else ("", error)
     return UserError(f"The {what} failed: {text}") if kind == USERS else RuntimeError(f"the {what} failed:\n{text}")

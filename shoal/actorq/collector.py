@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.chunks import Chunk
 from shoal.actorq.limiter import RateLimiter
-from shoal.actorq.system import QUANTIZER, Playing
+from shoal.actorq.system import QUANTIZER, ActorSystem
 from shoal.envs.base import Step, VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.replay import Ring
@@ -29,7 +29,7 @@ LAGS = 10_000
 class ActorCollector:
     """Takes chunks from the actors' queues into the ring, and counts samples and whole episodes."""
 
-    def __init__(self, env: VectorEnv, ring: Ring, system: Playing, limiter: RateLimiter) -> None:
+    def __init__(self, env: VectorEnv, ring: Ring, system: ActorSystem, limiter: RateLimiter) -> None:
         """`env`: one copy of the world, of which only the spec is used."""
         self.env, self.ring, self.system, self.limiter = env, ring, system, limiter
         self.config = system.config

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.actorq.broadcast import from_payload, numbers_of, to_payload, with_numbers
-from shoal.actorq.recent import states_in
+from shoal.actorq.broadcast import from_payload, numbers_of, states_in, to_payload, with_numbers
 from shoal.actorq.versions import Bytes
 from shoal.envs.base import EnvSpec
 from shoal.inference.correction import corrected

@@ -17,7 +17,7 @@ from shoal.system.processes import prepare
 
 if TYPE_CHECKING:
     from shoal.actorq.actor import Actor
-    from shoal.actorq.versions import Bytes, Pulled
+    from shoal.actorq.versions import Bytes, Version
     from shoal.inference.layers import Array
 
 USERS, FAULT = "user", "fault"
@@ -27,10 +27,10 @@ USERS, FAULT = "user", "fault"
 class RemoteActor:
     """Plays the loop of `actor.py`, one chunk per call."""
 
-    def __init__(self, told: str, policy: "Bytes") -> None:
+    def __init__(self, spec: str, policy: "Bytes") -> None:
         """Nothing is built yet: a fault is reported by the first call."""
         prepare()
-        self._told, self._policy = json.loads(told), policy
+        self._spec, self._policy = json.loads(spec), policy
         self._versions = HandedVersions()
         self._actor: Actor | None = None
         self._idle = 0.0
@@ -67,13 +67,11 @@ class RemoteActor:
     def _made(self) -> "Actor":
         from shoal.actorq.actor import make_actor
         from shoal.actorq.board import Board
-        from shoal.system.shared_memory import SharedMemory
 
-        if self._told["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
+        if self._spec["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
             raise UserError("A node has another version of Shoal than the learner's; install the same one on each.")
-        board = Board(SharedMemory(Board.nbytes(1)), 1)
-        actor = make_actor(self._told, self._policy.tobytes(), None, self._versions, board)
-        actor.queue.start_at(self._told["sent"])
+        actor = make_actor(self._spec, self._policy, self._versions, Board(1))
+        actor.queue.start_at(self._spec["sent"])
         return actor
 
 
@@ -89,15 +87,15 @@ class HandedVersions:
         """Take in a reference; nothing is fetched yet."""
         self._payload, self._number, self._version = payload, number, version
 
-    def pull(self, after: int = 0) -> "Pulled | None":
+    def pull(self, after: int = 0) -> "Version | None":
         """That version if its number is beyond `after`; its payload is read-only, and shared with other actors."""
         import ray
 
-        from shoal.actorq.versions import Pulled
+        from shoal.actorq.versions import Version
 
         if self._number <= after:
             return None
-        return Pulled(self._number, self._version, ray.get(self._payload))
+        return Version(self._number, self._version, ray.get(self._payload))
 
 
 class RemoteQuantizer:
@@ -105,23 +103,23 @@ class RemoteQuantizer:
 
     def __init__(self, play: str, policy: "Bytes") -> None:
         prepare()
-        self._told, self._template = json.loads(play), policy
+        self._play, self._template = json.loads(play), policy
         self._made: Any = None
 
     def alive(self) -> None:
         """A heartbeat."""
 
-    def convert(self, row: "Array", seen: tuple[int, int]) -> "Bytes":
+    def convert(self, row: "Array", observations: tuple[int, int]) -> "Bytes":
         """The payload for this row of the policy's numbers, with recent states behind them; see `payload_of`."""
         from shoal.actorq.player import Play, payload_of
         from shoal.inference.policy import Policy
 
         with reported():
             play, policy = self._made = self._made or (
-                Play(**self._told),
+                Play(**self._play),
                 Policy.from_bytes(self._template.tobytes()),
             )
-            return payload_of(play, policy, row, seen)
+            return payload_of(play, policy, row, observations)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
-from shoal.actorq.system import QUANTIZER, ActorSystem, Post
+from shoal.actorq.system import QUANTIZER, LocalPost, LocalSystem
 from shoal.errors import UserError
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
@@ -244,7 +244,7 @@ def _counts(training: Training) -> dict[str, Any]:
     collector = training.collector
     assert isinstance(collector, ActorCollector)
     system, actors = collector.system, range(1, 1 + collector.config.actors)
-    assert isinstance(system, ActorSystem)
+    assert isinstance(system, LocalSystem)
     board = system.board
     counts = {"steps": "steps", "pulls": "pulls", "bytes": "pulled_bytes"}
     times = [_processor_seconds(post) for post in system.posts]
@@ -265,7 +265,7 @@ def _counts(training: Training) -> dict[str, Any]:
     }
 
 
-def _processor_seconds(post: Post) -> float | None:
+def _processor_seconds(post: LocalPost) -> float | None:
     """Processor time of a process so far; None where /proc does not tell."""
     assert post.child is not None
     try:
@@ -276,7 +276,7 @@ def _processor_seconds(post: Post) -> float | None:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def _delay_seconds(post: Post) -> float:
+def _delay_seconds(post: LocalPost) -> float:
     """Time in which a process was ready to run, but had no processor; 0 where /proc does not tell."""
     assert post.child is not None
     try:

@@ -4,7 +4,7 @@
     outcome = simulate(Settings(times, actors=64))
     print(outcome.env_steps_per_second, outcome.bottleneck)
 
-The processes are those of a real run (`learner.py`, `quantizer.py`, `actor.py`) with the rate limiter itself between
+The processes are those of a real run (`training.py`, `quantizer.py`, `actor.py`) with the rate limiter itself between
 them; what they do takes service times that were measured or given. Events are whole chunks, pulls and updates, so that
 a thousand actors take seconds. docs/simulate.md says what the model leaves out.
 """

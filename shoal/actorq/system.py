@@ -1,28 +1,29 @@
-"""All processes of a run with actors: shared memory for them, starting, watching and replacing them, ending them."""
+"""The quantizer and the actors of a run: in processes of this machine, or (`cluster.py`) on a Ray cluster."""
 
 import contextlib
 import dataclasses
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from shoal.actorq.board import Board
-from shoal.actorq.child import SILENT, WatchedChild
+from shoal.actorq.broadcast import RecentStates
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
+from shoal.actorq.heartbeat import SILENT, WatchedChild
 from shoal.actorq.player import Play
-from shoal.actorq.recent import RecentStates
-from shoal.actorq.versions import Versions, versions_bytes
+from shoal.actorq.versions import Versions
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
 from shoal.seeding import stream_seed
-from shoal.system.child import ended
+from shoal.system.child import Message, ended
 from shoal.system.memory import check_fits
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
@@ -51,94 +52,112 @@ DEATHS = 3
 
 @dataclass
 class Post:
-    """One process's place: who holds it now, and how often it was filled anew."""
+    """The place of one process: how often it was filled, and how often in vain."""
 
-    module: str
-    spec: dict[str, Any]
-    descriptors: list[int]
     index: int
-    child: WatchedChild | None = None
+    """On the board."""
     started: int = 0
     barren: int = 0
     """Processes in a row that died before they had done anything."""
-    done: int = 0
-    """What the post had done when its present process was started."""
-
-
-class Playing(Protocol):
-    """The actors of a run, as the learner sees them: processes of this machine, or actors of a Ray cluster."""
-
-    config: TrainConfig
-    play: Play
-    queues: list[ChunkQueue]
-    """Experience, one queue per actor."""
-    board: Board
-    """What the quantizer and the actors have counted, the quantizer first."""
-    replaced: int
-    """Actors and quantizers that were started anew."""
-    recent: RecentStates
-    """States that biases are corrected on."""
 
     @property
+    def actor(self) -> int:
+        """Which actor it is."""
+        return self.index - 1
+
+
+class ActorSystem(ABC):
+    """The quantizer and the actors of a run, as the learner sees them."""
+
+    def __init__(
+        self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int, slots: int
+    ) -> None:
+        """`slots`: chunks that each actor may be ahead of the learner."""
+        self.config, self.policy, self.play = config, policy, play
+        self.template = np.frombuffer(policy.to_bytes(), np.uint8)
+        if config.cluster in (None, "local"):
+            check_room(config.actors, play.engine, self.template.nbytes)
+        self.replaced = 0
+        """Processes that were restarted."""
+        self.recent = RecentStates(play.states, spec)
+        """States that biases are corrected on."""
+        self.layout = ChunkLayout.of(spec, config.copies, chunk_steps)
+        self.board = Board(1 + config.actors)
+        """What the quantizer and the actors have counted."""
+        self.queues = [ChunkQueue(self.layout, slots) for _ in range(config.actors)]
+        """Experience, one queue per actor."""
+        self._samples = 0
+
+    @property
+    @abstractmethod
     def published(self) -> int:
         """Versions that the learner has published."""
-        ...
 
+    @abstractmethod
     def start(self, samples: int) -> None:
         """Start quantizer and actors, after so many samples of the run: a resumed one plays other episodes."""
-        ...
 
+    @abstractmethod
     def publish(self, numbers: Array, version: int) -> None:
-        """Hand the policy's numbers to the quantizer; nobody waits."""
-        ...
+        """Hand the policy's numbers to the quantizer, with recent states behind them; nobody waits."""
 
-    def watch(self, wanted: bool) -> None:
-        """Look after them: a fault of theirs is raised here, who died is replaced.
+    @abstractmethod
+    def watch(self, wanted: bool = True) -> None:
+        """Check on them now and then: their faults are raised here, dead and silent ones are restarted.
 
         Args:
             wanted: Whether more experience may go in. Actors on a cluster are called for more only then; others find
                 out by themselves, when their queue is full.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """End them all."""
-        ...
+
+    def actor_spec(self, post: Post) -> Message:
+        """What the process at an actor's post is told, wherever it runs."""
+        assert self.policy.exploration is not None
+        noise = deviation_of(post.actor, self.config.actors, self.config.exploration_noise)
+        return {
+            "config": dataclasses.asdict(self.config),
+            "play": dataclasses.asdict(self.play),
+            "chunk_steps": self.layout.steps,
+            "deviation": None if self.policy.exploration.values else noise,
+            **seeds(self.config.seed, post.actor, self._samples, post.started),
+        }
+
+    def count_death(self, post: Post, barren: bool, reason: str) -> None:
+        """A process has died; `barren`: before it had done anything, which may not happen too often in a row."""
+        post.barren = post.barren + 1 if barren else 0
+        if post.barren >= DEATHS:
+            name = "The quantizer" if post.index == QUANTIZER else f"Actor {post.actor}"
+            raise UserError(
+                f"{name} failed {counted(DEATHS, 'time')} in a row before it had sent anything: it {reason}."
+            )
+        self.replaced += 1
 
 
-class ActorSystem:
-    """The quantizer and the actors of a run in processes of this machine."""
+@dataclass
+class LocalPost(Post):
+    """A process of this machine."""
+
+    child: WatchedChild | None = None
+    done: int = 0
+    """What the post had done when its present process was started."""
+
+
+class LocalSystem(ActorSystem):
+    """The quantizer and the actors in processes of this machine, with shared memory between them and the learner."""
 
     def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
-        self.config, self.policy, self.play = config, policy, play
-        self.replaced = 0
-        """Processes that were started anew."""
-        self.children = 1 + config.actors
-        self._layout = ChunkLayout.of(spec, config.copies, chunk_steps)
-        template = policy.to_bytes()
-        check_room(config.actors, play.engine, len(template))
-        self.recent = RecentStates(play.states, spec)
-        self._numbers_bytes = 4 * policy.parameters + 8 + self.recent.row.nbytes
-        self._payload_bytes = play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes
-        sizes = {
-            "board": Board.nbytes(self.children),
-            "policy": len(template),
-            "numbers": versions_bytes(self._numbers_bytes),
-            "payloads": versions_bytes(self._payload_bytes),
-        }
-        self.memory = {name: SharedMemory(size) for name, size in sizes.items()}
-        self.memory["policy"].array(np.uint8, (len(template),))[:] = np.frombuffer(template, np.uint8)
-        self.board = Board(self.memory["board"], self.children)
-        self.numbers = Versions(self.memory["numbers"], self._numbers_bytes)
-        self.payloads = Versions(self.memory["payloads"], self._payload_bytes)
-        self.queues: list[ChunkQueue] = []
-        self.posts = [self._quantizer(len(template))]
-        self._chunks = [SharedMemory(ChunkQueue.nbytes(self._layout, SLOTS)) for _ in range(config.actors)]
-        processors = own_processors(config.actors)
-        for k, chunks in enumerate(self._chunks):
-            self.queues.append(ChunkQueue(chunks, self._layout, SLOTS))
-            self.posts.append(self._actor(k, len(template), chunks, processors[k]))
-        self._watched, self._samples = 0.0, 0
+        super().__init__(config, spec, policy, play, chunk_steps, SLOTS)
+        self._template = SharedMemory(self.template.nbytes)
+        self._template.array(np.uint8, self.template.shape)[:] = self.template
+        self.numbers = Versions(4 * policy.parameters + 8 + self.recent.row.nbytes)
+        self.payloads = Versions(play.payload(policy, np.zeros(policy.parameters, np.float32)).nbytes)
+        self.posts = [LocalPost(index) for index in range(1 + config.actors)]
+        self._processors = own_processors(config.actors)
+        self._watched = 0.0
 
     @property
     def running(self) -> bool:
@@ -162,7 +181,7 @@ class ActorSystem:
         self.numbers.publish(row.view(np.uint8), version)
 
     def watch(self, wanted: bool = True) -> None:
-        """Look after the processes now and then: a fault of theirs is raised here, a dead or silent one replaced."""
+        """Check on the processes now and then: their faults are raised here, dead and silent ones are restarted."""
         now = time.monotonic()
         passed = now - self._watched
         if passed < WATCH or not self.running:
@@ -185,65 +204,57 @@ class ActorSystem:
                     time.sleep(0.005)
                 post.child.kill()
                 post.child = None
-        for memory in (*self.memory.values(), *self._chunks):
+        for memory in self._memory().values():
             memory.close()
+        for queue in self.queues:
+            queue.memory.close()
 
-    def _fill(self, post: Post) -> None:
+    def _fill(self, post: LocalPost) -> None:
         """Start a process for a post."""
         post.done = self._done(post)
-        spec = post.spec | seeds(self.config.seed, post.index - 1, self._samples, post.started)
+        memory = self._memory()
+        if post.index != QUANTIZER:
+            memory["chunks"] = self.queues[post.actor].memory
+        module = "shoal.actorq.quantizer" if post.index == QUANTIZER else "shoal.actorq.actor"
+        descriptors = [block.descriptor for block in memory.values()]
         ticks = self.board.count(post.index, "ticks")
-        post.child = WatchedChild(post.module, spec, post.descriptors, post.index, ticks)
+        post.child = WatchedChild(module, self.spec_of(post, memory), descriptors, post.index, ticks)
         post.started += 1
 
-    def _replace(self, post: Post) -> None:
+    def spec_of(self, post: LocalPost, memory: dict[str, SharedMemory]) -> Message:
+        """What the process at a post is told."""
+        spec = {name: block.spec for name, block in memory.items()} | {
+            "children": self.board.children,
+            "policy_bytes": self.template.nbytes,
+            "payload_bytes": self.payloads.size,
+        }
+        if post.index != QUANTIZER:
+            return spec | {**self.actor_spec(post), "slots": SLOTS, "processor": self._processors[post.actor]}
+        play = dataclasses.asdict(self.play)
+        return spec | {"play": play, "numbers_bytes": self.numbers.size, "observations": self.recent.shape[1:]}
+
+    def _memory(self) -> dict[str, SharedMemory]:
+        """What all processes share."""
+        return {
+            "board": self.board.memory,
+            "policy": self._template,
+            "numbers": self.numbers.memory,
+            "payloads": self.payloads.memory,
+        }
+
+    def _replace(self, post: LocalPost) -> None:
         """A new process in place of one that is dead or silent; what it had not sent is lost."""
         assert post.child is not None
         code = post.child.process.poll()
         post.child.kill()
-        post.barren = 0 if self._done(post) > post.done else post.barren + 1
-        if post.barren >= DEATHS:
-            what = "The quantizer" if post.index == QUANTIZER else f"Actor {post.index - 1}"
-            times = counted(DEATHS, "time")
-            raise UserError(f"{what} failed {times} in a row before it had sent anything: it {ending(code)}.")
-        self.replaced += 1
+        self.count_death(post, self._done(post) <= post.done, ending(code))
         self._fill(post)
 
-    def _done(self, post: Post) -> int:
+    def _done(self, post: LocalPost) -> int:
         """Chunks that an actor has sent; versions that the quantizer has broadcast."""
         if post.index == QUANTIZER:
             return self.board.count(QUANTIZER, "steps")
-        return self.queues[post.index - 1].sent
-
-    def _common(self, template: int) -> dict[str, Any]:
-        """What the specifications of all processes have in common."""
-        shared = {name: {"descriptor": memory.descriptor, "size": memory.size} for name, memory in self.memory.items()}
-        return shared | {
-            "children": self.children,
-            "policy_bytes": template,
-            "payload_bytes": self._payload_bytes,
-            "play": dataclasses.asdict(self.play),
-        }
-
-    def _quantizer(self, template: int) -> Post:
-        spec = self._common(template) | {"numbers_bytes": self._numbers_bytes, "seen": self.recent.shape[1:]}
-        descriptors = [memory.descriptor for memory in self.memory.values()]
-        return Post("shoal.actorq.quantizer", spec, descriptors, QUANTIZER)
-
-    def _actor(self, k: int, template: int, chunks: SharedMemory, processor: int | None) -> Post:
-        config, policy = self.config, self.policy
-        assert policy.exploration is not None
-        deviation = None if policy.exploration.values else deviation_of(k, config.actors, config.exploration_noise)
-        spec = self._common(template) | {
-            "config": dataclasses.asdict(config),
-            "chunks": {"descriptor": chunks.descriptor, "size": chunks.size},
-            "chunk_steps": self._layout.steps,
-            "slots": SLOTS,
-            "processor": processor,
-            "deviation": deviation,
-        }
-        descriptors = [chunks.descriptor, *(memory.descriptor for memory in self.memory.values())]
-        return Post("shoal.actorq.actor", spec, descriptors, 1 + k)
+        return self.queues[post.actor].sent
 
 
 def check_room(actors: int, engine: str, template: int) -> None:
@@ -252,7 +263,7 @@ def check_room(actors: int, engine: str, template: int) -> None:
     check_fits(
         f"Running {counted(actors, 'actor process', 'actor processes')}",
         each * actors,
-        lambda usable: f"at most {usable // each} fit (--actors)",
+        lambda usable: f"at most {usable // each} fit (`actors`)",
         reserved=QUANTIZER_BYTES,
     )
 
@@ -270,12 +281,12 @@ def ending(code: int | None) -> str:
     if code is None:
         return (
             f"sent no heartbeat for {SILENT:g} seconds; an environment that blocks the Python interpreter for so "
-            "long can only be trained with --actors 0"
+            "long can only be trained with `actors=0`"
         )
-    return ended(code) + ("; use fewer --actors" if code == -signal.SIGKILL else "")
+    return ended(code) + ("; use fewer `actors`" if code == -signal.SIGKILL else "")
 
 
-def own_processors(actors: int) -> list[int | None]:
+def own_processors(actors: int) -> Sequence[int | None]:
     """A processor of its own for each actor, if there are enough for all of them and the learner, else none.
 
     Processors that other programs are pinned to, e.g. the actors of another run, do not count.
@@ -283,18 +294,18 @@ def own_processors(actors: int) -> list[int | None]:
     free: list[int] = []
     if hasattr(os, "sched_getaffinity"):
         free = sorted(os.sched_getaffinity(0) - pinned_processors())
-    return [*free[1 : 1 + actors]] if len(free) > actors else [None] * actors
+    return free[1 : 1 + actors] if len(free) > actors else [None] * actors
 
 
 def pinned_processors() -> set[int]:
     """Processors that a running program is pinned to alone."""
-    found: set[int] = set()
+    pinned: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is not ours to look at
             processors = os.sched_getaffinity(int(folder.name))
             if len(processors) == 1 and (folder / "cmdline").read_bytes():  # threads of the kernel have no command line
-                found |= processors
-    return found
+                pinned |= processors
+    return pinned
 
 
 def deviation_of(actor: int, actors: int, noise: float) -> float:

@@ -1,26 +1,31 @@
-"""The builder of a run with actors: the engine's team and ring, with actors in other processes to fill it."""
+"""A run with actors: its learner, and the builder of its parts, with actors in other processes to fill the ring."""
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.actorq.broadcast import states_for
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.collector import ActorCollector
-from shoal.actorq.learner import ActorLearner
 from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
-from shoal.actorq.recent import states_for
-from shoal.actorq.system import ActorSystem, Playing
+from shoal.actorq.system import ActorSystem, LocalSystem
 from shoal.algorithms.base import BaseTeam
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError
+from shoal.errors import Diverged, UserError
 from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
 from shoal.quantization.export import from_team
-from shoal.replay import Ring
+from shoal.replay import Ring, can_sample
 from shoal.replay.limited import Limited
 from shoal.training import engine
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
+from shoal.training.learner import Learner
 from shoal.training.parts import Parts
 from shoal.training.setup import compile_loops
 
@@ -46,10 +51,10 @@ def build_parts(config: TrainConfig) -> Parts:
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
 
 
-def make_system(config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, steps: int) -> Playing:
+def make_system(config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, steps: int) -> ActorSystem:
     """Actors in processes of this machine, or on a Ray cluster; Ray is imported only for that."""
     if config.cluster is None:
-        return ActorSystem(config, spec, policy, play, steps)
+        return LocalSystem(config, spec, policy, play, steps)
     from shoal.actorq.cluster import ClusterSystem
 
     return ClusterSystem(config, spec, policy, play, steps)
@@ -89,3 +94,63 @@ def chosen_play(config: TrainConfig, policy: Policy) -> Play:
         name = make_engine(policy.network(), "auto", config.actor_precision, batch=config.copies).name  # type: ignore[assignment]
     states = states_for(policy) if config.actor_bias_correction else 0
     return Play(name, config.actor_precision, bits, config.copies, states)
+
+
+class ActorLearner(Learner):
+    """A learner that is never waited for: actors play its last version while it makes the next."""
+
+    def __init__(self, parts: Parts, collector: ActorCollector, team: BaseTeam) -> None:
+        super().__init__(parts)
+        self._team = team
+        self.collector, self.limiter, self.system = collector, collector.limiter, collector.system
+        count = sum(array.size for array in team.rollout_arrays())
+        self._row = np.zeros(count + count % 2, np.float32)  # a multiple of 8 bytes
+
+    def owes_update(self, samples: int) -> bool:
+        """Whether the rate limiter lets it sample; what has come goes in first."""
+        self.system.board.exploration = self._team.exploration
+        if self.config.lockstep:
+            return super().owes_update(samples) and self._draws_left()
+        if self.collector.ready():
+            return False
+        if not self.limiter.may_sample(self.config.batch):
+            return False
+        self.collector.starved = not (can_sample(self.ring, self.sampler) and self._draws_left())
+        return not self.collector.starved
+
+    def _draws_left(self) -> bool:
+        """Whether the transitions may be drawn often enough for one more update."""
+        if not isinstance(self.sampler, Limited):
+            return True
+        minibatches = 1 if self.config.minibatch == "shared" else self.collector.env.spec.agents
+        return self.sampler.left(self.ring) >= minibatches * self.config.batch
+
+    def update(self, phase: Callable[[str], None]) -> None:
+        """Update all agents once and publish the new version."""
+        super().update(phase)
+        self.limiter.samples += self.config.batch
+        self.publish()
+
+    def publish(self) -> None:
+        """Hand the present policy to the quantizer."""
+        self.system.board.exploration = self._team.exploration
+        numbers = np.concatenate([array.ravel() for array in self._team.rollout_arrays()])
+        if not np.isfinite(numbers).all():
+            raise Diverged("The policy's weights are not numbers")
+        self._row[: numbers.size] = numbers
+        self.collector.updates = self.updates
+        self.system.publish(self._row, self.updates)
+
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """With it, how often every live transition was drawn, where that is limited."""
+        arrays, counters = super().state()
+        if isinstance(self.sampler, Limited):
+            arrays["times_sampled"] = self.sampler.state(self.ring)
+        return arrays, counters
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        super().load_state(arrays, counters)
+        if isinstance(self.sampler, Limited):
+            self.sampler.load_state(arrays["times_sampled"], self.ring)
+        self.collector.updates = self.updates

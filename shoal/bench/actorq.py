@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
 from shoal.actorq.service_times import FIRST
-from shoal.actorq.system import ActorSystem
+from shoal.actorq.system import LocalSystem
 from shoal.profiling.energy import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
@@ -142,7 +142,7 @@ def publishing(training: Training) -> Turn:
     collector = training.collector
     assert isinstance(collector, ActorCollector)
     system, board = collector.system, collector.system.board
-    assert isinstance(system, ActorSystem)
+    assert isinstance(system, LocalSystem)
     payload = system.play.payload(system.policy, numbers_of(system.policy))
     system.payloads.publish(payload, 0)
     training.owes_update()  # tells the actor how much to explore

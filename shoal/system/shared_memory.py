@@ -24,7 +24,7 @@ class SharedMemory:
     """A block of bytes. It has no name, so a process that is killed leaves nothing behind."""
 
     def __init__(
-        self, size: int, descriptor: int | None = None, remedy: str = "use fewer --actors or --copies"
+        self, size: int, descriptor: int | None = None, remedy: str = "use fewer `actors` or `copies`"
     ) -> None:
         """A new block, or the one that a parent process passed on as `descriptor`.
 
@@ -39,6 +39,11 @@ class SharedMemory:
             self._map = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | populated)
         except OSError as error:
             raise no_memory(size, error, remedy) from None
+
+    @property
+    def spec(self) -> dict[str, int]:
+        """What a child needs, besides the open descriptor, to attach the block."""
+        return {"size": self.size, "descriptor": self.descriptor}
 
     def array(self, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray:
         """A view of a part of the block."""

@@ -24,12 +24,10 @@ from shoal.actorq.board import Board
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.player import Play, make_player
 from shoal.actorq.remote import RemoteActor
-from shoal.actorq.system import seeds
 from shoal.bench import cluster as bench
 from shoal.envs import make_env
 from shoal.errors import ActorsLost, UserError
 from shoal.inference.policy import Exploration
-from shoal.system.shared_memory import SharedMemory
 from shoal.training.loop import Training
 from tests.actorq.conftest import play_in_threads
 from tests.actorq.test_system import ACTORS, Meddler, alive
@@ -104,7 +102,7 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
         where = ask(system, lambda actor: __import__("ray").get_runtime_context().get_node_id())
         seen.extend([*where, *ask(system, lambda actor: __import__("os").environ["OMP_NUM_THREADS"])])
         elsewhere = where.index(next(node for node in where if node != nodes.head_node.node_id))
-        system.ray.kill(system._quantizer)
+        system.ray.kill(system.quantizer.handle)
         os.kill(ask(system, lambda actor: __import__("os").getpid())[1 - elsewhere], signal.SIGKILL)
         while system.replaced < 2:
             yield
@@ -133,7 +131,7 @@ def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_pa
 def payload_of(system):
     from shoal.inference.policy import Policy
 
-    found = Policy.from_bytes(system._policy.tobytes())
+    found = Policy.from_bytes(system.template.tobytes())
     return found, numbers_of(found)
 
 
@@ -165,16 +163,20 @@ class FakeRay:
 
 
 def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypatch):
-    monkeypatch.setattr(heartbeat, "SILENT", 5.0)
+    monkeypatch.setattr(cluster, "SILENT_ON_RAY", 5.0)
+    monkeypatch.setattr(heartbeat, "SILENT_ON_RAY", 5.0)
     now = [0.0]
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
     system = Training(dataclasses.replace(ACTORS, actors=2, cluster="local")).collector.system
     system.ray = ray = FakeRay()
     system._template, system._remote = None, lambda *_, **__: SimpleNamespace(remote=lambda *_: Handle())
     monkeypatch.setattr(cluster, "check_running", lambda ray: None)
-    monkeypatch.setattr(cluster.ClusterSystem, "_start_quantizer", start_fake_quantizer)
-    system._start_quantizer()
-    for post in system.posts:
+    here = SimpleNamespace(get_node_id=lambda: "here")
+    ray.get_runtime_context = lambda: here
+    ray.util = SimpleNamespace(
+        scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None)
+    )
+    for post in (system.quantizer, *system.posts):
         system._fill(post)
 
     def pass_seconds(seconds, *answering):
@@ -184,7 +186,7 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
                 ray.answered.update(handle.asked)
             system.watch(wanted=False)
 
-    stopped, fine, quantizer = system.posts[0].handle, system.posts[1].handle, system._quantizer
+    stopped, fine, quantizer = system.posts[0].handle, system.posts[1].handle, system.quantizer.handle
     pass_seconds(10, fine, quantizer)  # the first waits for a CPU: it has not answered yet
     pass_seconds(5, stopped, fine, quantizer)
     assert not ray.killed
@@ -194,21 +196,16 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
     pass_seconds(2, fine, quantizer)
     assert ray.killed == [stopped] and system.replaced == 1 and system.posts[0].handle is not stopped
     pass_seconds(5, *(post.handle for post in system.posts))
-    assert ray.killed == [stopped, quantizer] and system.replaced == 2 and system._quantizer is not quantizer
-    with pytest.raises(UserError, match=r"actor 0 died 3 times in a row .*: it sent no heartbeat for 5 seconds\.$"):
+    assert ray.killed == [stopped, quantizer] and system.replaced == 2 and system.quantizer.handle is not quantizer
+    with pytest.raises(UserError, match=r"Actor 0 failed 3 times in a row .*: it sent no heartbeat for 5 seconds\.$"):
         for _ in range(2):
-            pass_seconds(1, *(post.handle for post in system.posts), system._quantizer)
-            pass_seconds(5, *(post.handle for post in system.posts[1:]), system._quantizer)
-
-
-def start_fake_quantizer(system):
-    system._quantizer = Handle()
-    system._quantizer_heartbeat = heartbeat.Heartbeat(system.ray, system._quantizer)
+            pass_seconds(1, *(post.handle for post in system.posts), system.quantizer.handle)
+            pass_seconds(5, *(post.handle for post in system.posts[1:]), system.quantizer.handle)
 
 
 @pytest.mark.slow
 def test_an_actor_that_is_stopped_but_not_dead_is_replaced(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(heartbeat, "SILENT", 4.0)
+    monkeypatch.setattr(heartbeat, "SILENT_ON_RAY", 4.0)
 
     def stop(system):
         os.kill(ask(system, lambda actor: __import__("os").getpid())[0], signal.SIGSTOP)
@@ -257,15 +254,15 @@ def test_a_world_that_raises_is_told_as_a_sentence(thin_ice, monkeypatch):
     """What crosses the cluster is plain text; no Ray is started."""
     system = Training(dataclasses.replace(ACTORS, cluster="local", **thin_ice)).collector.system
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda payload: payload))
-    told = system._told | {"deviation": None, "sent": 0} | seeds(0, 0, 0, 0)
-    actor = RemoteActor(json.dumps(told), system._policy)
+    spec = system.actor_spec(system.posts[0]) | {"sent": 0, "digest": None}
+    actor = RemoteActor(json.dumps(spec), system.template)
     payload = system.play.payload(*payload_of(system))
     with pytest.raises(RuntimeError) as raised:
         for number in range(9):
             message = actor.play([payload], 1 + number, 0, 0.1)
-            assert message.nbytes == system._layout.nbytes + Board(SharedMemory(Board.nbytes(1)), 1).take(0).nbytes
-    told = cluster.fault("actor", SimpleNamespace(cause=raised.value))
-    assert isinstance(told, UserError) and re.match(BROKEN, str(told))
+            assert message.nbytes == system.layout.nbytes + Board(1).take(0).nbytes
+    fault = cluster.fault("actor", SimpleNamespace(cause=raised.value))
+    assert isinstance(fault, UserError) and re.match(BROKEN, str(fault))
 
 
 @pytest.mark.slow
@@ -500,7 +497,7 @@ def test_chunks_and_counts_travel_as_bytes():
     content[200] ^= 1
     learner.load(content)
     assert learner.next() is None and learner.refused == 1
-    here, there = (Board(SharedMemory(Board.nbytes(2)), 2) for _ in range(2))
+    here, there = (Board(2) for _ in range(2))
     for _ in range(2):
         there.add(0, "steps", 5)
         there.spend(0, "wait", 0.5)

@@ -17,7 +17,7 @@ import pytest
 from shoal import Callback, TrainConfig, train
 from shoal.actorq import actor
 from shoal.actorq import training as actorq_training
-from shoal.actorq.system import ending, own_processors, pinned_processors, seeds
+from shoal.actorq.system import ending, own_processors, pinned_processors
 from shoal.actorq.training import chosen_play
 from shoal.errors import Diverged, UserError
 from shoal.training.loop import Silent, Training
@@ -108,7 +108,7 @@ class Meddler(Silent):
 
 
 def test_processes_that_are_killed_or_stopped_are_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.actorq.child.SILENT", 1.5)
+    monkeypatch.setattr("shoal.actorq.heartbeat.SILENT", 1.5)
     signals = [signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]  # for the quantizer and both actors
 
     def meddle(system):
@@ -249,10 +249,10 @@ gymnasium.register("Frozen-v0", "frozen_world:Frozen", max_episode_steps=5)
 def test_a_world_that_blocks_the_interpreter_ends_the_run_with_advice(tmp_path, monkeypatch):
     (tmp_path / "frozen_world.py").write_text(FROZEN_WORLD)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("shoal.actorq.child.SILENT", 0.6)
+    monkeypatch.setattr("shoal.actorq.heartbeat.SILENT", 0.6)
     monkeypatch.setattr("shoal.actorq.system.DEATHS", 2)
     config = dataclasses.replace(ACTORS, env="gym:frozen_world:Frozen-v0", episode_length=None, copies=1, pull_every=10)
-    said = r"^Actor 0 failed 2 times in a row before it had sent anything: it sent no heartbeat .* --actors 0\.$"
+    said = r"^Actor 0 failed 2 times in a row before it had sent anything: it sent no heartbeat .* `actors=0`\.$"
     with pytest.raises(UserError, match=said):
         train(dataclasses.replace(config, out=str(tmp_path / "run")))
 
@@ -280,10 +280,10 @@ def test_heartbeats_begin_after_the_imports_that_may_block_the_interpreter(monke
         monkeypatch.setattr(actor, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
     monkeypatch.setattr(actor, "live", lambda board, index, parent: order.append("live"))
     monkeypatch.setattr(actor.Actor, "play", lambda self: order.append("play"))
-    spec = system.posts[1].spec | seeds(0, 0, 0, 0) | {"index": 1, "processor": None}
-    for name, value in spec.items():
-        if isinstance(value, dict) and "descriptor" in value:
-            spec[name] = {**value, "descriptor": os.dup(value["descriptor"])}
+    memory = {**system._memory(), "chunks": system.queues[0].memory}
+    spec = system.spec_of(system.posts[1], memory) | {"index": 1, "processor": None}
+    for name in memory:
+        spec[name]["descriptor"] = os.dup(spec[name]["descriptor"])
     actor.run(spec, None)
     assert order == ["build_env", "make_player", "live", "play"]
 

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from shoal.actorq.broadcast import (
     BROADCAST_BITS,
+    RecentStates,
     from_payload,
     numbers_of,
-    payload_bytes,
     split,
+    states_for,
+    states_in,
     to_payload,
     unpack,
     with_numbers,
 )
-from shoal.actorq.checksum import checksum, copy_checked
 from shoal.actorq.chunks import ChunkLayout, ChunkQueue
 from shoal.actorq.limiter import RateLimiter, check_pace, least_buffer
 from shoal.actorq.player import Play
-from shoal.actorq.recent import RecentStates, states_for, states_in
-from shoal.actorq.versions import Versions, versions_bytes
+from shoal.actorq.versions import Versions, checksum, copy_checked
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError
 from shoal.inference.correction import corrected
@@ -52,8 +52,8 @@ def policy(agents=2, sizes=(5, 7, 3), seed=0):
 
 
 def versions(size):
-    memory = SharedMemory(versions_bytes(size))
-    return Versions(memory, size), Versions(SharedMemory(memory.size, os.dup(memory.descriptor)), size)
+    writer = Versions(size)
+    return writer, Versions(size, SharedMemory(writer.memory.size, os.dup(writer.memory.descriptor)))
 
 
 @settings(deadline=None)
@@ -135,9 +135,9 @@ LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, step
 
 
 def queues(slots=2):
-    memory = SharedMemory(ChunkQueue.nbytes(LAYOUT, slots))
-    other = SharedMemory(memory.size, os.dup(memory.descriptor))
-    return ChunkQueue(memory, LAYOUT, slots), ChunkQueue(other, LAYOUT, slots)
+    actor = ChunkQueue(LAYOUT, slots)
+    other = SharedMemory(actor.memory.size, os.dup(actor.memory.descriptor))
+    return actor, ChunkQueue(LAYOUT, slots, other)
 
 
 def random_step(rng):
@@ -201,7 +201,13 @@ def test_payloads(bits):
     subject = policy()
     numbers = numbers_of(subject)
     payload = to_payload(subject, numbers, bits)
-    assert payload.nbytes == payload_bytes(subject, bits) and payload.size % 8 == 0
+    size = subject.parameters * bits // 8
+    if bits <= 8:  # packed codes, then a scale and a bias for each output
+        codes = [layer.weight.size for layer in subject.layers]
+        widths = [8] if bits == 8 else fields(bits)
+        size = sum(-(-count * width // 8) for count in codes for width in widths)
+        size += sum(2 * layer.bias.nbytes for layer in subject.layers)
+    assert payload.nbytes == -(-size // 8) * 8
     found = from_payload(subject, payload, bits)
     for (weight, bias), layer in zip(split(subject, found), subject.layers, strict=True):
         if bits == 32:
@@ -232,8 +238,8 @@ def test_bytes_of_the_papers_network():
         Linear(np.broadcast_to(np.float32(0), (1, *shape)), np.zeros((1, shape[1]), np.float32)) for shape in shapes
     ]
     large = Policy(tuple(zeros), Head("argmax"), (67,), (21,), ("agent_0",))
-    whole = payload_bytes(large, 32)
-    assert whole / payload_bytes(large, 8) >= 3.9 and whole / payload_bytes(large, 4) >= 7.5
+    whole, eight, four = (to_payload(large, numbers_of(large), bits).nbytes for bits in (32, 8, 4))
+    assert whole / eight >= 3.9 and whole / four >= 7.5
 
 
 @settings(max_examples=200, deadline=None)

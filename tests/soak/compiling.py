@@ -10,7 +10,7 @@ import sys
 import numpy as np
 from numba import prange, types
 
-from shoal.actorq.checksum import checksum, copy_checked
+from shoal.actorq.versions import checksum, copy_checked
 from shoal.commands.console import warnings_as_sentences
 from shoal.compiled import cfunc, njit
 from shoal.replay.half import narrow_float16, widen_float16
