@@ -94,7 +94,7 @@ def ask(system, question):
     return system.ray.get([post.handle.__ray_call__.remote(question) for post in system.posts])
 
 
-def test_actors_play_on_both_nodes_and_those_that_die_are_replaced(nodes, tmp_path, capfd):
+def test_actors_play_on_both_nodes_and_dead_ones_are_replaced(nodes, tmp_path, capfd):
     """The quantizer is killed, an actor, and the other actor with its whole node: the run completes."""
     seen = []
 
@@ -162,7 +162,7 @@ class FakeRay:
         self.killed.append(handle)
 
 
-def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypatch):
+def test_suspended_actor_or_quantizer_is_replaced(monkeypatch):
     monkeypatch.setattr(cluster, "SILENT_ON_RAY", 5.0)
     monkeypatch.setattr(heartbeat, "SILENT_ON_RAY", 5.0)
     now = [0.0]
@@ -204,7 +204,7 @@ def test_an_actor_or_quantizer_that_is_stopped_but_not_dead_is_replaced(monkeypa
 
 
 @pytest.mark.slow
-def test_an_actor_that_is_stopped_but_not_dead_is_replaced(nodes, tmp_path, monkeypatch):
+def test_suspended_actor_is_replaced(nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "SILENT_ON_RAY", 4.0)
 
     def stop(system):
@@ -250,7 +250,7 @@ def thin_ice(tmp_path, monkeypatch):
     return {"env": "gym:thin_ice:Broken-v0", "episode_length": None, "episodes": 10_000}
 
 
-def test_a_world_that_raises_is_told_as_a_sentence(thin_ice, monkeypatch):
+def test_exception_in_a_world_is_one_sentence(thin_ice, monkeypatch):
     """What crosses the cluster is plain text; no Ray is started."""
     system = Training(dataclasses.replace(ACTORS, cluster="local", **thin_ice)).collector.system
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda payload: payload))
@@ -266,13 +266,13 @@ def test_a_world_that_raises_is_told_as_a_sentence(thin_ice, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_world_that_raises_ends_the_run_with_a_sentence(nodes, tmp_path, thin_ice):
+def test_exception_in_a_world_ends_the_run(nodes, tmp_path, thin_ice):
     with pytest.raises(UserError, match=BROKEN):
         run(nodes, tmp_path, **thin_ice)
 
 
 @pytest.mark.slow
-def test_a_local_ray_is_gone_with_its_learner_and_the_run_resumed_on_another(nodes, tmp_path, monkeypatch, request):
+def test_local_ray_ends_with_its_learner_and_the_run_resumes(nodes, tmp_path, monkeypatch, request):
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: Ray's sockets are in it
     request.addfinalizer(lambda: shutil.rmtree(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -336,7 +336,7 @@ def descendants(pid):
     return [found for child in map(int, children) for found in (child, *descendants(child))]
 
 
-def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
+def test_nodes_with_another_shoal_are_refused(nodes, tmp_path, monkeypatch):
     (tmp_path / "shoal.py").write_text("raise ModuleNotFoundError('No module named shoal')\n")
     bare = nodes.add_node(**NODE, env_vars={"PYTHONPATH": str(tmp_path)})
     monkeypatch.chdir("/")  # Ray lets workers import from the learner's working directory
@@ -355,14 +355,14 @@ def test_nodes_without_the_learners_shoal(nodes, tmp_path, monkeypatch):
         ray.shutdown()
 
 
-def test_another_shoal_on_a_node(monkeypatch):
+def test_different_source_on_a_node_is_detected(monkeypatch):
     connect.check_same("The node", __version__, remote.source_digest())
     monkeypatch.setattr(connect, "source_digest", lambda: "another")
     with pytest.raises(UserError, match=r"The node has another Shoal .* \(its source differs\), but the learner"):
         connect.check_same("The node", __version__, remote.source_digest())
 
 
-def test_a_cluster_is_checked_before_anything_is_started(monkeypatch, tmp_path):
+def test_cluster_is_checked_before_the_start(monkeypatch, tmp_path):
     checked = []
     monkeypatch.setattr(cluster, "connect", lambda *_: checked.append("connect"))
     monkeypatch.setattr(cluster, "check_nodes", lambda ray: checked.append("nodes"))
@@ -377,7 +377,7 @@ def test_a_cluster_is_checked_before_anything_is_started(monkeypatch, tmp_path):
     assert checked == ["connect", "nodes"] and not (tmp_path / "run").exists()
 
 
-def test_a_local_ray_that_died_ends_the_run_with_a_sentence():
+def test_death_of_a_local_ray_ends_the_run():
     """Ray itself would end the learner's process a while later."""
     dead = [("log_monitor", None)]
     node = SimpleNamespace(dead_processes=lambda: dead)
@@ -396,7 +396,7 @@ def test_a_local_ray_that_died_ends_the_run_with_a_sentence():
 
 
 @pytest.mark.parametrize(("address", "refused"), [("127.0.0.1", False), ("192.0.2.2", True)])
-def test_a_local_ray_listens_on_this_machine_only(address, refused):
+def test_local_ray_listens_on_localhost_only(address, refused):
     """Whether it really does is checked where one is started."""
     constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
     during = []
@@ -422,7 +422,7 @@ def test_the_bench_has_a_row_for_each_transport(nodes, monkeypatch):
     assert set(rows[0]) == set(rows[1]) == set(bench.Row.__annotations__)
 
 
-def test_addresses_where_no_cluster_is(monkeypatch, tmp_path, shoal):
+def test_addresses_without_a_cluster_are_refused(monkeypatch, tmp_path, shoal):
     monkeypatch.setattr(connect, "ANSWER", 0.2)
     with socket.socket() as silent, socket.socket() as closed:
         silent.bind(("127.0.0.1", 0))
@@ -450,12 +450,12 @@ def test_addresses_where_no_cluster_is(monkeypatch, tmp_path, shoal):
         ({"error_buffer": 10.0}, "--error-buffer is 10, but with batches of 16 and chunks of 200"),
     ],
 )
-def test_what_cannot_be(settings, said):
+def test_unsupported_settings_are_refused(settings, said):
     with pytest.raises(UserError, match=said):
         Training(dataclasses.replace(ACTORS, **{"cluster": "local", **settings}).checked())
 
 
-def test_without_ray(monkeypatch):
+def test_missing_ray_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"--cluster needs Ray .*: pip install -c constraints.txt -e '\.\[cluster\]'"):
         Training(dataclasses.replace(ACTORS, cluster="local"))
@@ -465,7 +465,7 @@ def test_without_ray(monkeypatch):
     ("engine", "precision"),
     [("numba", "float32"), ("onnx", "float32"), ("onnx", "int8"), ("native", "int8"), ("torch", "float32")],
 )
-def test_players_take_versions_that_are_read_only(engine, precision):
+def test_read_only_versions_are_loaded(engine, precision):
     """As Ray hands them out: one copy for all actors of a node."""
     env = make_env("cooperative-navigation", agents=2, copies=2, seed=0)
     observation = env.reset()

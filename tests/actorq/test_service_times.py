@@ -18,7 +18,7 @@ def test_service_times_of_a_running_system():
     assert found.transition_bytes > 4 * (2 * 4 + 2) and found.contention >= 0
 
 
-def test_what_both_lose_beside_each_other_is_the_contention():
+def test_contention_is_the_mutual_slowdown():
     """An actor with steps of 1 ms and a learner with updates of 10 ms, of which both take half as long again."""
     part = {
         "actors": 1, "seconds": 3.0, "samples": 0, "updates": 0, "lags": [], "steps": 0, "act": 0.0, "environment": 0.0,

@@ -29,7 +29,7 @@ def close(value, rel=0.01):
 
 
 @pytest.mark.parametrize(("ratio", "batch"), [(16, 256), (4, 64), (1, 256)])
-def test_the_learner_limits(ratio, batch):
+def test_learner_as_bottleneck(ratio, batch):
     """Each insert costs the learner its share of updates and its own insertion."""
     times = replace(TIMES, learner_ms=30)
     found = simulate(replace(STEADY, times=times, actors=64, samples_per_insert=ratio, batch=batch))
@@ -40,7 +40,7 @@ def test_the_learner_limits(ratio, batch):
 
 @pytest.mark.parametrize("actors", [1, 5])
 @pytest.mark.parametrize("every", [100, 1000])
-def test_the_actors_limit(actors, every):
+def test_actors_as_bottleneck(actors, every):
     """Each plays, and pulls what a version costs once in a while."""
     found = simulate(replace(STEADY, actors=actors, samples_per_insert=1, pull_every=every, batch=16))
     assert found.env_steps_per_second == close(actors * 1e3 / (2 + 3 / every))
@@ -54,20 +54,20 @@ def test_copies_of_the_world_are_stepped_together():
     assert rate(actors=1, copies=8, samples_per_insert=1) == close(8e3 / 2.03)
 
 
-def test_the_link_down_limits():
+def test_downlink_as_bottleneck():
     """As many pulls as the link can carry, each worth `pull_every` steps."""
     found = simulate(replace(STEADY, actors=64, network_mbit=20, samples_per_insert=1))
     assert found.env_steps_per_second == close(20e6 / 8 / 1e6 * 100)
     assert found.bottleneck == "network" and found.down_bytes_per_second == close(20e6 / 8)
 
 
-def test_the_link_up_limits():
+def test_uplink_as_bottleneck():
     times = replace(TIMES, pull_bytes=1)
     found = simulate(replace(STEADY, times=times, actors=64, network_mbit=1, samples_per_insert=1))
     assert found.env_steps_per_second == close(1e6 / 8 / 500) and found.bottleneck == "network"
 
 
-def test_latency_costs_two_ways_per_pull():
+def test_latency_counts_twice_per_pull():
     settings = {"actors": 1, "latency_ms": 50, "network_mbit": 80, "samples_per_insert": 8, "batch": 16}
     assert rate(**settings) == close(1e3 * 100 / (200 + 2 * 50 + 100 + 3))
     nothing_new = replace(TIMES, quantize_ms=1e9)  # asked for, but not sent
@@ -86,7 +86,7 @@ def test_cores_are_shared(cores):
 
 
 @pytest.mark.parametrize("learner_ms", [0.5, 3, 20, 100])
-def test_the_speed_up_of_int8(learner_ms):
+def test_speed_up_of_int8(learner_ms):
     """max(A32, L) / max(A8, L), with the cost per insert A of all actors and L of the learner."""
     wide, narrow = (ServiceTimes(learner_ms, step_ms=step) for step in (2.0, 0.7))
     learner = 16 * learner_ms / 256
@@ -94,7 +94,7 @@ def test_the_speed_up_of_int8(learner_ms):
     assert rate(times=narrow) / rate(times=wide) == close(expected, 0.02)
 
 
-def test_versions_that_come_too_fast_are_passed_over():
+def test_quantizer_skips_outdated_versions():
     """The lag is at least what the learner does in the time of a conversion, and pulls get what there is."""
     slow = replace(TIMES, quantize_ms=300, step_ms=0.1)
     found, quick = (simulate(replace(STEADY, times=times)) for times in (slow, replace(slow, quantize_ms=0)))
@@ -102,7 +102,7 @@ def test_versions_that_come_too_fast_are_passed_over():
     assert found.down_bytes_per_second < 4 / 0.3 * 1e6  # each actor, once per version at most
 
 
-def test_a_version_is_as_old_as_the_queue_is_long():
+def test_lag_follows_queue_length():
     """With the learner in no hurry the last chunk's update is the only one that an actor may not have yet."""
     times = ServiceTimes(learner_ms=1, step_ms=1)
     found = simulate(Settings(times, actors=1, samples_per_insert=1, batch=64, pull_every=64, variation=0))
@@ -136,7 +136,7 @@ ANY = st.builds(
 
 @given(ANY)
 @settings(max_examples=8, deadline=None)
-def test_nothing_is_lost_and_no_limit_is_exceeded(setting):
+def test_simulation_conserves_samples_within_limits(setting):
     found = simulate(setting)
     times, ratio = setting.times, setting.samples_per_insert
     limiter = setting.limiter()
@@ -150,7 +150,7 @@ def test_nothing_is_lost_and_no_limit_is_exceeded(setting):
     assert found.lag_mean >= 0 and found.bottleneck in ("learner", "actors", "network")
 
 
-def test_a_seed_decides_everything():
+def test_simulation_depends_only_on_the_seed():
     varied = replace(STEADY, variation=0.3, actors=3, cores=2)
     assert simulate(varied) == simulate(varied)
     assert simulate(varied) != simulate(replace(varied, seed=1))
@@ -214,6 +214,6 @@ def plainly_shared(jobs, cores):
         ({"error_buffer": 1.0}, "learner and actors would wait for each other"),
     ],
 )
-def test_settings_that_cannot_be(changes, sentence):
+def test_impossible_settings_are_refused(changes, sentence):
     with pytest.raises(UserError, match=sentence):
         simulate(replace(STEADY, **changes))

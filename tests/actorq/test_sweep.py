@@ -13,7 +13,7 @@ RATE = 256 / 16 / 3e-3
 """Steps per second that the learner takes in."""
 
 
-def test_where_more_actors_stop_helping():
+def test_number_of_actors_at_saturation():
     done = []
     rows = sweep(TIMES, SETTINGS, (1, 2, 3, 8, 11, 14), lambda amount, doing: done.append(amount))
     assert len(rows) == 12 and sum(done) == 2 * 39
@@ -29,7 +29,7 @@ def test_where_more_actors_stop_helping():
     )
 
 
-def test_actors_that_still_limit():
+def test_actors_below_saturation():
     rows = sweep(TIMES, SETTINGS, (1, 2))
     assert enough(rows, "float32") is None and enough(rows, "int8") is None and enough(rows, "int4") is None
     assert findings(sweep(TIMES, SETTINGS, (1,)))[-1].endswith("4.00 times the env steps/s with 1 actor.")
@@ -44,6 +44,6 @@ def test_the_result_can_be_read_back():
     assert [panel.ticks for panel in found.figures[0].panels] == [["1", "4"]] * 3
 
 
-def test_all_numbers_of_actors_are_checked_first():
+def test_numbers_of_actors_are_checked_before_simulating():
     with pytest.raises(UserError, match="`actors` is 0"):
         sweep(TIMES, SETTINGS, (1, 0), lambda amount, doing: pytest.fail("began"))

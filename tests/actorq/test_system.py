@@ -47,7 +47,7 @@ def same(one, other):
         {"algorithm": "dqn", "env": "gym:CartPole-v1", "epsilon_decay": 100},
     ],
 )
-def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, settings, request):
+def test_lockstep_torch_actor_is_bit_identical_to_the_synchronous_loop(tmp_path, settings, request):
     if settings:  # the first is enough for the way between processes
         request.getfixturevalue("threads")
     plain = dataclasses.replace(SMALL, out=str(tmp_path / "plain"), update="torch", **settings)
@@ -60,7 +60,7 @@ def test_in_lockstep_one_torch_actor_gives_the_bits_of_the_plain_loop(tmp_path, 
     same(weights(plain.out), weights(actors.out))
 
 
-def test_in_lockstep_no_timing_chooses_the_engine(monkeypatch):
+def test_lockstep_engine_does_not_depend_on_timing(monkeypatch):
     monkeypatch.setattr(actorq_training, "make_engine", lambda *_, **__: pytest.fail("measured"))
     assert chosen_play(dataclasses.replace(ACTORS, lockstep=True), None).engine == "onnx"
 
@@ -107,7 +107,7 @@ class Meddler(Silent):
             self.meddle = None
 
 
-def test_processes_that_are_killed_or_stopped_are_replaced(tmp_path, monkeypatch):
+def test_killed_or_suspended_processes_are_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr("shoal.actorq.heartbeat.SILENT", 1.5)
     signals = [signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]  # for the quantizer and both actors
 
@@ -129,7 +129,7 @@ def test_processes_that_are_killed_or_stopped_are_replaced(tmp_path, monkeypatch
     assert meddler.noted[-1].startswith("The learner waited ")
 
 
-def test_a_world_that_raises_ends_the_run_with_a_sentence(tmp_path, monkeypatch):
+def test_exception_in_a_world_ends_the_run(tmp_path, monkeypatch):
     (tmp_path / "broken_world.py").write_text(
         "import gymnasium\nimport numpy as np\n\n\n"
         "class Broken(gymnasium.Env):\n"
@@ -155,7 +155,7 @@ def test_a_world_that_raises_ends_the_run_with_a_sentence(tmp_path, monkeypatch)
         train(dataclasses.replace(config, out="run"))
 
 
-def test_a_learner_that_is_killed_leaves_no_process_and_is_resumed(tmp_path):
+def test_killed_learner_leaves_no_process_and_resumes(tmp_path):
     words = (
         "train --actors 2 --episodes 100000 --copies 2 --episode-length 5 --warmup 40 --batch 16 --hidden 8 8 "
         "--update-every 8 --evaluate-episodes 0 --no-tensorboard --threads 1 --checkpoint-every 20 --quiet"
@@ -210,12 +210,12 @@ def alive(pid):
         ({"warmup": 10**5}, "holds at most .*: learning would never begin; set --warmup, --episodes or --capacity"),
     ],
 )
-def test_what_cannot_be(settings, said):
+def test_unsupported_settings_are_refused(settings, said):
     with pytest.raises(UserError, match=said):
         Training(dataclasses.replace(ACTORS, **settings).checked())
 
 
-def test_samples_per_insert_alone_set_the_pace():
+def test_samples_per_insert_sets_the_pace():
     """No second pace stands beside it in config.json, and any ratio survives being read again."""
     config = dataclasses.replace(ACTORS, update_every=None, samples_per_insert=10.0).checked()
     assert config.update_every is None and config.pace == 10.0 and config.samples_per_update == 2
@@ -246,7 +246,7 @@ gymnasium.register("Frozen-v0", "frozen_world:Frozen", max_episode_steps=5)
 
 
 @pytest.mark.slow
-def test_a_world_that_blocks_the_interpreter_ends_the_run_with_advice(tmp_path, monkeypatch):
+def test_world_that_blocks_the_interpreter_ends_the_run(tmp_path, monkeypatch):
     (tmp_path / "frozen_world.py").write_text(FROZEN_WORLD)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("shoal.actorq.heartbeat.SILENT", 0.6)
@@ -257,7 +257,7 @@ def test_a_world_that_blocks_the_interpreter_ends_the_run_with_advice(tmp_path, 
         train(dataclasses.replace(config, out=str(tmp_path / "run")))
 
 
-def test_an_actor_that_plays_but_never_sends_anything_is_given_up(monkeypatch):
+def test_actor_that_never_sends_ends_the_run(monkeypatch):
     system = Training(ACTORS).collector.system
     process = SimpleNamespace(poll=lambda: -signal.SIGSEGV)
     monkeypatch.setattr(system, "_fill", lambda post: None)
@@ -273,7 +273,7 @@ def test_an_actor_that_plays_but_never_sends_anything_is_given_up(monkeypatch):
     assert system.replaced == 5
 
 
-def test_heartbeats_begin_after_the_imports_that_may_block_the_interpreter(monkeypatch):
+def test_heartbeats_start_after_imports(monkeypatch):
     system, order = Training(ACTORS).collector.system, []
     for name in ("build_env", "make_player"):
         real = getattr(actor, name)
@@ -288,12 +288,12 @@ def test_heartbeats_begin_after_the_imports_that_may_block_the_interpreter(monke
     assert order == ["build_env", "make_player", "live", "play"]
 
 
-def test_how_a_process_ended_is_told():
+def test_exit_reason_of_a_process_is_reported():
     assert ending(-signal.SIGKILL).startswith("was killed, perhaps because memory ran out")
     assert (ending(-signal.SIGSEGV), ending(3)) == ("ended by signal 11", "ended with exit code 3")
 
 
-def test_actors_share_no_processor_with_other_pinned_programs(monkeypatch):
+def test_actors_avoid_processors_of_pinned_programs(monkeypatch):
     processor = max(os.sched_getaffinity(0))
     other = subprocess.Popen(["sleep", "60"])
     try:
@@ -326,7 +326,7 @@ def test_every_actor_gets_its_share_of_the_ring(tmp_path, threads):
     assert added.min() > added.max() / 4
 
 
-def test_a_run_that_is_stopped_before_the_first_chunk_is_saved_and_resumed(tmp_path):
+def test_run_stopped_before_the_first_chunk_resumes(tmp_path):
     """And whoever trains gets all descriptors back."""
     config = dataclasses.replace(ACTORS, out=str(tmp_path / "run"))
 
@@ -346,7 +346,7 @@ def test_a_run_that_is_stopped_before_the_first_chunk_is_saved_and_resumed(tmp_p
     assert descriptors() == before
 
 
-def test_a_run_is_resumed_again_and_again(tmp_path, threads):
+def test_repeated_resumes(tmp_path, threads):
     """Each time the actors begin new episodes: the rows where the old ones were left stay in the ring."""
     config = dataclasses.replace(ACTORS, actors=2, keep_replay=True, out=str(tmp_path / "run"))
     train(config)
@@ -358,7 +358,7 @@ def test_a_run_is_resumed_again_and_again(tmp_path, threads):
         assert np.all(ring.added - ring.oldest >= 0.9 * np.minimum(ring.added, ring.capacity_per_copy))
 
 
-def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path, threads):
+def test_overwritten_unused_samples_do_not_deadlock(tmp_path, threads):
     """A small ring forgets transitions before they are drawn as often as the ratio asks for."""
     config = dataclasses.replace(
         ACTORS, max_times_sampled=2, samples_per_insert=2.0, capacity=60, episodes=400, out=str(tmp_path / "run")
@@ -366,7 +366,7 @@ def test_draws_that_are_lost_with_old_transitions_stop_nobody(tmp_path, threads)
     assert train(config).finished
 
 
-def test_more_actors_than_memory_has_room_for(monkeypatch):
+def test_actors_that_do_not_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr("shoal.actorq.system.OTHER_PROCESS_BYTES", 10**12)
     with pytest.raises(UserError, match=r"Running 2 actor processes needs .* at most 0 fit"):
         Training(dataclasses.replace(ACTORS, actors=2))
@@ -387,7 +387,7 @@ def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_dir
     assert train(config).finished
 
 
-def test_weights_that_are_not_numbers_are_not_published():
+def test_nan_weights_are_not_published():
     training = Training(ACTORS)
     poisoned = {name: np.full_like(weights, np.nan) for name, weights in training.team.weights().items()}
     training.team.load_weights(poisoned)

@@ -80,7 +80,7 @@ def test_the_latest_version_is_pulled_once():
     assert reader.pull(3).version == 5
 
 
-def test_a_version_that_is_being_written_or_damaged_is_not_taken():
+def test_incomplete_or_damaged_versions_are_not_taken():
     writer, reader = versions(32)
     writer.publish(np.zeros(8, np.uint8), 1)
     writer._marks[1][0] = -1  # a writer that was killed in the middle
@@ -95,7 +95,7 @@ def test_a_version_that_is_being_written_or_damaged_is_not_taken():
     assert reader.pull().version == 2
 
 
-def test_a_version_that_is_played_in_place_stays_while_the_next_is_pulled():
+def test_version_in_use_is_not_overwritten():
     writer, reader = versions(32)
     writer.publish(np.full(32, 1, np.uint8), 1)
     held = reader.pull().payload
@@ -175,7 +175,7 @@ def test_chunks_arrive_in_order_as_they_were_sent():
     assert learner.next() is None and actor.free() is not None
 
 
-def test_a_damaged_chunk_is_refused_and_the_next_begins_anew():
+def test_damaged_chunk_is_refused_and_the_next_accepted():
     actor, learner = queues(3)
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_a_damaged_chunk_is_refused_and_the_next_begins_anew():
     assert not learner.next().begins
 
 
-def test_what_a_header_says_is_under_the_checksum():
+def test_checksum_covers_the_header():
     actor, learner = queues()
     sent(actor, np.random.default_rng(0), steps=4)
     learner._headers[0][1] = 3
@@ -231,7 +231,7 @@ def test_unpack_is_the_inverse_of_pack(bits, count, seed):
     assert len(packed) == len(fields(bits)) and (unpack(packed, count, bits) == codes).all()
 
 
-def test_bytes_of_the_papers_network():
+def test_message_size_of_the_papers_network():
     """Everything counted: 3.9 times fewer bytes at 8 bits, 7.5 times at 4."""
     shapes = [(67, 2048), (2048, 2048), (2048, 2048), (2048, 21)]
     zeros = [
@@ -244,7 +244,7 @@ def test_bytes_of_the_papers_network():
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0.01, 64), st.integers(1, 300), st.integers(1, 100), st.integers(1, 2000), st.integers(0, 2**32 - 1))
-def test_nobody_waits_for_ever(ratio, batch, chunk, min_size, seed):
+def test_rate_limiter_never_deadlocks(ratio, batch, chunk, min_size, seed):
     """With the smallest buffer that is allowed, at any moment one of both sides may go on; the ratio is held."""
     limiter = RateLimiter(ratio, min_size, check_pace(ratio, None, batch, chunk, min_size, None, 10**6))
     limiter = RateLimiter(ratio, min_size, least_buffer(ratio, batch, chunk)) if seed % 2 else limiter
@@ -288,13 +288,13 @@ def test_memory_is_shared_by_its_descriptor():
     assert memory.array(np.int64, (1,))[0] == 42
 
 
-def test_more_memory_than_there_is():
+def test_shared_memory_that_does_not_fit_is_refused():
     with pytest.raises(UserError, match="Memory shared between processes"):
         SharedMemory(10**15)
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("float32", 4)])
-def test_a_payload_is_that_of_the_corrected_policy(precision, bits):
+def test_payload_is_the_corrected_policy(precision, bits):
     one, play = policy(), Play("auto", precision, bits, 1, states=64)
     states = np.random.default_rng(1).normal(size=(64, 2, 5)).astype(np.float32)
     numbers = numbers_of(one)
@@ -304,7 +304,7 @@ def test_a_payload_is_that_of_the_corrected_policy(precision, bits):
     assert np.array_equal(plain, play.payload(one, numbers, states[:0]))  # none has come yet
 
 
-def test_recent_states_are_handed_on():
+def test_recent_states_are_sent_to_the_quantizer():
     spec = EnvSpec("toy", ("a", "b"), (3, 2), (2, 2), True)
     recent = RecentStates(5, spec)
     assert recent.row.nbytes % 8 == 0 and states_in(recent.row, (2, 3)).shape == (0, 2, 3)

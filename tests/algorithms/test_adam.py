@@ -75,7 +75,7 @@ def test_equals_adam_of_each_agent(clip, clip_by, interrupted):
         torch.testing.assert_close(ours.detach(), theirs, atol=tolerance, rtol=0)
 
 
-def test_the_ways_of_clipping_differ():
+def test_clipping_modes_differ():
     """Else the comparison above would say little."""
     plain, variable, network = (one_agent_after_the_other(*o) for o in ((0, ""), (0.5, "variable"), (0.5, "network")))
     for a, b in ((plain, variable), (plain, network), (variable, network)):
@@ -97,13 +97,13 @@ def test_clipped_norms(by):
                 torch.testing.assert_close(b, a * (left / norm))  # the direction stays
 
 
-def test_no_gradient_stays_none():
+def test_missing_gradients_stay_none():
     zeros = [torch.zeros(2, 3)]
     clip_gradients(zeros, [0], 0.5, "variable")
     assert not zeros[0].any()
 
 
-def test_state_is_everything():
+def test_state_round_trips():
     """Saved half-way and loaded: the same bits as without a break; a fresh optimizer goes elsewhere."""
     adam = StackedAdam(stacked_parameters(), RATE, 0.5, "variable")
     for step in range(3):
@@ -125,7 +125,7 @@ def test_state_is_everything():
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.01, 1.0])
-def test_targets_move_a_share_of_the_way(tau):
+def test_soft_target_update(tau):
     targets, online = draw(1), draw(2)
     expected = [(1 - tau) * t + tau * o for t, o in zip(targets, online, strict=True)]
     move_targets(targets, online, tau)

@@ -7,7 +7,7 @@ from shoal.algorithms import LearnConfig
 from shoal.errors import UserError
 
 
-def test_the_papers_settings_are_the_defaults():
+def test_defaults_are_the_papers_settings():
     for algorithm in ("maddpg", "masac"):
         config = LearnConfig(algorithm=algorithm)
         assert (config.hidden, config.learning_rate, config.discount, config.tau) == ((64, 64), 0.01, 0.95, 0.01)
@@ -18,7 +18,7 @@ def test_the_papers_settings_are_the_defaults():
     assert (config.learning_rate, config.target_period, config.tau) == (1e-4, 100, 1.0)
 
 
-def test_what_is_given_stays():
+def test_given_settings_are_kept():
     config = TrainConfig(algorithm="d4pg", hidden=(8,), n_step=1, atoms=11).checked()
     assert (config.hidden, config.n_step, config.atoms, config.batch) == ((8,), 1, 11, 256)
     assert config == config.checked()
@@ -34,7 +34,7 @@ def test_what_is_given_stays():
     ],
     ids=str,
 )
-def test_targets_are_copied_in_periods_or_moved_slowly(given, tau, period):
+def test_target_period_and_soft_updates(given, tau, period):
     config = LearnConfig(algorithm="dqn", **given)
     assert (config.tau, config.target_period) == (tau, period)
 
@@ -62,6 +62,6 @@ def test_targets_are_copied_in_periods_or_moved_slowly(given, tau, period):
     ],
     ids=str,
 )
-def test_what_cannot_be(settings, sentence):
+def test_wrong_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         TrainConfig(**settings).checked()

@@ -22,7 +22,7 @@ F = Fraction
         ([F(1, 3), F(1, 3), F(1, 3)], F(1, 4), F(1, 2), [F(1, 12), F(7, 12), F(1, 3)]),
     ],
 )
-def test_exact_cases(probability, reward, discount, expected):
+def test_projection_of_exact_cases(probability, reward, discount, expected):
     """Three atoms at -1, 0 and 1."""
     assert plain_projection(probability, reward, discount, [F(-1), F(0), F(1)]) == expected
     row = torch.tensor([[[float(p) for p in probability]]], dtype=torch.float64)
@@ -31,7 +31,7 @@ def test_exact_cases(probability, reward, discount, expected):
 
 
 @pytest.mark.parametrize(("low", "high", "count"), [(-150.0, 150.0, 51), (-3.0, 0.5, 2), (0.0, 7.0, 12)])
-def test_against_a_loop_over_the_atoms(low, high, count):
+def test_projection_matches_a_loop_over_atoms(low, high, count):
     rng = np.random.default_rng(0)
     probability = torch.from_numpy(rng.dirichlet(np.ones(count), size=(2, 30)))
     reward = torch.from_numpy(rng.normal(size=(2, 30)) * (high - low) / 2)
@@ -49,7 +49,7 @@ def test_against_a_loop_over_the_atoms(low, high, count):
     assert mean[inside] == pytest.approx(reward.numpy()[inside].clip(low, high), abs=1e-5)  # the mean is kept
 
 
-def test_one_discount_for_all_is_the_same():
+def test_scalar_and_per_row_discounts_agree():
     probability, reward = torch.rand(3, 4, 5).softmax(-1), torch.randn(3, 4)
     each = project(probability, reward, torch.full((3, 4), 0.9), -2.0, 2.0)
     torch.testing.assert_close(project(probability, reward, 0.9, -2.0, 2.0), each)

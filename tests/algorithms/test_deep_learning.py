@@ -60,7 +60,7 @@ def team_of(**options):
     return make_team(Toy().spec, LearnConfig(algorithm="dqn", hidden=(8,), **options), 0, CPU)
 
 
-def test_epsilon_is_the_share_of_random_choices():
+def test_epsilon_is_the_fraction_of_random_choices():
     team = team_of(epsilon=0.3)
     observation = np.tile(np.eye(3, dtype=np.float32)[None, :2], (20_000, 1, 1))
     greedy, played = team.act(observation, explore=False), team.act(observation)
@@ -79,7 +79,7 @@ def test_epsilon_decays_with_the_samples():
     assert team_of().exploration == 0.05
 
 
-def test_a_choice_that_an_agent_does_not_have_is_never_played():
+def test_padded_choices_are_never_played():
     spec = make_spec(3, discrete=True, unequal=True)
     team = make_team(spec, LearnConfig(algorithm="dqn", hidden=(8,), epsilon=1.0), 0, CPU)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_boxes_are_refused():
         make_team(Toy(discrete=False).spec, LearnConfig(algorithm="dqn"), 0, CPU)
 
 
-def test_critics_over_atoms_can_be_trained_for_few_bits():
+def test_distributional_critics_can_be_quantized():
     env = Toy()
     team = make_team(env.spec, LearnConfig(algorithm="d4pg", hidden=(8, 8), batch=16, layer_norm=True), 0, CPU)
     qat = Qat(team.networks, 8, delay=0.0, targets=team.targets)

@@ -52,13 +52,13 @@ def test_each_agent_gets_its_own_column_of_its_own_minibatch(minibatches):
             assert batch.next_alive[i, rows, 0].tolist() == stays.tolist()
 
 
-def test_worlds_of_fixed_length_need_no_masks():
+def test_fixed_length_worlds_need_no_masks():
     batch = as_tensors(numbered(1), make_spec(fixed=True), 0.9, CPU)
     assert (batch.bootstrap, batch.weight, batch.alive, batch.next_alive) == (0.9, None, None, None)
     assert batch.mean(torch.tensor([[1.0, 2, 6], [0, 0, 3]])).tolist() == [3, 1]
 
 
-def test_full_attendance_equals_a_world_of_fixed_length():
+def test_masks_of_present_agents_change_nothing():
     """Masks that leave nobody out change no number."""
     values = torch.randn(N, B)
     masked, bare = (as_tensors(numbered(1), make_spec(fixed), 0.9, CPU) for fixed in (False, True))
@@ -66,7 +66,7 @@ def test_full_attendance_equals_a_world_of_fixed_length():
     assert (masked.bootstrap == bare.bootstrap).all()
 
 
-def test_means_leave_out_rows_without_the_agent():
+def test_means_exclude_rows_without_the_agent():
     """Agent a was there in two rows, b in none: its mean is 0, not a division by 0; c in all."""
     gathered = numbered(1)
     gathered.alive[0, :, 0] = [True, False, True, False]
@@ -77,7 +77,7 @@ def test_means_leave_out_rows_without_the_agent():
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
-def test_everything_has_the_precision_of_the_batch(precision):
+def test_tensors_have_the_dtype_of_the_batch(precision):
     batch = as_tensors(numbered(N, precision), make_spec(fixed=False), 0.9, CPU)
     tensors = (
         batch.joint,
@@ -99,7 +99,7 @@ def test_arrays_are_not_copied():
 
 
 @pytest.mark.parametrize("minibatches", [1, N])
-def test_observations_in_every_row_and_in_the_own_rows(minibatches):
+def test_joint_and_own_observations(minibatches):
     gathered = numbered(minibatches)
     batch = as_tensors(gathered, make_spec(fixed=True), 0.9, CPU)
     every = every_observation(batch.joint, make_spec(fixed=True))
@@ -115,7 +115,7 @@ def test_observations_in_every_row_and_in_the_own_rows(minibatches):
 
 @pytest.mark.parametrize("somebody_is_absent", [False, True])
 @pytest.mark.parametrize("minibatches", [1, N])
-def test_actions_are_put_where_they_belong(minibatches, somebody_is_absent):
+def test_actions_are_written_in_place(minibatches, somebody_is_absent):
     batch = as_tensors(numbered(minibatches), make_spec(fixed=True), 0.9, CPU)
     before, rows = batch.joint.clone(), minibatches * B
     actions = 1 + torch.rand(N, rows, A)
@@ -128,7 +128,7 @@ def test_actions_are_put_where_they_belong(minibatches, somebody_is_absent):
         assert torch.equal(flat[:, N * O + i * A : N * O + (i + 1) * A], actions[i] * there)
 
 
-def test_actions_are_not_put_into_a_copy():
+def test_writing_actions_into_a_copy_is_refused():
     """Rows that cannot be seen as one block are refused: what is written must arrive."""
     with pytest.raises(RuntimeError, match="view"):
         put_actions(torch.zeros(B, 2, N * (O + A)).transpose(0, 1), torch.ones(N, 2 * B, A), None)

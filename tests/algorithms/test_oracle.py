@@ -145,7 +145,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize("options", NUMBERS, ids=str)
-def test_numbers(options):
+def test_number_options_match_plain_loop(options):
     agree(make_spec(3, discrete=True), LearnConfig(**{"hidden": (16, 16), **options}))
 
 
@@ -191,7 +191,7 @@ def covering(choices):
     [combination for choices in CHOICES.values() for combination in covering(choices)],
     ids=lambda combination: "-".join(map(str, combination.values())),
 )
-def test_combinations(combination):
+def test_combinations_of_options_match_plain_loop(combination):
     options = dict(combination)
     world, unequal, fixed, n = (options.pop(name) for name in ("world", "unequal", "fixed", "agents"))
     spec = make_spec(n, world != "boxes", fixed, soft=world == "soft choices", unequal=unequal)
@@ -200,7 +200,7 @@ def test_combinations(combination):
 
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_padding_changes_nothing(algorithm, discrete):
+def test_padding_does_not_change_weights(algorithm, discrete):
     """Three agents of equal sizes beside the same three padded to twice the sizes: same weights, same actions."""
     config = LearnConfig(algorithm=algorithm, hidden=(16, 16))
     spec = make_spec(3, discrete)
@@ -280,7 +280,7 @@ def widen(joint, n, o, a, wide):
     return np.concatenate([obs.reshape(*rows, -1), act.reshape(*rows, -1)], -1)
 
 
-def test_batch_of_one_agent_alone_reaches_only_its_own_networks():
+def test_gradients_reach_only_the_agents_own_networks():
     """Agent 0's reward changes agent 0's weights only: no agent learns from another's reward."""
     spec, config = make_spec(3, True), LearnConfig(hidden=(16, 16))
     results = []

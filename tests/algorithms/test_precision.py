@@ -46,12 +46,12 @@ def trained(precision, steps=20):
     return weight.detach(), adam
 
 
-def test_a_power_of_two_changes_no_bit():
+def test_power_of_two_loss_scale_is_bit_identical():
     assert torch.equal(trained(Scaled(2.0**10))[0], trained(Precision())[0])
     assert not torch.equal(trained(Scaled(3.0))[0], trained(Precision())[0])
 
 
-def test_a_step_that_is_not_accepted_is_left_out():
+def test_rejected_step_is_skipped():
     precision = Scaled(float("inf"))
     weight, adam = trained(precision)
     assert precision.skipped == 20 and adam.state()["0.step"] == 0
@@ -65,7 +65,7 @@ def test_updates_are_rounded():
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_a_team_learns_in_its_precision(algorithm):
+def test_team_learns_in_its_precision(algorithm):
     from shoal.training.loop import Training
     from tests.quantization.teams import SMALL
 

@@ -51,7 +51,7 @@ def test_weights_of_another_team_are_refused():
 
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize(("variant", "choice"), [("online", 2), ("tf2", 0)])
-def test_online_policies_play_but_targets_in_the_tf2_variant(variant, choice, explore):
+def test_tf2_variant_acts_with_target_policies(variant, choice, explore):
     team = team_of(Toy(), algorithm="masac", variant=variant)
     always(team.actors, 2)
     if variant == "tf2":
@@ -72,7 +72,7 @@ def test_minibatches_are_drawn_as_configured(minibatch, shape):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("uniform", Uniform), ("neighbor", Neighbor)])
-def test_a_run_uses_the_sampler_it_was_given(name, kind):
+def test_run_uses_its_configured_sampler(name, kind):
     assert isinstance(Training(TrainConfig(sampler=name, neighbors=2, episodes=50)).learner.sampler, kind)
 
 
@@ -82,7 +82,7 @@ def test_default_target_entropy(discrete, target):
     assert team.target_entropy.flatten().tolist() == pytest.approx([target] * 2)
 
 
-def test_rollouts_and_updates_have_streams_of_their_own():
+def test_rollouts_and_updates_have_separate_streams():
     team, other = team_of(Toy()), team_of(Toy())
     team.noise("gumbel", (5,))
     assert torch.equal(team.rollout_noise("gumbel", (5,)), other.rollout_noise("gumbel", (5,)))
@@ -90,7 +90,7 @@ def test_rollouts_and_updates_have_streams_of_their_own():
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_playing_and_learning_draw_from_their_own_stream_only(algorithm):
+def test_acting_and_learning_use_separate_streams(algorithm):
     """So that a run's play does not depend on how often it learns, nor the other way round."""
     env = Toy()
     team, ring = team_of(env, algorithm=algorithm, others="current"), filled_ring(env)
@@ -107,7 +107,7 @@ def test_playing_and_learning_draw_from_their_own_stream_only(algorithm):
     assert moved(lambda: team.update(ring, Uniform(), np.random.default_rng(0), lambda phase: None)) == {"update"}
 
 
-def test_the_temperature_of_an_absent_agent_stays():
+def test_temperature_of_an_absent_agent_is_unchanged():
     """Who is in no row of the mini-batch learns nothing, its temperature included."""
     env = Toy()
     team = team_of(env, algorithm="masac", learn_entropy=True)
@@ -122,7 +122,7 @@ def test_the_temperature_of_an_absent_agent_stays():
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_the_memory_of_a_team_is_counted(algorithm, monkeypatch):
+def test_memory_of_a_team_is_checked(algorithm, monkeypatch):
     spec, config = make_env("predator-prey", 4).spec, LearnConfig(algorithm=algorithm, hidden=(128, 64))
     team = make_team(spec, config, 0, torch.device("cpu"))
     held = sum(4 * array.size for state in (team.weights(), team.optimizer_state()) for array in state.values())

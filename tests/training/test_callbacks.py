@@ -41,7 +41,7 @@ def weights(run):
     return load_file(sorted(Path(run, "checkpoints").glob("[0-9]*"))[-1] / "weights.safetensors")
 
 
-def test_every_method_is_called_when_it_should_be(tmp_path):
+def test_every_method_is_called_at_its_time(tmp_path):
     witness = witness_of_all()
     result = train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[witness])
     of = {hook: [call for call in witness.calls if call[0] == hook] for hook in HOOKS}
@@ -58,7 +58,7 @@ def test_every_method_is_called_when_it_should_be(tmp_path):
     assert of["on_checkpoint"][-1][3].is_dir() and len(of["on_checkpoint"]) == 3
 
 
-def test_callbacks_that_only_look_change_no_bit(tmp_path):
+def test_passive_callbacks_change_no_bit(tmp_path):
     class Looks(Callback):
         def on_update(self, run):
             actions = run.act(np.zeros((2, 3, 18), np.float32))
@@ -85,7 +85,7 @@ def test_every_method_may_stop_the_run(tmp_path, hook):
     assert longer.stopped is None and longer.episodes >= 90
 
 
-def test_a_stop_at_the_very_end_is_none(tmp_path):
+def test_stop_at_the_last_episode_is_ignored(tmp_path):
     class Late(Callback):
         def on_checkpoint(self, run, path):
             if run.episodes >= 80:
@@ -94,7 +94,7 @@ def test_a_stop_at_the_very_end_is_none(tmp_path):
     assert train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[Late()]).stopped is None
 
 
-def test_methods_may_be_set_on_an_object(tmp_path):
+def test_methods_may_be_instance_attributes(tmp_path):
     seen, callback = [], Callback()
     callback.on_update = lambda run: seen.append(run.updates)
     result = train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[callback])
@@ -110,7 +110,7 @@ def test_numbers_of_numpy_are_logged_as_numbers(tmp_path):
     assert all(line["own/mean"] == 1.5 and line["own/count"] == line["episode"] for line in lines(tmp_path / "run"))
 
 
-def test_what_is_no_callback_is_refused(tmp_path):
+def test_non_callbacks_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"instances of shoal\.Callback, but one is <function"):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[lambda run: None])
     with pytest.raises(UserError, match="is a single one"):
@@ -143,7 +143,7 @@ def test_what_is_no_callback_is_refused(tmp_path):
         (lambda run, line: run.act(np.zeros((4, 3, 17))), r"has the shape \(4, 3, 17\)"),
     ],
 )
-def test_what_a_callback_does_wrong_is_told(tmp_path, does, words):
+def test_wrong_use_in_a_callback_is_refused(tmp_path, does, words):
     wrong = type("Wrong", (Callback,), {"on_log": lambda self, run, line: does(run, line) and None})
     with pytest.raises(UserError, match=words):
         train(TrainConfig(**SMALL, out=str(tmp_path / "run")), callbacks=[wrong()])
@@ -151,7 +151,7 @@ def test_what_a_callback_does_wrong_is_told(tmp_path, does, words):
 
 
 @pytest.mark.parametrize("update", ["native", "torch"])
-def test_a_callback_may_act_with_any_kind_of_numbers(tmp_path, update):
+def test_act_in_a_callback_accepts_any_dtype(tmp_path, update):
     class Acts(Callback):
         def on_begin(self, run):
             one, two = (run.act(np.zeros((2, 3, 18), kind)) for kind in (np.float32, np.float64))
@@ -162,7 +162,7 @@ def test_a_callback_may_act_with_any_kind_of_numbers(tmp_path, update):
     train(TrainConfig(**{**SMALL, "episodes": 1}, update=update, out=str(tmp_path / "run")), callbacks=[Acts()])
 
 
-def test_what_a_callback_raises_ends_the_training_and_it_can_be_resumed(tmp_path):
+def test_exception_in_a_callback_ends_the_run_resumably(tmp_path):
     class Fails(Callback):
         def on_evaluation(self, run, evaluation):
             raise ZeroDivisionError
@@ -208,7 +208,7 @@ class Recorder(ModuleType):
 
 
 @pytest.mark.parametrize("blocks", examples())
-def test_the_examples_of_the_page_run(blocks, tmp_path, monkeypatch):
+def test_documentation_examples_run(blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     fakes = {name: Recorder(name) for name in ("wandb", "mlflow")}

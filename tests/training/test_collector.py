@@ -43,7 +43,7 @@ def collecting(rows, seed=0):
     return Collector(env, Constant(env.spec), rows)
 
 
-def test_episodes_and_samples_are_counted_and_phases_told():
+def test_collector_counts_episodes_samples_and_phases():
     collector, phases = collecting(Chunk()), []
     ended = [len(collector.step(phases.append)) for _ in range(10)]
     assert phases == ["action selection", "environment", "replay insertion", "other"] * 10
@@ -52,7 +52,7 @@ def test_episodes_and_samples_are_counted_and_phases_told():
     assert sum(ended) == 4
 
 
-def test_rows_that_were_sent_as_chunks_are_the_ring_of_one_who_collects_himself():
+def test_chunks_fill_the_ring_as_direct_collection_does():
     chunk = Chunk()
     ring = Ring(collecting(Chunk()).env.spec, 3, 60)
     sent, own = collecting(chunk), collecting(ring)
@@ -71,7 +71,7 @@ def test_rows_that_were_sent_as_chunks_are_the_ring_of_one_who_collects_himself(
     assert (played == 0.25).all()  # as played, not as the world took it
 
 
-def test_it_resumes_where_it_was():
+def test_state_round_trips():
     one = collecting(Chunk())
     for _ in range(7):
         one.step(lambda phase: None)
@@ -86,7 +86,7 @@ def test_it_resumes_where_it_was():
     assert np.array_equal(one.observation, other.observation)
 
 
-def test_actions_that_are_not_numbers_go_nowhere():
+def test_non_finite_actions_are_refused():
     chunk = Chunk()
     collector = collecting(chunk)
     collector.actor.value = np.nan
@@ -95,6 +95,6 @@ def test_actions_that_are_not_numbers_go_nowhere():
     assert not chunk.rows and collector.samples == 0
 
 
-def test_it_needs_no_torch():
+def test_collector_needs_no_torch():
     code = "import sys, shoal.training.collector; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

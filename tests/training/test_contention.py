@@ -30,7 +30,7 @@ def waited(root, *seconds, busy=None):
         (folder / "schedstat").write_text(f"123456 {round(passed * 1e9)} 7\n")
 
 
-def test_waiting_is_told_once(tmp_path, clock):
+def test_waiting_is_reported_once(tmp_path, clock):
     waited(tmp_path, 1.0, 2.0)
     meter = Contention(tmp_path)
     waited(tmp_path, 1.5, 6.0)  # the second one four seconds more
@@ -45,7 +45,7 @@ def test_waiting_is_told_once(tmp_path, clock):
     assert meter.sentence(2) is None
 
 
-def test_only_the_time_since_the_last_look_counts(tmp_path, clock):
+def test_waiting_is_measured_since_the_last_check(tmp_path, clock):
     waited(tmp_path, 0.0)
     meter = Contention(tmp_path)
     waited(tmp_path, 1.0)
@@ -92,7 +92,7 @@ def test_the_runs_own_processes_are_not_other_programs(tmp_path, clock):
     assert meter.sentence(1) == "Other programs keep the CPUs busy: this run waits for them 50% of the time."
 
 
-def test_a_system_that_does_not_tell(tmp_path, clock):
+def test_waiting_without_system_statistics(tmp_path, clock):
     meter = Contention(tmp_path)
     clock[0] += 10
     assert meter.sentence(2) is None

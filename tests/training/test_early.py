@@ -35,7 +35,7 @@ def test_refused(settings, sentence):
         check_new(TrainConfig(**settings))
 
 
-def test_layers_are_named_as_options_have_them():
+def test_layers_are_named_by_their_options():
     stored = TrainConfig(hidden=(64, 32))
     with pytest.raises(UserError, match="`hidden` is 8, but the run in 'run' has 64 32"):
         check_kept({"hidden": (8,)}, stored, Path("run"))
@@ -95,7 +95,7 @@ for lines, also in ((sys.argv[1], {"numba", "scipy"}), (sys.argv[2], set())):
 """
 
 
-def test_nothing_heavy_is_imported_for_it(tmp_path):
+def test_prechecks_import_nothing_heavy(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(TrainConfig(env="gym:a_module:AClass").to_json())

@@ -46,7 +46,7 @@ def test_a_native_learner_with_actors_imports_no_torch_and_records_its_update(tm
     assert json.loads((tmp_path / "run" / "config.json").read_text())["update"] == "native"
 
 
-def test_runs_that_stored_auto_learned_natively_where_they_could():
+def test_stored_auto_means_native_where_possible():
     settings = dataclasses.asdict(SMALL)
     assert TrainConfig.stored(settings | {"update": "auto"}).update == "native"
     assert TrainConfig.stored(settings | {"update": "auto", "qat_bits": 8}).update == "torch"
@@ -77,7 +77,7 @@ def test_a_ring_that_is_too_small_for_its_sampler_is_refused():
         implementation(SMALL).build_parts(dataclasses.replace(SMALL, capacity=49))
 
 
-def test_native_code_that_cannot_be_compiled_leaves_the_run_to_torch(monkeypatch):
+def test_failed_compilation_falls_back_to_torch(monkeypatch):
     monkeypatch.setattr(training_engine, "why_unusable", lambda: "numba cannot compile it here (no reason)")
     found, note = training_engine.chosen_update(SMALL)
     assert found.update == "torch" and note == "Learning in torch: numba cannot compile it here (no reason)."
@@ -85,7 +85,7 @@ def test_native_code_that_cannot_be_compiled_leaves_the_run_to_torch(monkeypatch
         training_engine.chosen_update(dataclasses.replace(SMALL, update="native"))
 
 
-def test_one_line_says_what_learns_and_why():
+def test_start_line_names_the_update_and_the_reason():
     assert training_engine.chosen_update(SMALL)[0].update == "native"
     reasons = {
         "Learning in torch, as --update says.": {"update": "torch"},
@@ -96,7 +96,7 @@ def test_one_line_says_what_learns_and_why():
         assert training_engine.chosen_update(dataclasses.replace(SMALL, **settings))[1] == wanted
 
 
-def test_why_native_code_is_unusable(monkeypatch):
+def test_reasons_against_native_code(monkeypatch):
     monkeypatch.setattr(native_engine, "host_plan", lambda: None)
     assert "no vector instructions" in native_engine.why_unusable.__wrapped__()
     monkeypatch.undo()

@@ -46,7 +46,7 @@ def logged(run):
     ],
     ids=str,
 )
-def test_with_its_replay_a_run_continues_exactly(tmp_path, options):
+def test_extension_with_replay_is_bit_identical(tmp_path, options):
     settings = {**SMALL, "keep_replay": True, **options}
     half = settings.pop("half", 40)
     train(TrainConfig(**settings, episodes=2 * half, out=str(tmp_path / "whole")))
@@ -73,7 +73,7 @@ def short(short_run, tmp_path):
     return Path(shutil.copytree(short_run, tmp_path / "run"))
 
 
-def test_without_its_replay_the_ring_is_refilled_first(short, monkeypatch):
+def test_extension_without_replay_refills_the_ring(short, monkeypatch):
     clocks = []
     before = json.loads((short / "result.json").read_text())
     assert not (short / "checkpoints" / "replay").exists()
@@ -89,7 +89,7 @@ def test_without_its_replay_the_ring_is_refilled_first(short, monkeypatch):
     assert [line["episode"] // 20 for line in lines(short)] == [1, 2, 3, 4]
 
 
-def test_refilled_transitions_begin_where_the_worlds_are(short, monkeypatch):
+def test_refill_starts_from_the_current_states(short, monkeypatch):
     """The first transition of the refilled ring starts at the observation that the run ended with."""
     seen = []
     original = extend.refill
@@ -106,7 +106,7 @@ def test_refilled_transitions_begin_where_the_worlds_are(short, monkeypatch):
 
 
 @pytest.mark.parametrize("until", [41, 55, 79])
-def test_a_killed_extension_goes_on(short, tmp_path, until):
+def test_killed_extension_resumes(short, tmp_path, until):
     whole = Path(shutil.copytree(short, tmp_path / "whole"))
     train(TrainConfig(out=str(whole), episodes=80), resume=True)
     with pytest.raises(Crash):
@@ -120,7 +120,7 @@ def test_a_killed_extension_goes_on(short, tmp_path, until):
     assert logged(whole) == logged(short)
 
 
-def test_an_extension_that_cannot_begin_leaves_the_run_as_it_was(short):
+def test_failed_extension_does_not_change_the_run(short):
     (short / "metrics.jsonl").unlink()
     (short / "metrics.jsonl").mkdir()
     before = {path.name: path.read_bytes() for path in short.glob("*.json")}
@@ -129,7 +129,7 @@ def test_an_extension_that_cannot_begin_leaves_the_run_as_it_was(short):
     assert {path.name: path.read_bytes() for path in short.glob("*.json")} == before
 
 
-def test_killed_before_the_new_length_was_written(short, monkeypatch):
+def test_extension_killed_before_writing_the_new_length(short, monkeypatch):
     def gone(self, name, text):
         raise Crash
 
@@ -141,7 +141,7 @@ def test_killed_before_the_new_length_was_written(short, monkeypatch):
     assert (short / "result.json").exists()
 
 
-def test_a_signal_while_the_ring_is_refilled(shoal, short, monkeypatch):
+def test_signal_during_refill(shoal, short, monkeypatch):
     before = newest(short)
     call_before(monkeypatch, loop, "refill", lambda: send(signal.SIGTERM))
     assert shoal("train", "--resume", short, "--episodes", "80", "--quiet")[0] == 128 + signal.SIGTERM
@@ -151,7 +151,7 @@ def test_a_signal_while_the_ring_is_refilled(shoal, short, monkeypatch):
     assert code == 0 and "present policy" in err
 
 
-def test_the_command_line(shoal, short):
+def test_extension_on_the_command_line(shoal, short):
     (short / "curve.png").unlink(missing_ok=True)
     code, out, err = shoal("train", "--resume", short, "--episodes", "30", "--quiet")
     assert code == 2 and out == "" and "--episodes is 30, but the run in" in one_sentence(err)
@@ -167,7 +167,7 @@ def test_the_command_line(shoal, short):
     assert code == 0 and result["episodes"] >= 120 and result["stopped"] is None
 
 
-def test_from_python_a_default_value_can_be_asked_for(short):
+def test_asked_marks_default_values_as_given(short):
     with pytest.raises(UserError, match="asked has 'episode', which is not a setting"):
         train(TrainConfig(out=str(short)), resume=True, asked=["episode"])
     asked = ["episodes", "stop_at_return"]
@@ -176,7 +176,7 @@ def test_from_python_a_default_value_can_be_asked_for(short):
 
 
 @pytest.mark.parametrize("total", [60, 120])
-def test_a_stopped_run_may_get_another_length(tmp_path, total):
+def test_stopped_run_may_change_its_length(tmp_path, total):
     train(TrainConfig(**SMALL, episodes=total, out=str(tmp_path / "whole")))
     with pytest.raises(Crash):
         train(TrainConfig(**SMALL, episodes=80, out=str(tmp_path / "run")), observer=Witness(50))
@@ -185,14 +185,14 @@ def test_a_stopped_run_may_get_another_length(tmp_path, total):
     assert logged(tmp_path / "whole") == logged(tmp_path / "run")
 
 
-def test_the_best_weights_of_a_shorter_run_are_still_its_best(short):
+def test_extension_keeps_the_best_weights(short):
     train(TrainConfig(out=str(short), episodes=80), resume=True)
     assert load(short, checkpoint="best").act(load(short).make_env(2).reset()).shape == (2, 3, 5)
     with pytest.raises(UserError, match="--threads is 0"):
         train(TrainConfig(out=str(short), threads=0), resume=True)
 
 
-def test_evaluations_may_be_added_to_a_stopped_run(tmp_path):
+def test_evaluations_may_be_switched_on_at_resume(tmp_path):
     plain = {**SMALL, "evaluate_every": 0, "evaluate_during": 20}
     with pytest.raises(Crash):
         train(TrainConfig(**plain, episodes=80, out=str(tmp_path / "run")), observer=Witness(50))
@@ -200,7 +200,7 @@ def test_evaluations_may_be_added_to_a_stopped_run(tmp_path):
     assert sum("evaluate/return_mean" in line for line in lines(tmp_path / "run")) == 3  # after the checkpoint at 30
 
 
-def test_evaluations_may_be_switched_off(short):
+def test_evaluations_may_be_switched_off_at_resume(short):
     """Without a word on the settings that the run has for them."""
     for name in ("evaluate_during", "stop_at_return"):
         asked = {"evaluate_every": 0, "episodes": 80, name: 7}
@@ -211,7 +211,7 @@ def test_evaluations_may_be_switched_off(short):
     assert lines(short)[-1]["episode"] == 80 and read_config(short).evaluate_during == SMALL["evaluate_during"]
 
 
-def test_a_length_that_was_changed_by_hand_is_damage(short):
+def test_manually_changed_length_is_refused(short):
     fields = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps({**fields, "episodes": 80}))
     with pytest.raises(UserError, match="episodes is 80 instead of 40"):
@@ -221,7 +221,7 @@ def test_a_length_that_was_changed_by_hand_is_damage(short):
         train(TrainConfig(out=str(short)), resume=True)
 
 
-def test_actors_need_their_replay(short):
+def test_extension_with_actors_needs_the_replay(short):
     fields = {**disk.unsealed(json.loads((short / "config.json").read_text())), "actors": 1}
     config = TrainConfig(**fields)
     with pytest.raises(UserError, match="had --actors but not --keep-replay"):

@@ -36,7 +36,7 @@ def learner(rows=5):
     return Learner(Parts(config, None, Team(), ring, Uniform()))
 
 
-def test_updates_are_owed_from_the_first_sample_on_and_made_up_for_after_the_warm_up():
+def test_due_updates_are_made_up_after_warm_up():
     one = learner()
     owed = []
     for samples in (0, 19, 20, 29, 55):
@@ -49,7 +49,7 @@ def test_updates_are_owed_from_the_first_sample_on_and_made_up_for_after_the_war
     assert not learner(rows=0).owes_update(100)  # nothing to draw from
 
 
-def test_losses_are_means_until_they_are_forgotten():
+def test_losses_are_means_since_the_last_reset():
     one = learner()
     assert one.mean_losses() == {}
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_losses_are_means_until_they_are_forgotten():
         one.mean_losses()
 
 
-def test_it_resumes_where_it_was():
+def test_state_round_trips():
     one, other = learner(), learner()
     for _ in range(2):
         one.update(lambda phase: None)

@@ -91,7 +91,7 @@ def test_updates_owed(copies):
     assert all(updates == (samples // 100 if samples >= 1000 else 0) for samples, updates in seen)
 
 
-def test_staggered_first_episodes_count_nowhere():
+def test_staggered_first_episodes_are_not_counted():
     """With 25 copies that start at steps 0 to 24, the first full episode to end is copy 0's, at step 25."""
     training = Training(TrainConfig(copies=25, episodes=10))
     for _ in range(24):
@@ -110,14 +110,14 @@ def test_team_learns(tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_a_number_ends_in_a_sentence(tmp_path, monkeypatch, value):
+def test_nan_loss_ends_the_run_with_a_sentence(tmp_path, monkeypatch, value):
     monkeypatch.setattr(MADDPG, "learn", lambda self, batch, phase: {"q": torch.full((3,), value), "p": torch.zeros(3)})
     with pytest.raises(UserError, match=r"q loss is (nan|inf).*--learning-rate"):
         train(TrainConfig(**SMALL, episodes=100, update="torch", out=str(tmp_path / "run")))
     assert not list((tmp_path / "run" / "checkpoints").glob("0*"))  # what is poisoned is not saved
 
 
-def test_same_seed_same_run_other_seed_other_run(tmp_path):
+def test_runs_depend_on_the_seed_only(tmp_path):
     runs = [
         train(TrainConfig(**SMALL, episodes=60, seed=seed, out=str(tmp_path / str(k))))
         for k, seed in enumerate((3, 3, 4))

@@ -114,7 +114,7 @@ def test_killed_at_random_moments(whole, tmp_path):
     assert returns(run) == returns(tmp_path / "run")
 
 
-def test_a_run_from_before_native_code_goes_on_in_torch(tmp_path):
+def test_older_run_resumes_in_torch(tmp_path):
     """Its settings do not say with what it learns, and its random state is torch's."""
     run, arguments = tmp_path / "run", [*ARGUMENTS, "--update", "torch"]
     assert main(["train", *arguments, "--out", str(tmp_path / "whole")]) == 0
@@ -138,7 +138,7 @@ def test_a_run_from_before_native_code_goes_on_in_torch(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_save_and_say_how_to_go_on(whole, tmp_path, number):
+def test_signals_save_and_print_the_resume_command(whole, tmp_path, number):
     run, arguments = whole
     stop = f"if training.saved: os.kill(os.getpid(), {number:d})"
     words = command("train", *arguments, "--out", tmp_path / "run", each=stop)
@@ -180,7 +180,7 @@ def crashed(tmp_path_factory):
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "delete"])
 @pytest.mark.parametrize("what", ["weights", "optimizer", "random", "environment", "training", "meta", "segment"])
-def test_damage_is_found_and_the_checkpoint_before_used(calm, crashed, tmp_path, what, harm):
+def test_damaged_checkpoint_falls_back_to_the_previous(calm, crashed, tmp_path, what, harm):
     run = Path(shutil.copytree(crashed, tmp_path / "run"))
     last = sorted((run / "checkpoints").glob("[0-9]*"))[-1]
     if what == "segment":  # the newest one: the checkpoint before does not need it
@@ -251,7 +251,7 @@ def test_a_resumed_run_keeps_its_settings(tmp_path):
         train(TrainConfig(batch=32, out=str(tmp_path / "run")), resume=True)
 
 
-def test_no_checkpoint_yet_starts_over(shoal, whole, tmp_path):
+def test_resume_without_checkpoint_starts_over(shoal, whole, tmp_path):
     run, _arguments = whole
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text((run / "config.json").read_text())
@@ -260,7 +260,7 @@ def test_no_checkpoint_yet_starts_over(shoal, whole, tmp_path):
     same(newest(run), newest(tmp_path / "run"))
 
 
-def test_a_run_that_is_killed_while_its_files_are_made_can_be_resumed(tmp_path, monkeypatch):
+def test_run_killed_while_creating_its_folder_resumes(tmp_path, monkeypatch):
     run = tmp_path / "run"
 
     def killed(folder, *arguments, **named):
@@ -275,7 +275,7 @@ def test_a_run_that_is_killed_while_its_files_are_made_can_be_resumed(tmp_path, 
     assert train(TrainConfig(out=str(run)), resume=True).finished
 
 
-def test_finished_run_says_so(shoal, whole):
+def test_resume_of_a_finished_run_does_nothing(shoal, whole):
     run, _ = whole
     before = os.stat(run / "metrics.jsonl").st_mtime_ns
     for words in (["--resume", run], ["--out", run, "--resume"]):
@@ -285,7 +285,7 @@ def test_finished_run_says_so(shoal, whole):
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_run_whose_actors_are_gone_is_saved_if_it_was_asked_to_stop(tmp_path, monkeypatch, stopped):
+def test_stopping_run_without_actors_is_saved(tmp_path, monkeypatch, stopped):
     """A signal to all processes of a run ends those that play before the learner has come to a safe point."""
     step, steps = loop.Training.step, []
 

@@ -57,14 +57,14 @@ def evaluated(tmp_path_factory):
     ],
     ids=str,
 )
-def test_training_has_the_same_bits_with_and_without(tmp_path, options):
+def test_training_is_bit_identical_with_and_without_evaluations(tmp_path, options):
     for name, more in (("plain", {}), ("evaluated", EVALUATED)):
         train(TrainConfig(**{**SMALL, **options, **more}, out=str(tmp_path / name)))
     same(newest(tmp_path / "plain"), newest(tmp_path / "evaluated"))
     assert len(evaluations(tmp_path / "evaluated")) == options.get("episodes", 100) // 20
 
 
-def test_evaluations_are_logged_where_they_happened(evaluated):
+def test_evaluations_are_logged_at_their_episode(evaluated):
     found = evaluations(evaluated)
     assert [episode // 20 for episode in found] == [1, 2, 3, 4, 5]
     assert all(line["evaluate/return_ci95"] > 0 for line in lines(evaluated) if "evaluate/return_mean" in line)
@@ -150,7 +150,7 @@ def _words(settings):
     return words
 
 
-def test_evaluations_take_no_training_time(tmp_path, monkeypatch):
+def test_evaluation_time_is_not_training_time(tmp_path, monkeypatch):
     """A step takes a second in training and 100 in an evaluation: only the former count."""
     now = [0.0]
     monkeypatch.setattr("shoal.training.clock.time.perf_counter", lambda: now[0])
@@ -166,7 +166,7 @@ def test_evaluations_take_no_training_time(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("until", [25, 45, 70, 99])
-def test_a_killed_run_has_the_same_best_weights_in_the_end(evaluated, tmp_path, until):
+def test_killed_run_keeps_the_best_weights(evaluated, tmp_path, until):
     run = tmp_path / "run"
     with pytest.raises(Crash):
         train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Witness(until))
@@ -180,9 +180,7 @@ def test_a_killed_run_has_the_same_best_weights_in_the_end(evaluated, tmp_path, 
     )
 
 
-def test_a_signal_during_an_evaluation_is_obeyed_at_once_and_the_evaluation_repeated(
-    shoal, evaluated, tmp_path, monkeypatch
-):
+def test_signal_interrupts_an_evaluation_which_is_repeated(shoal, evaluated, tmp_path, monkeypatch):
     call_before(monkeypatch, Milestones, "_evaluate", lambda: send(signal.SIGTERM), at=3)
     words = ["train", *_words({**SMALL, **EVALUATED}), "--out", tmp_path / "run"]
     assert shoal(*words)[0] == 128 + signal.SIGTERM
@@ -193,7 +191,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once_and_the_evaluation_repe
     same(newest(tmp_path / "run"), newest(evaluated))
 
 
-def test_a_resumed_run_knows_its_best_return(evaluated, tmp_path):
+def test_resumed_run_restores_its_best_return(evaluated, tmp_path):
     run = tmp_path / "run"
     with pytest.raises(Crash):
         train(TrainConfig(**SMALL, **EVALUATED, out=str(run)), observer=Witness(99))
@@ -203,7 +201,7 @@ def test_a_resumed_run_knows_its_best_return(evaluated, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "header", "empty"])
-def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
+def test_damaged_best_weights_are_refused(shoal, evaluated, tmp_path, harm):
     run = Path(shutil.copytree(evaluated, tmp_path / "run"))
     data = bytearray((run / BEST).read_bytes())
     if harm in ("flip", "header"):
@@ -218,7 +216,7 @@ def test_damaged_best_weights(shoal, evaluated, tmp_path, harm):
     assert milestones.best is None and len(said) == 1 and "damaged" in said[0]
 
 
-def test_evaluations_that_cannot_be_compared(tmp_path):
+def test_incomparable_evaluations_warn(tmp_path):
     world = {"env": "gym:tests.envs.own_worlds:Unseeded", "episode_length": 5, "out": str(tmp_path / "run")}
     with pytest.warns(UserWarning, match="evaluations during training start from different states each time"):
         train(TrainConfig(**world, **SMALL, **EVALUATED))
@@ -249,7 +247,7 @@ def test_best_weights_from_elsewhere_are_replaced(evaluated, tmp_path):
         "watch --seed 1",
     ],
 )
-def test_the_commands_take_the_best_weights_and_snapshots(shoal, evaluated, tmp_path, monkeypatch, command):
+def test_commands_load_best_weights_and_snapshots(shoal, evaluated, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     run = Path(shutil.copytree(evaluated, tmp_path / "run"))
     name, *words = command.split()
@@ -268,7 +266,7 @@ def test_the_commands_take_the_best_weights_and_snapshots(shoal, evaluated, tmp_
     assert code == 2 and "must be last, best or the episode of a snapshot" in err
 
 
-def test_weights_that_are_not_there(shoal, tmp_path):
+def test_missing_weights_are_refused(shoal, tmp_path):
     train(TrainConfig(**{**SMALL, "episodes": 10}, out=str(tmp_path / "run")))
     for name, sentence in (("best", "--evaluate-every"), ("10", "--snapshots")):
         code, _, err = shoal("evaluate", tmp_path / "run", "--checkpoint", name)

@@ -27,7 +27,7 @@ def updated(**settings):
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_an_update_is_the_plain_one_in_the_emulation(algorithm):
+def test_update_matches_plain_code_in_emulation(algorithm):
     """What `emulate` around a dense update gives, in every weight; and float32 gives another."""
     dense = {"algorithm": algorithm, "first_layer": "dense", "update": "torch"}
     found, plain = updated(scheme=UNIT, algorithm=algorithm), updated(**dense)
@@ -73,7 +73,7 @@ PENDULUM = {"env": "gym:Pendulum-v1", "agents": None, "episode_length": 20, "hid
         ("s2fp8", {"algorithm": "d4pg", **DEEP, **PENDULUM}),
     ],
 )
-def test_it_resumes_with_the_same_bits_and_counts(tmp_path, scheme, settings):
+def test_resume_restores_bits_and_counts(tmp_path, scheme, settings):
     config = TrainConfig(**(vars(TINY) | {"scheme": scheme, "log_every": 1, "checkpoint_every": 3} | settings))
     train(dataclasses.replace(config, out=str(tmp_path / "whole")))
     with pytest.raises(Stop):
@@ -89,7 +89,7 @@ def test_it_resumes_with_the_same_bits_and_counts(tmp_path, scheme, settings):
     assert {"scale/actors", "skipped/actors"} <= scales
 
 
-def test_what_a_loss_scale_skips():
+def test_steps_skipped_by_a_loss_scale():
     """A scale that is too large for the unit's sums is halved until they no longer saturate."""
     training = updated(scheme="E5M2:5+Q4.13", loss_scale="dynamic, start=1e12")
     metrics = training.learner.precision.metrics()
@@ -100,7 +100,7 @@ def test_what_a_loss_scale_skips():
 
 
 @pytest.mark.parametrize(("networks", "others"), [("critics", "actors"), ("actors", "critics")])
-def test_only_some_networks(networks, others):
+def test_scheme_for_some_networks_only(networks, others):
     run = updated(scheme=UNIT, scheme_networks=networks).learner.precision.run
     layers = {layer.split(".")[0] for layer, _ in run.counts.by_layer}
     assert layers & {networks, f"target_{networks}"} and not layers & {others, f"target_{others}"}
@@ -128,12 +128,12 @@ def test_actors_play_in_float32_beside_a_learner_in_a_scheme(tmp_path):
         ({"scheme": UNIT, "device": "cuda"}, "--scheme is emulated on the CPU"),
     ],
 )
-def test_what_cannot_be(settings, said):
+def test_unsupported_settings_are_refused(settings, said):
     with pytest.raises(UserError, match=said):
         dataclasses.replace(TINY, **settings).checked()
 
 
-def test_weights_of_another_precision(tmp_path):
+def test_checkpoint_of_another_precision_is_refused(tmp_path):
     plain, narrow = updated(), updated(scheme=UNIT)
     with pytest.raises(UserError, match=r"The weights lack 'scheme\.mac\.calls'"):
         narrow.team.load_weights(plain.team.weights())

@@ -44,14 +44,14 @@ def shown(width, figures, below):
     return "".join(text[1:]).splitlines()
 
 
-def test_returns_are_shown_by_group_where_there_are_a_few():
+def test_progress_shows_returns_of_a_few_groups():
     mixed, alone = training("eve_0", "bob_0", "bob_1"), training("agent_0", "agent_1")
     assert summary(mixed) == "return eve 0.5, bob 1,500.5  evaluation eve 0.0, bob 1,500.0"
     assert summary(alone) == "return 0.5  evaluation 0.5"
     assert summary(training("a", "b", "c", "d")) == summary(alone)
 
 
-def test_a_narrow_terminal_hides_neither_the_count_nor_the_returns():
+def test_narrow_terminal_shows_count_and_returns():
     text = " ".join(shown(80, figures := summary(training("leader_0", "[red]_0", "blue_0")), "phases"))
     assert "episode 1,234/3,000" in text and "left" in text and "phases" in text
     assert all(word in text for word in figures.split())
@@ -72,14 +72,14 @@ def test_lines_are_broken_between_phrases_only():
     assert shown(80, "", "many phases  " * 6 + "end")[1:] == ["  ".join(["many phases"] * 6), "end"]
 
 
-def test_where_there_is_no_room_short_phases_are_counted_as_other():
+def test_short_phases_are_merged_into_other():
     run = training("agent_0")
     assert timing(run).startswith("14,620 steps/s  action selection 3%  environment 2%  replay insertion 1%")
     assert timing(run, 60).endswith("/s  Q loss 30%  P loss 36%  other 34%")
     assert timing(run, 1) == "14,620 steps/s  P loss 36%  other 64%"
 
 
-def test_a_line_without_a_terminal_says_all(capsys):
+def test_line_without_a_terminal_is_complete(capsys):
     display = Display()
     display._bar = False
     display._start("episode", 60, 0)
@@ -106,7 +106,7 @@ def test_the_updates_due_after_the_warm_up_are_counted():
     assert catching_up(learning(40, actors=2, lockstep=True))
 
 
-def test_lines_without_a_terminal_tell_what_else_takes_time(capsys, monkeypatch):
+def test_lines_without_a_terminal_report_other_work(capsys, monkeypatch):
     monkeypatch.setattr(waiting, "FIRST", 0.0)
     monkeypatch.setattr(waiting, "EVERY", 0.0)
     monkeypatch.setattr("shoal.training.progress.REFRESH", 0.0)

@@ -26,7 +26,7 @@ def test_interval_of_too_few_values_is_not_a_number():
 SPEC = EnvSpec("sides", ("p0", "p1", "prey"), (1, 1, 1), (2, 2, 2), True, team=2)
 
 
-def test_an_episode_that_does_not_end_is_a_sentence(monkeypatch, capsys):
+def test_endless_episode_warns(monkeypatch, capsys):
     monkeypatch.setattr("shoal.training.returns.LONG", 3)
     tracker, nothing, flags = ReturnTracker(SPEC, np.ones(2, bool)), np.zeros((2, 3, 1), np.float32), np.ones((2, 3))
 
@@ -42,7 +42,7 @@ def test_an_episode_that_does_not_end_is_a_sentence(monkeypatch, capsys):
     assert told(True, True) == "" and ReturnTracker(make_env("predator-prey").spec, np.ones(1, bool))._unlimited is None
 
 
-def test_team_and_prey_are_kept_apart_and_shortened_episodes_do_not_count():
+def test_team_and_prey_returns_without_shortened_episodes():
     """Two predators and one prey in two copies; the second copy starts in the middle of its episode."""
     tracker = ReturnTracker(SPEC, np.array([True, False]))
     nothing = np.zeros((2, 3, 1), np.float32)

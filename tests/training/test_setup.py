@@ -47,11 +47,11 @@ SPEC = make_env("cooperative-navigation", agents=4).spec
     ],
     ids=str,
 )
-def test_what_takes_more_is_counted(more):
+def test_memory_estimate_grows_with_settings(more):
     assert update_bytes(TrainConfig(**more), SPEC) > 1.1 * update_bytes(TrainConfig(), SPEC)
 
 
-def test_deep_layers_count_with_their_square():
+def test_memory_of_layers_is_quadratic_in_width():
     """Each of 4 agents has two 1000 × 1000 layers, in the actor and in the critic, with targets, gradients, moments."""
     assert update_bytes(TrainConfig(hidden=(1000, 1000)), SPEC) > 4 * 4 * 2 * 1000**2 * 5
 
@@ -112,7 +112,7 @@ def test_peak_memory_is_estimated(tmp_path, settings):
     assert taken < 1.1 * estimated < 2.2 * taken  # a tenth of what is free is left over
 
 
-def test_native_activations_are_those_of_a_chunk():
+def test_native_activations_are_counted_per_chunk():
     """A mini-batch per agent takes its rows, with native code no layer's outputs for all of them."""
     spec = make_env("cooperative-navigation", agents=24).spec
     config = TrainConfig(agents=24, minibatch="independent", threads=1)
@@ -121,20 +121,20 @@ def test_native_activations_are_those_of_a_chunk():
     assert native_rows(dataclasses.replace(config, others="current"), spec) > 3 * rows
 
 
-def test_an_update_that_does_not_fit(monkeypatch):
+def test_update_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     assert check_update_memory(TrainConfig(), SPEC) < 10**8
     with pytest.raises(UserError, match=r"update of 4 agents needs .* smaller --hidden"):
         check_update_memory(TrainConfig(hidden=(1000, 1000)), SPEC)
 
 
-def test_a_world_that_does_not_fit(monkeypatch):
+def test_world_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     with pytest.raises(UserError, match=r"copies of 64 agents needs .* at most .* copies fit"):
         make_env("cooperative-navigation", agents=64, copies=10_000)
 
 
-def test_few_products_are_one_threads_work():
+def test_small_updates_use_one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -161,14 +161,14 @@ def test_few_products_are_one_threads_work():
         (64, 3, {"device": "cuda"}, 64),  # the networks are elsewhere
     ],
 )
-def test_threads_by_the_size_of_the_work(monkeypatch, usable, agents, settings, threads):
+def test_number_of_threads_follows_the_work(monkeypatch, usable, agents, settings, threads):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: usable)
     spec = make_env("predator-prey", agents=agents).spec
     assert default_threads(TrainConfig(**settings), spec) == threads
 
 
-def test_threads_that_the_person_has_set_in_the_environment(monkeypatch):
+def test_thread_settings_of_the_environment_are_respected(monkeypatch):
     monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     large = TrainConfig(hidden=(2048, 2048))
@@ -227,7 +227,7 @@ def test_devices():
         make_device("gpu")
 
 
-def test_several_threads_of_torch_do_not_survive_a_fork(monkeypatch):
+def test_multithreaded_torch_after_fork_is_refused(monkeypatch):
     monkeypatch.setattr(setup, "_threads_of", os.getpid() + 1)  # as a child of that process sees it
     setup.set_torch_threads(1)
     with pytest.raises(UserError, match="was forked from one in which torch has already learned with several threads"):

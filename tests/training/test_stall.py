@@ -21,7 +21,7 @@ def run(monkeypatch):
     return SimpleNamespace(clock=PhaseClock(), samples=0, env=env, config=SimpleNamespace(env="gym:Slow-v0"))
 
 
-def test_a_long_step_is_told_once(run):
+def test_long_step_is_reported_once(run):
     said, heard = [], threading.Event()
     interrupt = Interrupt(said.append)
 
@@ -38,7 +38,7 @@ def test_a_long_step_is_told_once(run):
     ]
 
 
-def test_steps_that_return_and_other_phases_are_not(run):
+def test_returning_steps_and_other_phases_are_not_reported(run):
     said = []
     with StallWatch(run, said.append, Interrupt(said.append)):
         time.sleep(0.1)  # in the phase "other"
@@ -49,7 +49,7 @@ def test_steps_that_return_and_other_phases_are_not(run):
     assert said == []
 
 
-def test_who_asks_to_stop_does_not_wait_for_ever(run):
+def test_stop_request_ends_a_hanging_step(run):
     said = []
     run.env.awaited = "worker 2 of 3 (process 7)"
     with (

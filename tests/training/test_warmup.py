@@ -42,13 +42,13 @@ def config(**settings):
         ({"warmup": 100, "update_every": 10_000}, {"episode_length": 25}, 120 * 25),  # not one update is due
     ],
 )
-def test_before_the_start(settings, lengths, most):
+def test_too_short_run_is_reported_before_the_start(settings, lengths, most):
     said = WarmUp(config(**settings), spec(**lengths)).before()
     assert (said is None) == (most is None)
     assert most is None or f"Nothing will be learned: the run ends after at most {most:,} samples, before" in said
 
 
-def test_as_soon_as_episodes_are_clearly_too_short():
+def test_too_short_run_is_reported_once_episodes_are_known():
     watch = WarmUp(config(), spec())
     assert watch.before() is None
     assert watch.so_far(19, 200) is None  # not yet clear
@@ -57,14 +57,14 @@ def test_as_soon_as_episodes_are_clearly_too_short():
     assert watch.so_far(21, 999) is None  # said once
 
 
-def test_at_the_end_at_the_latest():
+def test_too_short_run_is_reported_at_the_end():
     watch = WarmUp(config(episodes=2, copies=1), spec())
     assert "Nothing was learned: the run ended after 30 samples, before the warm-up of 5,000; set" in (
         watch.so_far(2, 30)
     )
 
 
-def test_environments_that_state_their_length():
+def test_too_short_run_with_known_episode_length():
     assert make_env("pettingzoo:mpe2.simple_adversary_v3").spec.stated_length == 25
     assert make_env("pettingzoo:mpe2.simple_adversary_v3", options={"max_cycles": 9}).spec.stated_length == 9
     assert make_env("pettingzoo:mpe2.simple_adversary_v3", episode_length=7).spec.stated_length is None
@@ -78,7 +78,7 @@ def test_environments_that_state_their_length():
         ({"env": "gym:CartPole-v1", "episodes": 8, "copies": 2, "warmup": 2_000}, False),  # 500 steps would do
     ],
 )
-def test_a_run_says_it_once(tmp_path, settings, before):
+def test_too_short_run_is_reported_once(tmp_path, settings, before):
     heard = Heard()
     result = train(TrainConfig(**SHORT, **settings, out=str(tmp_path / "run")), observer=heard, pictures=False)
     ((begun, sentence),) = heard.said

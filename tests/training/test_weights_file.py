@@ -18,7 +18,7 @@ def path(tmp_path):
     return tmp_path / BEST
 
 
-def test_what_was_written_comes_back(path):
+def test_weights_file_round_trips(path):
     held = read_weights(path)
     assert held.episode == 7 and held.meta["settings"] == {"seed": 1} and held.parts["weights"].keys() == WEIGHTS.keys()
     for name, array in WEIGHTS.items():
@@ -40,7 +40,7 @@ def test_every_damaged_byte_is_found(path):
         assert all(np.array_equal(held.parts["weights"][name], array) for name, array in WEIGHTS.items())
 
 
-def test_a_failed_write_leaves_the_previous_file(path, monkeypatch):
+def test_failed_write_keeps_the_previous_file(path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 

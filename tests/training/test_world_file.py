@@ -14,7 +14,7 @@ PENDULUM = TrainConfig(env="gym:Pendulum-v1")
 
 
 @pytest.mark.parametrize("env", ["predator-prey", "gym:Pendulum-v1", "gym:FrozenLake-v1", "dm:cartpole/balance"])
-def test_a_world_is_stored_as_it_is(tmp_path, env):
+def test_world_json_round_trips(tmp_path, env):
     spec = make_env(env, copies=2).spec
     (tmp_path / WORLD).write_text(world_json(TrainConfig(env=env), spec, tmp_path))
     found = stored_spec(TrainConfig(env=env), tmp_path, pytest.fail)
@@ -41,7 +41,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, None], ids=[*map(str, range(len(DAMAGE))), "cut"])
-def test_a_damaged_one_is_not_used(tmp_path, damage):
+def test_damaged_world_json_is_not_used(tmp_path, damage):
     text, said = world_json(PENDULUM, make_env("gym:Pendulum-v1").spec, tmp_path), []
     if damage is not None:
         held = disk.unsealed(json.loads(text))
@@ -52,6 +52,6 @@ def test_a_damaged_one_is_not_used(tmp_path, damage):
     assert len(said) == 1 and said[0].startswith(f"'{tmp_path / WORLD}' is damaged: ")
 
 
-def test_an_earlier_version_stored_none(tmp_path):
+def test_missing_world_json_of_earlier_versions(tmp_path):
     assert stored_spec(TrainConfig(), tmp_path, pytest.fail) is None
     assert needs_trust(TrainConfig(env="gym:module:World"), tmp_path)
