@@ -36,7 +36,7 @@ def weights(folder):
     return load_file(sorted((folder / "checkpoints").glob("[0-9]*"))[-1] / "weights.safetensors")
 
 
-def test_stopped_and_resumed_to_the_same_bits(run, shoal, tmp_path, monkeypatch):
+def test_stop_and_resume_is_bit_identical(run, shoal, tmp_path, monkeypatch):
     folder, words = run
     call_before(monkeypatch, loop.Training, "step", lambda: send(signal.SIGTERM), at=60)
     assert shoal("train", *words, "--out", tmp_path / "run")[0] == 128 + signal.SIGTERM
@@ -47,7 +47,7 @@ def test_stopped_and_resumed_to_the_same_bits(run, shoal, tmp_path, monkeypatch)
     assert all(whole[name].tobytes() == resumed[name].tobytes() for name in whole)
 
 
-def test_config_names_the_algorithms_own_settings(run):
+def test_config_records_algorithm_defaults(run):
     config = read_config(run[0])
     assert (config.n_step, config.tau, config.clip_by, config.batch) == (5, 1.0, "network", 32)
     assert config.v_max == (150.0 if config.algorithm == "d4pg" else None)
@@ -82,7 +82,7 @@ def test_a_dqn_has_no_probabilities(run, shoal, tmp_path):
         assert code == 2 and "no probabilities to draw by" in one_sentence(err)
 
 
-def test_what_a_resumed_run_keeps(run, shoal):
+def test_settings_kept_by_a_resumed_run(run, shoal):
     folder, _ = run
     code, _, err = shoal("train", "--resume", folder, "--n-step", "3")
     assert code == 2 and "--n-step is 3, but the run in" in one_sentence(err)

@@ -53,7 +53,7 @@ def started(monkeypatch):
     return processes
 
 
-def test_a_run_with_workers_is_the_run_without(shoal, tmp_path, monkeypatch, in_one_process, started):
+def test_workers_do_not_change_the_run(shoal, tmp_path, monkeypatch, in_one_process, started):
     """Stopped in the middle by a Ctrl-C, which a terminal sends to all processes; resumed with more workers."""
     run = tmp_path / "run"
 
@@ -79,7 +79,7 @@ def test_a_run_with_workers_is_the_run_without(shoal, tmp_path, monkeypatch, in_
 
 
 @pytest.mark.parametrize("episodes", [1, 3])
-def test_a_world_without_workers_refuses_them_however_few_copies_it_has(episodes):
+def test_native_worlds_refuse_workers(episodes):
     with pytest.raises(UserError, match=r"^--env-workers is not a setting of predator-prey; leave it out\.$"):
         build_env(TrainConfig(env="predator-prey", env_workers=2), episodes, 0, stagger=False)
     env = build_env(TrainConfig(env="gym:CartPole-v1", env_workers=2), 1, 0, stagger=False)
@@ -99,7 +99,7 @@ def test_a_world_without_workers_refuses_them_however_few_copies_it_has(episodes
         ("--env-workers 2 --env-options [1]", "--env-options must be a JSON object"),
     ],
 )
-def test_workers_that_cannot_be(shoal, tmp_path, words, sentence):
+def test_wrong_worker_counts_are_refused(shoal, tmp_path, words, sentence):
     code, out, err = shoal("train", *WORDS, "--out", tmp_path / "run", *shlex.split(words))
     assert (
         code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}") and not any(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from shoal.system.limits import LIMITS
 from tests.cli.helpers import SHORT
 
 
-def test_a_limit_that_is_too_low_for_the_libraries(process, tmp_path):
+def test_too_low_limit_for_the_libraries_is_refused(process, tmp_path):
     """Under it OpenBLAS asked for memory for ever while it was loaded, and no signal ended it."""
     ended = process(f"ulimit -v 1000000; shoal train --episodes 60 --copies 5 --threads 1 --out {tmp_path}/run")
     assert (ended.returncode, ended.stdout) == (2, "") and ended.stderr.count("\n") == 1
@@ -17,7 +17,7 @@ def test_a_limit_that_is_too_low_for_the_libraries(process, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.option)
 @pytest.mark.parametrize("implementation", ["engine", "reference"])
-def test_the_limit_that_is_asked_for_is_enough(process, tmp_path, monkeypatch, limit, implementation):
+def test_required_limit_is_sufficient(process, tmp_path, monkeypatch, limit, implementation):
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "cache"))  # compiling takes the most
     asked = process(f"{limit.option} 100000; shoal train").stderr.rpartition("'")[0].rpartition("'")[2]
     assert asked.startswith(limit.option)

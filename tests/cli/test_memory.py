@@ -6,7 +6,7 @@ from tests.cli.helpers import SHORT, one_sentence
 
 
 @pytest.mark.parametrize("command", ["evaluate", "watch", "quantize", "export"])
-def test_the_team_of_a_run_that_does_not_fit(finished_run, shoal, monkeypatch, tmp_path, command):
+def test_loading_a_team_that_does_not_fit_into_memory_is_refused(finished_run, shoal, monkeypatch, tmp_path, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 20_000)  # enough for the world
     code, out, err = shoal(command, finished_run)
@@ -24,7 +24,7 @@ def test_the_team_of_a_run_that_does_not_fit(finished_run, shoal, monkeypatch, t
         ("--env pettingzoo:mpe2.simple_v3 --episode-length 1000000000", "Keeping the actions of an episode"),
     ],
 )
-def test_runs_that_do_not_fit(shoal, monkeypatch, tmp_path, words, said):
+def test_runs_that_do_not_fit_into_memory_are_refused(shoal, monkeypatch, tmp_path, words, said):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     code, out, err = shoal("train", *SHORT, *words.split(), "--out", tmp_path / "run")
     assert (code, out) == (2, "") and said in one_sentence(err)

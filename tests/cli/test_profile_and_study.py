@@ -64,7 +64,7 @@ def test_a_study_says_where_its_files_are_and_what_it_replaces(tmp_path, capsys,
     ]
 
 
-def test_an_interrupted_one_is_told_by_its_exit_code():
+def test_interruption_sets_the_exit_code():
     assert ended({"failed": ["Not everything was measured."], "interrupted": True}) == 130
     assert ended({"failed": ["Interrupted? No: 3 agents did not fit."], "interrupted": False}) == 0
     assert ended({}) == 0
@@ -82,7 +82,7 @@ def test_an_interrupted_one_is_told_by_its_exit_code():
         ("study edge --quick --cells pyproject.toml --out {folder}", "--cells 'pyproject.toml' cannot be written"),
     ],
 )
-def test_what_is_wrong_leaves_nothing_behind(words, sentence, tmp_path, capsys):
+def test_failed_commands_leave_no_files(words, sentence, tmp_path, capsys):
     folder = tmp_path / "studies"
     assert main(words.format(folder=folder).split()) == 2
     said = capsys.readouterr().err

@@ -27,7 +27,7 @@ def test_a_finished_run_keeps_one_checkpoint_and_no_replay(finished_run):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
-def test_out_onto_something_of_a_run_is_refused(shoal, tmp_path, name):
+def test_out_inside_a_run_folder_is_refused(shoal, tmp_path, name):
     (tmp_path / name).write_text("precious")
     code, _, err = shoal("train", *QUIET, "--out", tmp_path)
     assert code == 2 and "already holds a run" in one_sentence(err)
@@ -35,7 +35,7 @@ def test_out_onto_something_of_a_run_is_refused(shoal, tmp_path, name):
 
 
 @pytest.mark.parametrize("harm", ["missing", "shorter", "torn"])
-def test_a_log_that_lost_lines(shoal, stopped, harm):
+def test_truncated_log_is_reported(shoal, stopped, harm):
     path = stopped / "metrics.jsonl"
     data = path.read_bytes()
     path.unlink()
@@ -50,7 +50,7 @@ def test_a_log_that_lost_lines(shoal, stopped, harm):
 @pytest.mark.parametrize(
     "text", ["{}", "null", "5", "nonsense", "[]", "\0", '{"finished": true}', 10**5 * "["], ids=lambda text: text[:20]
 )
-def test_a_damaged_result(shoal, finished, text):
+def test_damaged_result_is_reported(shoal, finished, text):
     (finished / "result.json").write_text(text)
     code, out, err = shoal("train", "--resume", finished)
     assert code == 2 and out == "" and "result.json" in one_sentence(err)
@@ -64,7 +64,7 @@ def test_a_damaged_result(shoal, finished, text):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_result_of_other_types(shoal, finished, settings):
+def test_result_with_wrong_types(shoal, finished, settings):
     held = json.loads((finished / "result.json").read_text())
     (finished / "result.json").write_text(json.dumps({**held, **settings}))
     code, out, err = shoal("train", "--resume", finished)
@@ -81,7 +81,7 @@ def test_a_result_of_other_types(shoal, finished, settings):
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["train --resume", "evaluate"])
-def test_a_configuration_of_other_types(shoal, finished_run, tmp_path, settings, command):
+def test_config_with_wrong_types_is_refused(shoal, finished_run, tmp_path, settings, command):
     held = json.loads((finished_run / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**held, **settings}))
     code, out, err = shoal(*command.split(), tmp_path)
@@ -94,7 +94,7 @@ def test_a_configuration_of_other_types(shoal, finished_run, tmp_path, settings,
 @pytest.mark.parametrize(
     "content", [b"", b"\xff\xfe", 10**5 * b"[", None, "pipe"], ids=["empty", "no text", "deep", "folder", "pipe"]
 )
-def test_a_configuration_that_is_none(shoal, tmp_path, content):
+def test_config_that_is_no_object_is_refused(shoal, tmp_path, content):
     path = tmp_path / "config.json"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -132,7 +132,7 @@ def test_a_flipped_bit_of_the_settings_is_found(stopped, checkpoints):
 
 
 @pytest.mark.parametrize("command", ["train --resume", "evaluate", "watch", "quantize", "export"])
-def test_settings_that_the_run_was_not_trained_with(shoal, stopped, command, tmp_path, monkeypatch):
+def test_config_that_differs_from_the_checkpoint_is_refused(shoal, stopped, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = stopped / "config.json"
     path.write_text(path.read_text().replace("0.95", "0.91").replace('"tau": 0.01', '"tau": 0.03'))
@@ -144,7 +144,7 @@ def test_settings_that_the_run_was_not_trained_with(shoal, stopped, command, tmp
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"wings": 2}', '{"batch": "many"}'])
-def test_settings_can_be_mended_from_the_checkpoint(shoal, finished, content):
+def test_config_can_be_repaired_from_the_checkpoint(shoal, finished, content):
     """Whatever becomes of config.json: the sentence says where the settings are, and they can be put back by hand."""
     path = finished / "config.json"
     path.unlink() if content is None else path.write_text(content)
@@ -202,7 +202,7 @@ def test_a_finished_run_with_damaged_or_missing_files(shoal, finished, harm, com
     assert found == code and sentence in err, err
 
 
-def test_a_result_that_was_removed_is_made_anew(shoal, finished):
+def test_missing_result_is_recreated(shoal, finished):
     before = read_result(finished)
     (finished / "result.json").unlink()
     assert shoal("train", "--quiet", "--resume", finished)[0] == 0
@@ -219,7 +219,7 @@ def test_a_result_of_another_run(shoal, finished, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["log", "no log"])
-def test_a_damaged_log_is_told_of_once(shoal, stopped, harm):
+def test_damaged_log_is_reported_once(shoal, stopped, harm):
     """A resumed run goes on with what is left, and what it writes is covered again."""
     HARM[harm](stopped)
     code, _, err = shoal("train", "--quiet", "--resume", stopped)
@@ -228,7 +228,7 @@ def test_a_damaged_log_is_told_of_once(shoal, stopped, harm):
     assert code == 0 and "metrics.jsonl" not in err
 
 
-def test_numbers_that_json_has_no_word_for():
+def test_non_finite_numbers_in_json():
     nan = float("nan")
     assert finite({"a": nan, "b": {"c": [1.5, -nan, (float("inf"), 2)]}}) == {
         "a": None,
@@ -236,7 +236,7 @@ def test_numbers_that_json_has_no_word_for():
     }
 
 
-def test_python_numbers_and_paths_are_taken_for_what_they_mean(tmp_path):
+def test_numpy_numbers_and_paths_are_accepted(tmp_path):
     settings = {"episodes": 30, "warmup": 300, "evaluate_episodes": 2, "tensorboard": False, "threads": 1}
     numbers = {"batch": np.int64(32), "learning_rate": np.float32(0.01), "hidden": [8, 8]}
     result = train(TrainConfig(**settings, **numbers, out=tmp_path / "run"))
@@ -267,7 +267,7 @@ def test_runs_started_at_once_take_different_folders(tmp_path, monkeypatch):
         folder.close()
 
 
-def test_a_run_that_is_being_trained_has_one_trainer(shoal, stopped, tmp_path):
+def test_running_training_locks_its_folder(shoal, stopped, tmp_path):
     for words in (["--resume", stopped], [*QUIET, "--out", tmp_path / "new"]):
         with RunFolder(Path(words[-1]), make=True):
             code, _, err = shoal("train", *words)
@@ -288,7 +288,7 @@ def test_lines_of_the_log_and_the_result(shoal, tmp_path):
     assert code == 2 and "--log-every is 101" in one_sentence(err)
 
 
-def test_figures_of_the_world_are_in_the_table_and_in_json(shoal, finished_run, monkeypatch):
+def test_task_metrics_are_in_table_and_json(shoal, finished_run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # headings on one line
     for words in (["evaluate", finished_run, "--episodes", "8"], ["train", "--resume", finished_run]):
         code, out, _ = shoal(*words)

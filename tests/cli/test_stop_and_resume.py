@@ -69,12 +69,12 @@ def test_resume_and_out_name_the_folder_twice(shoal, finished_run, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["--batch 1024", "--batch=1024", "--hidden 64 64"])
-def test_a_default_that_was_asked_for_is_refused(shoal, stopped_run, words):
+def test_explicit_default_that_differs_is_refused_on_resume(shoal, stopped_run, words):
     code, _, err = shoal("train", "--resume", stopped_run, *words.split())
     assert code == 2 and "a resumed run keeps its settings" in one_sentence(err)
 
 
-def test_a_run_goes_on_with_the_threads_of_another_machine(shoal, stopped, monkeypatch):
+def test_resume_on_another_machine_keeps_threads(shoal, stopped, monkeypatch):
     monkeypatch.setattr(processors, "usable_processors", lambda: 2)
     code, _, err = shoal("train", "--resume", stopped, "--threads", "3")
     assert code == 2 and "--threads is 3, but this process may use 2 processors" in one_sentence(err)
@@ -94,7 +94,7 @@ def test_torch_warns_that_another_number_of_threads_changes_bits(shoal, tmp_path
     assert code == 0 and "trained with --threads 1, now it has 2" in err
 
 
-def test_what_was_asked_for_and_is_so_is_taken(shoal, finished_run):
+def test_explicit_settings_equal_to_the_runs_are_accepted(shoal, finished_run):
     assert shoal("train", f"--resume={finished_run}", "--batch", "32", "--hidden", "8", "--quiet")[0] == 0
 
 
@@ -108,7 +108,7 @@ LONG, NOTHING = "File name too long", "There is no run folder, Stable-Baselines3
         *((command, NOTHING) for command in ("evaluate", "quantize", "export")),
     ],
 )
-def test_a_name_that_is_too_long(shoal, tmp_path, monkeypatch, command, sentence):
+def test_too_long_name_is_refused(shoal, tmp_path, monkeypatch, command, sentence):
     monkeypatch.chdir(tmp_path)
     code, out, err = shoal(*command.split(), 300 * "a")
     assert code == 2 and out == "" and sentence in one_sentence(err)
@@ -125,7 +125,7 @@ def test_resuming_a_finished_run_writes_nothing(shoal, finished):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_a_learning_curve_that_is_missing_is_drawn(shoal, finished):
+def test_missing_learning_curve_is_drawn(shoal, finished):
     curve = finished / "curve.png"
     curve.unlink()
     assert "curve.png" in shoal("train", "--resume", finished)[1] and curve.stat().st_size > 5_000

@@ -27,12 +27,12 @@ def test_standard_error_is_closed(process, tmp_path):
     assert len(lines(tmp_path / "run")) >= 5  # nobody wrote into files that took the place of the closed stream
 
 
-def test_a_mistake_with_standard_error_closed(process):
+def test_user_error_with_closed_standard_error(process):
     result = process("shoal fly 2>&-")
     assert (result.returncode, result.stdout) == (2, "")
 
 
-def test_a_terminal_that_knows_only_ascii(shoal, process, finished_run, monkeypatch):
+def test_ascii_only_terminal(shoal, process, finished_run, monkeypatch):
     result = process("shoal train --resume nöwhere", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert result.returncode == 2 and one_sentence(result.stderr) == "shoal: There is no run folder 'n?where'.\n"
     with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as narrow, contextlib.redirect_stdout(narrow):
@@ -40,7 +40,7 @@ def test_a_terminal_that_knows_only_ascii(shoal, process, finished_run, monkeypa
         assert b"+-----" in narrow.buffer.getvalue() and b"??" not in narrow.buffer.getvalue()
 
 
-def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
+def test_narrow_terminal_keeps_all_digits(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -50,7 +50,7 @@ def test_a_narrow_terminal_loses_no_digit(monkeypatch, capsys):
     assert sorted(digits) == sorted("123456512345671234563")
 
 
-def test_the_working_directory_is_gone(shoal, process, tmp_path, monkeypatch):
+def test_deleted_working_directory(shoal, process, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     result = process(f"cd {gone} && rmdir {gone} && shoal --version")
@@ -88,7 +88,7 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(monkeypatch, capsys):
     assert all(f"{1000 + k + 0.5:,.0f}" in out for k in range(16))
 
 
-def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
+def test_headings_are_wrapped_only_if_needed(monkeypatch, capsys):
     monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -105,7 +105,7 @@ def test_headings_are_folded_no_more_than_they_must_be(monkeypatch, capsys):
     assert "time" not in first and second.endswith("┃ time per run ┃")
 
 
-def test_a_part_repeats_only_the_columns_that_tell_rows_apart(monkeypatch, capsys):
+def test_table_parts_repeat_identifying_columns_only(monkeypatch, capsys):
     monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
     monkeypatch.setenv("COLUMNS", "120")
     measures = {f"m{k}": "0.00 ± 0.00" for k in range(10)}

@@ -65,7 +65,7 @@ def test_a_full_disk_with_tensorboard(shoal, tmp_path):
     assert code == 2 and "File too large" in one_sentence(err) and str(tmp_path / "run") in err
 
 
-def test_a_full_disk_is_told_by_the_events_file_at_once(tmp_path):
+def test_full_disk_is_reported_by_the_events_file(tmp_path):
     log = MetricsLog(tmp_path, tensorboard=True)
     events = log.paths[1]
     with (

@@ -38,7 +38,7 @@ from tests.cli.helpers import one_sentence
         ("train --rules mpe", "--rules 'mpe' is not one of 'mpe2', 'openai'; perhaps you meant mpe2"),
     ],
 )
-def test_the_parsers_complaints_in_plain_words(shoal, monkeypatch, columns, words, sentence):
+def test_parser_errors_are_plain_sentences(shoal, monkeypatch, columns, words, sentence):
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = shoal(*words.split())
     assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
@@ -61,7 +61,7 @@ def test_misspelt_names(shoal, words, sentence):
     assert code == 2 and out == "" and one_sentence(err).startswith(f"shoal: {sentence}")
 
 
-def test_one_of_a_thing_is_not_many(shoal, finished_run, tmp_path):
+def test_singular_and_plural(shoal, finished_run, tmp_path):
     words = ["--episodes", "1", "--copies", "1", "--evaluate-episodes", "0", "--no-tensorboard", "--threads", "1"]
     code, out, err = shoal("train", *words, "--out", tmp_path / "run")
     assert code == 0 and "1 episode, 25 steps and 0 updates in" in out and ", 1 episode, into" in err
@@ -84,7 +84,7 @@ FORMER = re.compile(
 )
 
 
-def test_former_phrases_do_not_come_back():
+def test_discouraged_phrases_do_not_occur():
     """Phrases that a native reader stopped at; the field's terms have replaced them."""
     found = []
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("shoal/**/*.py")]):

@@ -99,7 +99,7 @@ def workplace(tmp_path, monkeypatch):
     sys.modules.pop("worlds_of_mine", None)
 
 
-def test_a_world_that_prints_does_not_spoil_json(shoal, workplace):
+def test_printing_world_does_not_break_json(shoal, workplace):
     words = ["--env", "pettingzoo:worlds_of_mine:chatty", "--out", "run"]
     code, out, err = shoal("train", *QUIET, *words, "--json")
     assert code == 0 and strict(out)["finished"] and "step" in err
@@ -107,7 +107,7 @@ def test_a_world_that_prints_does_not_spoil_json(shoal, workplace):
     assert code == 0 and strict(out)["episodes"] == 3
 
 
-def test_a_world_whose_native_code_prints_does_not_spoil_json(capfd, monkeypatch, workplace):
+def test_printing_native_code_does_not_break_json(capfd, monkeypatch, workplace):
     for number, name in ((1, "stdout"), (2, "stderr")):  # as in a process of its own
         monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
     words = [*QUIET, "--env", "pettingzoo:worlds_of_mine:native", "--evaluate-episodes", "0"]
@@ -116,7 +116,7 @@ def test_a_world_whose_native_code_prints_does_not_spoil_json(capfd, monkeypatch
     assert strict(out)["finished"] and "from C" in err
 
 
-def test_a_world_that_cannot_draw_itself(shoal, workplace):
+def test_watch_of_a_world_without_rendering_is_refused(shoal, workplace):
     assert shoal("train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run")[0] == 0
     code, out, err = shoal("watch", "run", "--trust")
     assert code == 2 and out == "" and "World raised RuntimeError in render(): no light. And more" in one_sentence(err)
@@ -145,7 +145,7 @@ def test_a_resumed_run_that_cannot_step_is_kept(workplace, shoal, finished_run):
     assert read_config(Path("run")).batch == 32
 
 
-def test_a_stopped_run_says_what_resumes_it(workplace, shoal, monkeypatch):
+def test_stopped_run_prints_the_resume_command(workplace, shoal, monkeypatch):
     with monkeypatch.context() as patch:
         call_before(patch, loop.Training, "step", lambda: send(signal.SIGINT), at=3)
         code, _, err = shoal("train", *QUIET, "--env", "pettingzoo:worlds_of_mine:World", "--out", "run")
@@ -174,7 +174,7 @@ COMMANDS = ["train --resume", "evaluate --episodes 2", "watch", "quantize --bits
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_does_not_say_which_code_is_imported(shoal, workplace, run_of_others, command):
+def test_code_named_by_a_run_is_not_imported_untrusted(shoal, workplace, run_of_others, command):
     """Not even one that lies in the working directory: it is the run's word, not the user's."""
     code, out, err = shoal(*command.split(), run_of_others)
     assert code == 2 and out == "" and os.listdir(workplace) == ["worlds_of_mine.py"]
@@ -184,7 +184,7 @@ def test_a_run_does_not_say_which_code_is_imported(shoal, workplace, run_of_othe
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "watch"])
-def test_ones_own_run_needs_no_trust(shoal, run_of_others, monkeypatch, command):
+def test_own_run_needs_no_trust(shoal, run_of_others, monkeypatch, command):
     """On the machine and account that trained it, with the same module; not if the folder was copied."""
     monkeypatch.chdir(run_of_others.parent)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -201,12 +201,12 @@ def test_ones_own_run_needs_no_trust(shoal, run_of_others, monkeypatch, command)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "watch"])
-def test_a_run_whose_code_is_trusted(shoal, workplace, run_of_others, command):
+def test_trusted_run_imports_its_code(shoal, workplace, run_of_others, command):
     code, _, err = shoal(*command.split(), run_of_others, "--trust")
     assert code == 0 and ("worlds_of_mine" in sys.modules) is (command != "train --resume"), err
 
 
-def test_a_run_in_another_world_whose_own_is_not_made(shoal, run_of_others, tmp_path, monkeypatch):
+def test_run_in_another_world_does_not_import_its_own(shoal, run_of_others, tmp_path, monkeypatch):
     """The sizes are in the run; its own module is neither trusted nor there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "worlds_of_theirs.py").write_text(WORLDS.replace('["a"]', '["b"]').replace('"a"', '"b"'))
@@ -222,7 +222,7 @@ def test_a_run_in_another_world_whose_own_is_not_made(shoal, run_of_others, tmp_
     assert code == 2 and "add --trust" in one_sentence(err)
 
 
-def test_naming_the_world_is_to_trust_it(shoal, workplace, run_of_others):
+def test_env_option_implies_trust(shoal, workplace, run_of_others):
     world = "pettingzoo:worlds_of_mine:World"
     for words in (["--env", world], [f"--env={world}"]):
         assert shoal("train", "--resume", run_of_others, *words)[0] == 0
@@ -257,7 +257,7 @@ def test_a_class_from_python_is_named_in_the_run(workplace, shoal, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mpe2", "pettingzoo"])
-def test_a_module_in_the_working_directory_is_not_taken_for_a_missing_library(shoal, workplace, monkeypatch, name):
+def test_broken_local_module_is_not_reported_as_missing_library(shoal, workplace, monkeypatch, name):
     """The name of a library needs no trust, so nothing else may answer to it, whether it is installed or not."""
     (workplace / name).mkdir()
     (workplace / name / "__init__.py").write_text("raise SystemExit('it was run')")
@@ -286,7 +286,7 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_world_that_prints_to_a_terminal_that_went_away(workplace, monkeypatch, capsys):
+def test_world_printing_to_a_closed_terminal(workplace, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", Gone())
     words = [word for word in QUIET if word != "--quiet"]
     assert main(["train", *words, "--env", "pettingzoo:worlds_of_mine:talker", "--json", "--out", "run"]) == 0

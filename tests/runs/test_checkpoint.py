@@ -60,7 +60,7 @@ ARRAYS = {
 }
 
 
-def test_arrays_come_back_with_type_shape_and_bits(folder: Path) -> None:
+def test_arrays_round_trip_with_type_shape_and_bits(folder: Path) -> None:
     Checkpoints(folder).save(7, {"weights": ARRAYS, "nothing": {}}, {})
     parts = load(folder).parts
     assert parts["nothing"] == {}
@@ -86,13 +86,13 @@ json_values = st.recursive(
 
 @settings(max_examples=50, deadline=None)
 @given(meta=st.dictionaries(words, json_values, max_size=3))
-def test_meta_comes_back(meta: dict[str, Any]) -> None:
+def test_meta_round_trips(meta: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as run:
         Checkpoints(Path(run, "checkpoints")).save(1, {}, meta)
         assert repr(load(Path(run, "checkpoints")).meta) == repr(meta)  # repr: NaN differs from itself
 
 
-def test_random_states_and_numbers_that_are_not_finite_come_back(folder: Path) -> None:
+def test_random_states_and_non_finite_numbers_round_trip(folder: Path) -> None:
     state = np.random.PCG64(3).state
     Checkpoints(folder).save(1, {}, {"state": state, "best": -math.inf, "loss": math.nan})
     meta = load(folder).meta
@@ -104,7 +104,7 @@ def test_random_states_and_numbers_that_are_not_finite_come_back(folder: Path) -
     [{"a": np.array([None])}, {"a": np.array(["text"])}, {"a": np.zeros(2, "V2")}, {"__metadata__": np.zeros(2)}],
     ids=["object", "text", "void", "reserved name"],
 )
-def test_arrays_that_would_not_come_back_are_refused(folder: Path, arrays: dict[str, Any]) -> None:
+def test_unsupported_arrays_are_refused(folder: Path, arrays: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="cannot be stored"):
         Checkpoints(folder).save(1, {"weights": arrays}, {})
     assert names(folder) == []
@@ -127,7 +127,7 @@ def test_part_names_must_be_plain(folder: Path, part: str) -> None:
         Checkpoints(folder).save(1, {part: {}}, {})
 
 
-def test_no_checkpoint_at_all_is_none(tmp_path: Path) -> None:
+def test_newest_without_checkpoints_is_none(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "missing").load(no_warning) is None
     assert Checkpoints(tmp_path).load(no_warning) is None
     assert load_part(tmp_path, "weights") is None
@@ -140,7 +140,7 @@ def test_save_returns_the_folder_named_by_the_episode(folder: Path) -> None:
     assert load(folder).episode == 123_456_789
 
 
-def test_the_manifest_tells_the_files(two: Path) -> None:
+def test_manifest_lists_the_files(two: Path) -> None:
     manifest = json.loads((two / "00000002/manifest.json").read_text())
     assert manifest["format"] == module.FORMAT
     assert set(manifest["files"]) | {"manifest.json"} == set(names(two / "00000002"))
@@ -172,7 +172,7 @@ def test_only_new_transitions_are_written_and_old_segments_stay_untouched(folder
     assert [segment.name for segment in load(folder).segments] == names(folder / "replay")
 
 
-def test_segments_go_when_no_kept_checkpoint_names_them(folder: Path) -> None:
+def test_unreferenced_segments_are_deleted(folder: Path) -> None:
     store, ring = Checkpoints(folder), FakeRing(capacity=40)
     for episode in range(1, 8):
         save(store, episode, ring.add(10))
@@ -216,7 +216,7 @@ def test_a_checkpoint_without_ring_names_no_segments_and_the_next_one_shares_tho
     assert check(load(two)).added == 30 and load(two).segments == segments
 
 
-def test_what_killed_writers_did_not_finish_is_removed(two: Path) -> None:
+def test_unfinished_files_of_killed_writers_are_removed(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     for tidy in (lambda: store.load(no_warning), lambda: save(store, 3, ring.add(2))):
@@ -239,7 +239,7 @@ def test_orphans_are_overwritten_or_removed(two: Path) -> None:
     assert not other_name.exists()
 
 
-def test_a_segment_that_vanished_is_written_anew_from_there_on(two: Path) -> None:
+def test_missing_segments_are_rewritten(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     (two / "replay/000000000010-000000000030.safetensors").unlink()
@@ -248,7 +248,7 @@ def test_a_segment_that_vanished_is_written_anew_from_there_on(two: Path) -> Non
     check(load(two))
 
 
-def test_a_checkpoints_folder_that_vanished_is_made_anew(two: Path) -> None:
+def test_missing_checkpoints_folder_is_recreated(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     shutil.rmtree(two)
@@ -275,7 +275,7 @@ def test_a_second_checkpoint_of_an_episode_replaces_the_first(two: Path) -> None
 
 
 @pytest.mark.parametrize("successor", ["missing", "damaged", "whole"])
-def test_a_replacement_that_was_cut_short_is_undone_or_completed(two: Path, successor: str) -> None:
+def test_interrupted_replacement_is_undone_or_completed(two: Path, successor: str) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     shutil.copytree(two / "00000002", two.parent / "before")
@@ -306,7 +306,7 @@ def test_a_fresh_run_does_not_touch_the_checkpoints_of_another(two: Path) -> Non
     assert check(load(two)).added == 30
 
 
-def test_a_run_that_went_on_from_an_older_checkpoint_leaves_the_abandoned_future_behind(two: Path) -> None:
+def test_resuming_an_older_checkpoint_drops_later_ones(two: Path) -> None:
     damage = two / "00000002/weights.safetensors"
     damage.write_bytes(b"")
     store = Checkpoints(two)
@@ -322,7 +322,7 @@ def test_a_run_that_went_on_from_an_older_checkpoint_leaves_the_abandoned_future
 # --- things that are not ours --------------------------------------------------------------------------------------
 
 
-def test_foreign_things_are_left_alone(two: Path) -> None:
+def test_foreign_files_are_not_touched(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     texts = [
@@ -347,7 +347,7 @@ def test_foreign_things_are_left_alone(two: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["00000003", "00000003/notes.txt"])
-def test_a_foreign_thing_under_the_name_of_a_checkpoint_ends_in_a_sentence(two: Path, name: str) -> None:
+def test_foreign_file_named_like_a_checkpoint_is_refused(two: Path, name: str) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     (two / name).parent.mkdir(exist_ok=True)
@@ -380,7 +380,7 @@ def everything(ring: Ring) -> list[NDArray[Any]]:
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
-def test_the_replay_ring_comes_back_and_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch, storage: str) -> None:
+def test_replay_ring_round_trips_and_continues(folder: Path, monkeypatch: pytest.MonkeyPatch, storage: str) -> None:
     monkeypatch.setattr(module, "SEGMENT_BYTES", 1000)
     spec = EnvSpec("toy", ("a", "b"), (3, 3), (2, 2), discrete=True)
     rng = np.random.default_rng(0)
@@ -412,7 +412,7 @@ def random_chunk(rng: np.random.Generator, copies: list[int], time: int) -> tupl
     return copies, np.array([actions for actions, _ in moments]), steps
 
 
-def test_a_ring_whose_copies_go_at_their_own_pace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_ring_of_uneven_copies_round_trips(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One copy is fast, one slow, one begins late; what the fast one has forgotten does not stay on disk for ever."""
     monkeypatch.setattr(module, "SEGMENT_BYTES", 1000)
     spec = EnvSpec("toy", ("a", "b"), (3, 3), (2, 2), discrete=True)
@@ -453,7 +453,7 @@ def segment_names(checkpoint: Path) -> list[str]:
     return [segment["name"] for segment in json.loads((checkpoint / "meta.json").read_text())["segments"]]
 
 
-def test_the_bytes_of_one_file_are_gone_before_the_next_are_made(tmp_path):
+def test_files_are_written_one_at_a_time_in_memory(tmp_path):
     """Weights and moments of large networks: saving both takes no more memory than saving one of them."""
     part = {"array": np.zeros(2**20, np.float32)}
 

@@ -260,7 +260,7 @@ def test_interrupted_after_every_operation(runs: Scene) -> None:
     assert until_untouched(trial) > 15
 
 
-def test_everything_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a power cut may take: files and names that were not synced."""
     folder = two_checkpoints(tmp_path)
     store = Checkpoints(folder)
@@ -321,7 +321,7 @@ def two(tmp_path: Path) -> Path:
     return two_checkpoints(tmp_path)
 
 
-def test_a_missing_run_folder_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_run_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "gone" / "checkpoints"
     with pytest.raises(UserError, match=f"^Checkpoint {folder}/00000001 could not be written: No such file") as error:
         save(Checkpoints(folder), 1, FakeRing())
@@ -329,7 +329,7 @@ def test_a_missing_run_folder_ends_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/replay"])
-def test_a_file_where_a_folder_should_be_ends_in_a_sentence(folder: Path, name: str) -> None:
+def test_file_in_place_of_a_folder_is_refused(folder: Path, name: str) -> None:
     (folder.parent / name).parent.mkdir(exist_ok=True)
     (folder.parent / name).write_text("mine")
     with pytest.raises(UserError, match=r"File exists|Not a directory"):
@@ -337,14 +337,14 @@ def test_a_file_where_a_folder_should_be_ends_in_a_sentence(folder: Path, name: 
     assert (folder.parent / name).read_text() == "mine"
 
 
-def test_reading_checkpoints_from_a_file_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_reading_checkpoints_from_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     for read in (lambda path: Checkpoints(path).load(no_warning), lambda path: load_part(path, "weights")):
         with pytest.raises(UserError, match="cannot be read: Not a directory"):
             read(tmp_path / "checkpoints")
 
 
-def test_a_write_that_the_system_cuts_short_ends_in_a_sentence(two: Path) -> None:
+def test_short_write_is_an_error(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     before = sorted(two.rglob("*"))
@@ -360,7 +360,7 @@ def test_a_write_that_the_system_cuts_short_ends_in_a_sentence(two: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_folder_that_may_not_be_written_ends_in_a_sentence(two: Path) -> None:
+def test_read_only_folder_is_refused(two: Path) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     two.chmod(0o500)

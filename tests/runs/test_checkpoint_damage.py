@@ -64,7 +64,7 @@ SEGMENT = "replay/000000000010-000000000030.safetensors"
 
 @pytest.mark.parametrize("how", DAMAGE)
 @pytest.mark.parametrize("name", [*FILES, SEGMENT])
-def test_any_damage_is_found_and_the_checkpoint_before_is_used(two: Path, name: str, how: str) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous(two: Path, name: str, how: str) -> None:
     if (name, how) == ("00000002/manifest.json", "longer"):
         pytest.skip("a space behind JSON changes nothing")
     DAMAGE[how](two / name)
@@ -83,7 +83,7 @@ def test_any_damage_is_found_and_the_checkpoint_before_is_used(two: Path, name: 
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_segment_that_all_checkpoints_share_ends_in_a_sentence(two: Path, how: str) -> None:
+def test_damaged_shared_segment_is_refused(two: Path, how: str) -> None:
     DAMAGE[how](two / "replay/000000000000-000000000010.safetensors")
     with pytest.raises(UserError, match="No intact checkpoint is left: ") as error:
         Checkpoints(two).load(no_warning)
@@ -127,7 +127,7 @@ def test_a_checkpoint_under_the_name_of_another_episode_is_damage(two: Path) -> 
     assert "it belongs to episode 2" in said[0]
 
 
-def test_several_damaged_ones_are_each_told(two: Path) -> None:
+def test_every_damaged_checkpoint_is_reported(two: Path) -> None:
     for episode in (7, 8):
         shutil.copytree(two / "00000002", two / f"{episode:08d}")
     said: list[str] = []
@@ -135,7 +135,7 @@ def test_several_damaged_ones_are_each_told(two: Path) -> None:
     assert len(said) == 2 and all("00000002, is used" in text for text in said)
 
 
-def test_a_format_of_the_future_is_not_taken_for_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_format_is_not_reported_as_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Checkpoints(two)
     ring = check(store.load(no_warning))
     with monkeypatch.context() as patch:
@@ -145,7 +145,7 @@ def test_a_format_of_the_future_is_not_taken_for_damage(two: Path, monkeypatch: 
         Checkpoints(two).load(no_warning)
 
 
-def test_a_file_that_may_not_be_read_is_not_taken_for_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_not_reported_as_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -154,7 +154,7 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_damage(two: Path, monkeypa
         Checkpoints(two).load(no_warning)
 
 
-def test_a_bad_sector_is_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_io_error_is_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_bytes = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
@@ -168,7 +168,7 @@ def test_a_bad_sector_is_damage(two: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "random.safetensors cannot be read: Input/output error" in said[0]
 
 
-def test_a_segment_that_changes_between_the_check_and_the_loading_ends_in_a_sentence(two: Path) -> None:
+def test_segment_changed_after_its_check_is_refused(two: Path) -> None:
     found = load(two)
     flip(two / SEGMENT)
     with pytest.raises(UserError, match=r"The replay of checkpoint .*00000002 cannot be read: .* wrong checksum\.$"):
@@ -178,7 +178,7 @@ def test_a_segment_that_changes_between_the_check_and_the_loading_ends_in_a_sent
 # --- one part, while others write ----------------------------------------------------------------------------------
 
 
-def test_one_part_is_read_without_the_rest(two: Path) -> None:
+def test_single_part_can_be_read(two: Path) -> None:
     DAMAGE["altered"](two / "00000002/random.safetensors")
     DAMAGE["deleted"](two / SEGMENT)
     (two / ".00000003.new").mkdir()
@@ -190,7 +190,7 @@ def test_one_part_is_read_without_the_rest(two: Path) -> None:
     assert counter is not None and counter["counter"] == 1 and len(said) == 1
 
 
-def test_a_reader_follows_a_run_that_goes_on(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_follows_a_running_training(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint is deleted by the run between the reader's listing and its reading."""
     store = Checkpoints(two)
     ring = check(store.load(no_warning))

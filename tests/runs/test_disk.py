@@ -10,7 +10,7 @@ from shoal.errors import UserError
 from shoal.runs import disk
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_files_round_trip(tmp_path: Path) -> None:
     disk.write(tmp_path / "file", b"abc")
     assert disk.read(tmp_path / "file", 3, disk.sha256(b"abc")) == b"abc"
     assert disk.file_size(tmp_path / "file") == 3
@@ -21,13 +21,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ("size", "text", "why"),
     [(4, b"abc", "has 3 bytes instead of 4"), (3, b"abd", "has a wrong checksum"), (None, b"", "has a wrong checksum")],
 )
-def test_what_differs_is_damaged(tmp_path: Path, size: int | None, text: bytes, why: str) -> None:
+def test_changed_files_are_damaged(tmp_path: Path, size: int | None, text: bytes, why: str) -> None:
     disk.write(tmp_path / "file", b"abc")
     with pytest.raises(disk.Damaged, match=f"^file {why}$"):
         disk.read(tmp_path / "file", size, disk.sha256(text))
 
 
-def test_what_is_not_there_is_damaged(tmp_path: Path) -> None:
+def test_missing_files_are_damaged(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name, why in (("nothing", "missing"), ("folder", "not a file"), ("folder/x/y", "missing")):
         with pytest.raises(disk.Damaged, match=f"{Path(name).name} is {why}"):
@@ -51,7 +51,7 @@ def test_folders_are_made_once_and_only_in_existing_ones(tmp_path: Path) -> None
         disk.make_folder(tmp_path / "missing" / "new")
 
 
-def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_systems_without_folder_sync_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(code: int) -> None:
         def fsync(descriptor: int) -> None:
             raise OSError(code, os.strerror(code))
@@ -67,7 +67,7 @@ def test_a_file_system_that_cannot_sync_folders_will_do(tmp_path: Path, monkeypa
         disk.write(tmp_path / "file", b"abc")
 
 
-def test_deleting_follows_no_links_and_never_complains(tmp_path: Path) -> None:
+def test_deleting_ignores_links_and_errors(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
@@ -78,7 +78,7 @@ def test_deleting_follows_no_links_and_never_complains(tmp_path: Path) -> None:
     assert disk.names(tmp_path) == []
 
 
-def test_errors_become_sentences(tmp_path: Path) -> None:
+def test_system_errors_become_user_errors(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with pytest.raises(UserError) as error, disk.sentence("It cannot be done"):
         missing.read_text()

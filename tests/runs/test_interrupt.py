@@ -9,7 +9,7 @@ from shoal.runs import interrupt
 from shoal.runs.interrupt import BUSY, Interrupt, Stopped
 
 
-def test_a_run_that_is_busy_after_a_signal_says_so_once(monkeypatch):
+def test_busy_run_acknowledges_a_signal_once(monkeypatch):
     monkeypatch.setattr(interrupt, "PATIENCE", 0.01)
     said = []
     with Interrupt(said.append) as noted:
@@ -19,7 +19,7 @@ def test_a_run_that_is_busy_after_a_signal_says_so_once(monkeypatch):
     assert noted.signal == signal.SIGTERM and said == [BUSY]
 
 
-def test_a_run_that_stops_at_once_says_nothing(monkeypatch):
+def test_run_that_stops_at_once_prints_nothing(monkeypatch):
     monkeypatch.setattr(interrupt, "PATIENCE", 60)
     said = []
     with Interrupt(said.append) as noted:
@@ -40,7 +40,7 @@ def test_a_stop_can_be_rebuilt_from_its_arguments():
     assert type(stopped)(*stopped.args).number == signal.SIGTERM
 
 
-def test_a_run_that_is_given_up_ends_where_ctrl_c_is_ignored():
+def test_abandoned_run_ends_even_if_ctrl_c_is_ignored():
     """As under nohup, or in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

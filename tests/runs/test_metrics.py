@@ -6,7 +6,7 @@ from shoal.runs import metrics
 from shoal.runs.metrics import read_metrics
 
 
-def test_of_a_large_log_some_lines_are_read_the_last_and_evaluations_among_them(tmp_path, monkeypatch):
+def test_large_logs_are_subsampled_with_last_line_and_evaluations(tmp_path, monkeypatch):
     log = tmp_path / "metrics.jsonl"
     lines = [{"episode": k, **({"evaluate/return_mean": 1.0} if k in (501, 502) else {})} for k in range(1_000)]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))

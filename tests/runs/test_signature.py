@@ -25,7 +25,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_is_signed(place, monkeypatch):
+def test_signed_properties_of_a_run(place, monkeypatch):
     run = place / "run"
     signature = sign(run, WORLD, "")
     assert is_signed(signature, run, WORLD, "") and os.getcwd() in sys.path
@@ -39,7 +39,7 @@ def test_what_is_signed(place, monkeypatch):
     assert not is_signed(signature, run, WORLD, "") and os.getcwd() not in sys.path
 
 
-def test_a_relative_path_is_the_same_folder(place):
+def test_relative_path_has_the_same_signature(place):
     assert is_signed(sign(place / "work" / "run", WORLD, ""), "run", WORLD, "")
 
 
@@ -63,7 +63,7 @@ def test_a_world_that_pip_installed_with_e_is_found(place, monkeypatch):
     assert not is_signed(signature, place, "pettingzoo:editable_world", "")
 
 
-def test_another_part_of_a_package_without_init_counts(place, monkeypatch):
+def test_other_portion_of_a_namespace_package_invalidates(place, monkeypatch):
     (place / "installed" / "parts").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(place / "installed")])
     signature = sign(place, "pettingzoo:parts.world", "")
@@ -72,7 +72,7 @@ def test_another_part_of_a_package_without_init_counts(place, monkeypatch):
     assert not is_signed(signature, place, "pettingzoo:parts.world", "")
 
 
-def test_the_key_is_the_users_alone(place, monkeypatch):
+def test_key_is_readable_by_its_user_only(place, monkeypatch):
     signature, key = sign(place, WORLD, ""), place / "state" / "shoal" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and os.listdir(key.parent) == ["key"]
     assert sign(place, WORLD, "") == signature
@@ -93,7 +93,7 @@ def test_without_a_place_for_a_key_nothing_is_signed(place, monkeypatch, state):
     assert sign(place, WORLD, "") == "" and not is_signed("", place, WORLD, "")
 
 
-def test_without_a_home(place, monkeypatch):
+def test_missing_home_directory(place, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert sign(place, WORLD, "") == "" and not os.path.exists("relative")

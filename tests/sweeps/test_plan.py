@@ -51,7 +51,7 @@ def test_seeds(text, seeds):
         ("0", "--seeds is 0, a single number: write 0-0 for seed 0 alone"),
     ],
 )
-def test_wrong_seeds(text, sentence):
+def test_wrong_seeds_are_refused(text, sentence):
     with pytest.raises(UserError, match=sentence):
         parse_seeds("--seeds", text)
 
@@ -89,7 +89,7 @@ NUMBERS = [
         ({"grid": {"env_options": ['{"a": 1}', '{"a":1}']}, "base": {"env": "gym:CartPole-v1"}}, "same folder name"),
     ],
 )
-def test_wrong_sweeps(tmp_path, held, sentence):
+def test_wrong_sweeps_are_refused(tmp_path, held, sentence):
     (tmp_path / "sweep.json").write_text(json.dumps(held))
     with pytest.raises(UserError, match=sentence) as caught:
         read_sweep(tmp_path / "sweep.json", tmp_path / "out")
@@ -97,7 +97,7 @@ def test_wrong_sweeps(tmp_path, held, sentence):
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_files(tmp_path):
+def test_damaged_sweep_files_are_refused(tmp_path):
     for content in (b'{"base": ', b"\xff\xfe", 3000 * b"[", b'{"grid": {"tau": [1], "tau": [0.5]}}'):
         (tmp_path / "sweep.json").write_bytes(content)
         with pytest.raises(UserError, match="is not JSON"):
@@ -117,7 +117,7 @@ def test_folders_of_other_settings_are_refused(tmp_path):
         sweep_runs({"base": {"episodes": 5}}, tmp_path)
 
 
-def test_the_reference_fixes_settings_of_its_own(tmp_path):
+def test_settings_fixed_by_the_reference_are_refused(tmp_path):
     (tmp_path / "seed0").mkdir()
     built = TrainConfig(implementation="reference", copies=1, minibatch="independent")
     (tmp_path / "seed0" / "config.json").write_text(built.to_json())

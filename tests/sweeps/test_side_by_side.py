@@ -62,7 +62,7 @@ def stand_in(monkeypatch, tmp_path):
     return use
 
 
-def test_one_failure_does_not_end_the_others_and_finished_runs_are_kept(stand_in):
+def test_failed_run_does_not_end_the_others(stand_in):
     code = """
 if seed == 1: send(error="It is wrong."); sys.exit(2)
 if seed == 2: os.kill(os.getpid(), 9)
@@ -90,7 +90,7 @@ send(episode=3); send(warning="Careful."); finish()
     assert [outcome.kept for outcome in outcomes] == [True, False, True, True] and outcomes[1].result
 
 
-def test_a_kept_run_that_was_killed_at_its_end_is_completed(stand_in, monkeypatch):
+def test_run_killed_at_its_end_is_completed(stand_in, monkeypatch):
     runs, seen, resumed = stand_in("finish()")[:3], Seen(), []
 
     def train(config, resume, observer, trust):
@@ -145,7 +145,7 @@ def signals_after(seen, *episodes):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_second_signal_waits_for_nobody(stand_in):
+def test_second_signal_ends_at_once(stand_in):
     code = """
 signal.signal(signal.SIGTERM, lambda *_: send(episode=3))
 send(episode=1)
@@ -156,7 +156,7 @@ while True: time.sleep(60)
         run_side_by_side(runs, 2, seen)
 
 
-def test_a_run_that_somebody_else_stops_has_failed(stand_in):
+def test_externally_stopped_run_has_failed(stand_in):
     code = """
 send(episode=1)
 if seed > 0: finish()
@@ -173,7 +173,7 @@ sys.exit(143 if seed < 2 else 0)
     assert [outcome.result is not None for outcome in outcomes] == [False, True, True, True]  # it was just finished
 
 
-def test_a_signal_stops_all_and_lets_them_save(stand_in):
+def test_signal_stops_and_saves_all_runs(stand_in):
     code = """
 def save(*_): (out / "saved").touch(); sys.exit(143)
 signal.signal(signal.SIGTERM, save); send(episode=1); time.sleep(60)
@@ -185,7 +185,7 @@ signal.signal(signal.SIGTERM, save); send(episode=1); time.sleep(60)
     assert [(run.folder / "saved").exists() for run in runs] == [True, True, False, False]
 
 
-def test_as_many_as_processors_and_memory_allow(tmp_path, monkeypatch):
+def test_parallel_runs_follow_processors_and_memory(tmp_path, monkeypatch):
     runs = sweep_runs({"base": {"episodes": 100}, "seeds": "0-9"}, tmp_path)
     needed = run_bytes(runs[0].config)
     monkeypatch.setattr(side_by_side, "usable_processors", lambda: 4)

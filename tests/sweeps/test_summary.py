@@ -42,7 +42,7 @@ def test_means_and_intervals_over_seeds(tmp_path):
     assert np.array(curve.high) - curve.values == pytest.approx([half, half]) and single.low == []
 
 
-def test_mixed_teams_are_summed_up_by_group(tmp_path):
+def test_mixed_teams_are_summarised_by_group(tmp_path):
     def ended(run, red, blue, evaluated=True):
         run.folder.mkdir()
         line = {"episode": 10, "return_mean": 0.0, "return/group/red": red, "return/group/blue": blue}
@@ -64,7 +64,7 @@ def test_mixed_teams_are_summed_up_by_group(tmp_path):
     assert [run["return/group/blue"] for run in found.to_json()["runs"]] == [-1.0, -5.0, None]
 
 
-def test_the_random_team_is_beside_the_trained_and_no_column_is_there_twice(tmp_path):
+def test_random_team_column_is_not_repeated(tmp_path):
     base = {"env": "predator-prey", "prey": "learned"}
     runs = sweep_runs({"base": base, "grid": {"tau": [0.1, 0.2]}, "seeds": "0-1"}, tmp_path)
 
@@ -83,7 +83,7 @@ def test_the_random_team_is_beside_the_trained_and_no_column_is_there_twice(tmp_
     assert [run["return_random"] for run in found.to_json()["runs"]] == [1, 2, 3]
 
 
-def test_groups_that_share_a_reward_are_not_taken_for_the_team(tmp_path):
+def test_groups_with_a_shared_reward_are_not_the_team(tmp_path):
     (run,) = sweep_runs({}, tmp_path)
     groups = {"speaker": {"training": 2.0}, "listener": {"training": 2.0}}
     found = summarize([Outcome(run, TrainResult("", True, 1, 1, 1, 2.0, 1.0, 2.0, groups=groups))], "Both")
@@ -101,7 +101,7 @@ def test_every_world_has_a_panel(tmp_path):
     assert found.tables[0].rows[2][0] == "env predator-prey, tau 0.1"
 
 
-def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
+def test_unreadable_log_loses_only_its_own_curve(tmp_path):
     runs = sweep_runs({"seeds": "0-1"}, tmp_path)
     ended = [outcome(run, value, [(10, value), (20, value)]) for run, value in zip(runs, (1.0, 3.0), strict=True)]
     (runs[0].folder / "metrics.jsonl").unlink()
@@ -114,7 +114,7 @@ def test_a_log_that_cannot_be_read_costs_its_own_curve_only(tmp_path):
     assert finding.startswith("One run is missing from the curve: Cannot read the metrics")
 
 
-def test_nothing_finished_has_no_picture(tmp_path):
+def test_no_picture_without_finished_runs(tmp_path):
     found = summarize([Outcome(run, None) for run in sweep_runs({"seeds": "0-1"}, tmp_path)], "None")
     assert found.figures == [] and found.findings == ["2 runs not finished."]
 
@@ -138,7 +138,7 @@ def test_runs_without_an_update_are_untrained(tmp_path):
         (9.0, ["The trained team does worse than the random one: docs/advice.md says"]),
     ],
 )
-def test_a_team_that_is_no_better_than_random(tmp_path, random, said):
+def test_team_no_better_than_random_is_reported(tmp_path, random, said):
     runs = sweep_runs({"seeds": "0-2"}, tmp_path)
     ended = [
         Outcome(run, TrainResult("", True, 1, 1, 1, 2.0, 1.0, value, return_random=random))
@@ -148,7 +148,7 @@ def test_a_team_that_is_no_better_than_random(tmp_path, random, said):
     assert [sentence.partition(" what to try")[0] for sentence in findings] == said
 
 
-def test_one_run_is_called_by_its_seed(tmp_path):
+def test_single_run_is_named_by_its_seed(tmp_path):
     (one,) = sweep_runs({"seeds": [3]}, tmp_path)
     (row,) = summarize([outcome(one, 1.0, [(10, 1.0)])], "One").tables[0].records()
     assert row["configuration"] == "seed 3"

@@ -42,14 +42,14 @@ def variable(name):
     return os.environ.get(name)
 
 
-def test_progress_and_result_come_back():
+def test_progress_and_result_are_returned():
     progress = []
     result = call_in_child(add, 2, 3, advance=lambda *values: progress.append(values))
     assert result["sum"] == 5 and result["process"] != os.getpid()
     assert progress == [(1.0, "half"), (1.0, "done")]
 
 
-def test_faults_come_back_as_a_sentence_or_a_traceback():
+def test_errors_return_as_a_sentence_or_a_traceback():
     with pytest.raises(UserError, match=r"^not like this\.$"):
         call_in_child(refuse)
     with pytest.raises(RuntimeError, match=r"(?s)^the calls process failed:\n.*in fail.*ArithmeticError: a fault"):
@@ -61,12 +61,12 @@ def test_a_killed_process_is_reported():
         call_in_child(vanish)
 
 
-def test_a_call_has_a_time_limit():
+def test_calls_have_a_time_limit():
     with pytest.raises(TimeoutError):
         call_in_child(sleep, 60, timeout=1)
 
 
-def test_the_caller_may_be_interrupted():
+def test_caller_can_be_interrupted():
     def stop(*progress):
         raise KeyboardInterrupt
 
@@ -92,7 +92,7 @@ def test_a_pool_keeps_its_processes_for_further_calls():
         assert pool.submit(add, 1, 1).result()["sum"] == 2
 
 
-def test_a_pool_that_is_killed_waits_for_nothing():
+def test_killed_pool_returns_at_once():
     begun = time.monotonic()
     with ChildPool(1) as pool:
         running, waiting = pool.submit(sleep, 60), pool.submit(sleep, 60)

@@ -37,7 +37,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_what_limits_leave(limited, root, monkeypatch):
+def test_memory_left_by_limits(limited, root, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     space, data = (limit.with_torch for limit in LIMITS)
     assert limits_left(root) is None and free_memory(root) == 40_000_000 * 1024
@@ -65,19 +65,19 @@ def test_threads_need_stacks(limited, root):
     assert limits_left(root) == two - 2 * 64 * 2 * 2**20
 
 
-def test_systems_that_do_not_tell(limited, tmp_path):
+def test_systems_without_limits(limited, tmp_path):
     limited(space=10**9)
     assert limits_left(tmp_path) is None
 
 
-def test_what_does_not_fit_into_a_limit_says_so(limited):
+def test_exceeding_a_limit_is_reported(limited):
     limited(space=1)
     with pytest.raises(UserError, match=r"only 0 bytes of memory is free within this process's limits \(ulimit\)"):
         check_fits("A ring", 10, lambda usable: "make it smaller")
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.option)
-def test_a_limit_that_is_too_low(limited, limit):
+def test_too_low_limit_is_refused(limited, limit):
     name = {"ulimit -v": "space", "ulimit -d": "data"}[limit.option]
     for torch, needed in ((True, limit.with_torch), (False, limit.without_torch)):
         needed += LEAST_LEFT
@@ -106,13 +106,13 @@ def test_libraries_keep_nothing_for_threads_under_a_limit(limited, monkeypatch):
     assert called == [(limits.ARENA_MAX, 1)]
 
 
-def test_no_heap_is_kept_where_little_is_left(limited, monkeypatch):
+def test_heap_is_released_under_low_limits(limited, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: pytest.fail("the heap was padded"))
     limited(space=10**9)
     keep_freed_memory()
 
 
-def test_commands_refuse_to_start(limited, shoal):
+def test_commands_refuse_to_start_under_low_limits(limited, shoal):
     limited(space=10**9)
     code, out, err = shoal("train", "--episodes", 60)
     assert (code, out) == (2, "") and err.count("\n") == 1

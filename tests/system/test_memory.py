@@ -17,12 +17,12 @@ def write(root, files):
 MEMINFO = {"proc/meminfo": "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:  4000 kB\n"}
 
 
-def test_what_the_machine_has_available(tmp_path):
+def test_available_memory_of_the_machine(tmp_path):
     write(tmp_path, MEMINFO)
     assert free_memory(tmp_path) == 4000 * 1024
 
 
-def test_version_2_group_leaves_less(tmp_path):
+def test_cgroup_v2_limit(tmp_path):
     write(tmp_path, MEMINFO)
     write(tmp_path, {"proc/self/cgroup": "0::/user/run\n"})
     group = "sys/fs/cgroup/user/run/memory."
@@ -32,7 +32,7 @@ def test_version_2_group_leaves_less(tmp_path):
     assert free_memory(tmp_path) == 2_500_000
 
 
-def test_the_tightest_of_the_groups_above_counts(tmp_path):
+def test_tightest_parent_cgroup_memory_limit_applies(tmp_path):
     write(tmp_path, MEMINFO)
     write(tmp_path, {"proc/self/cgroup": "0::/user/run\n"})
     write(tmp_path, {"sys/fs/cgroup/user/run/memory.max": "max\n", "sys/fs/cgroup/user/run/memory.current": "5\n"})
@@ -43,7 +43,7 @@ def test_the_tightest_of_the_groups_above_counts(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["", "docker/abc/"])
-def test_version_1_group_seen_from_outside_or_from_within(tmp_path, inside):
+def test_cgroup_v1_limit_inside_and_outside_a_container(tmp_path, inside):
     write(tmp_path, MEMINFO)
     write(tmp_path, {"proc/self/cgroup": "7:cpu,memory:/docker/abc\n2:cpuset:/\n"})
     group = f"sys/fs/cgroup/memory/{inside}memory."
@@ -52,14 +52,14 @@ def test_version_1_group_seen_from_outside_or_from_within(tmp_path, inside):
     assert free_memory(tmp_path) == 2040
 
 
-def test_no_limit_is_no_limit(tmp_path):
+def test_unlimited_cgroup(tmp_path):
     write(tmp_path, MEMINFO)
     write(tmp_path, {"proc/self/cgroup": "0::/\nnonsense\n"})
     write(tmp_path, {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/memory.current": "7\n"})
     assert free_memory(tmp_path) == 4000 * 1024
 
 
-def test_other_systems_count_pages_or_do_not_tell(tmp_path, monkeypatch):
+def test_memory_of_other_systems(tmp_path, monkeypatch):
     assert free_memory(tmp_path) == memory._physical()
     pages = {"SC_PHYS_PAGES": 12, "SC_PAGE_SIZE": 4096}
 
@@ -74,7 +74,7 @@ def test_other_systems_count_pages_or_do_not_tell(tmp_path, monkeypatch):
     assert free_memory(tmp_path) is None
 
 
-def test_this_machine_has_some():
+def test_this_machine_has_free_memory():
     free = free_memory()
     assert free is None or free > 0
 
@@ -90,5 +90,5 @@ def test_this_machine_has_some():
         (2 * 10**15, "2,000 TB"),
     ],
 )
-def test_sizes_read_well(count, text):
+def test_sizes_are_readable(count, text):
     assert human_bytes(count) == text

@@ -21,7 +21,7 @@ def write(root, files):
         (root / path).write_text(text)
 
 
-def test_the_affinity_counts(tmp_path):
+def test_affinity_limits_processors(tmp_path):
     assert usable_processors(tmp_path) == 8
 
 
@@ -29,19 +29,19 @@ def test_the_affinity_counts(tmp_path):
     ("quota", "usable"),
     [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1), ("1600000 100000", 8), ("", 8)],
 )
-def test_a_version_2_quota_leaves_fewer(tmp_path, quota, usable):
+def test_cgroup_v2_quota(tmp_path, quota, usable):
     write(tmp_path, {"proc/self/cgroup": "0::/user/run\n", "sys/fs/cgroup/user/run/cpu.max": f"{quota}\n"})
     assert usable_processors(tmp_path) == usable
 
 
-def test_the_tightest_group_above_counts(tmp_path):
+def test_tightest_parent_cgroup_quota_applies(tmp_path):
     write(tmp_path, {"proc/self/cgroup": "0::/user/run\n", "sys/fs/cgroup/user/run/cpu.max": "400000 100000\n"})
     write(tmp_path, {"sys/fs/cgroup/user/cpu.max": "300000 100000\n"})
     assert usable_processors(tmp_path) == 3
 
 
 @pytest.mark.parametrize(("quota", "usable"), [("-1", 8), ("250000", 3)])
-def test_a_version_1_quota(tmp_path, quota, usable):
+def test_cgroup_v1_quota(tmp_path, quota, usable):
     write(tmp_path, {"proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n3:cpuset:/\n"})
     write(
         tmp_path,
@@ -67,7 +67,7 @@ def test_more_threads_than_processors_are_refused(monkeypatch):
         (("arm64-apple-darwin23", "", ""), {"arm64"}),
     ],
 )
-def test_features_are_those_that_numba_compiles_for(monkeypatch, machine, features):
+def test_features_match_numba(monkeypatch, machine, features):
     monkeypatch.setattr(type(cpu_target.target_context.codegen()), "magic_tuple", lambda codegen: machine)
     vector_features.cache_clear()
     assert vector_features() == features

@@ -25,7 +25,7 @@ def test_every_item_is_done_once(threads):
     assert max(shares) - min(shares) <= 1
 
 
-def test_a_fault_in_any_share_is_raised_after_all_have_finished():
+def test_error_in_any_share_is_raised_after_all_finish():
     finished = []
 
     def work(first, last):
