@@ -18,8 +18,13 @@ class Series:
     label: str
     """Name in the legend; a label has the same colour in all panels of a figure."""
     values: Numbers
-    kind: Literal["line", "bars", "stack", "steps", "spans"] = "line"
-    """bars: side by side; stack: stacked bars; steps: a histogram; spans: from `low` to `values`."""
+    kind: Literal["line", "bars", "stack", "steps", "spans", "curve", "thin", "marks", "level", "moment", "shares"] = (
+        "line"
+    )
+    """bars: side by side; stack: stacked bars; steps: a histogram; spans: from `low` to `values`; curve: light points
+    with their running mean; thin: a line with its label beside its end; marks: diamonds with their intervals from `low`
+    to `high`; level: a dashed line across the panel; moment: a dotted line at `at`, or none, and its text; shares: one
+    bar of parts with `texts` as their names."""
     at: list[float] = field(default_factory=list)
     """Positions on a numeric x axis (for steps: the bin edges); empty: at the panel's ticks."""
     halves: Numbers = field(default_factory=list)
@@ -33,7 +38,7 @@ class Series:
     paper: Numbers = field(default_factory=list)
     """The papers' values, marked on the bars."""
     texts: list[str] = field(default_factory=list)
-    """Texts beside spans."""
+    """Texts beside spans and moments, and of shares."""
     colour: str = ""
     """None: the next of COLOURS."""
 
@@ -65,6 +70,8 @@ class Panel:
     """A map in place of series: names of its rows; the ticks name its columns."""
     cells: list[Numbers] = field(default_factory=list)
     """Its rows of shares from 0 to 1, coloured on a logarithmic scale; None: an empty cell."""
+    legend: Literal["", "above", "below"] = ""
+    """Where the panel has a legend of its own; empty: its labels are in that of the figure."""
 
 
 @dataclass(frozen=True)
@@ -77,5 +84,7 @@ class Figure:
     panels: list[Panel]
     same_scale: bool = False
     """All panels share the y axis."""
+    columns: int = 0
+    """Panels side by side; 0: as many as look good."""
     key: list[str] = field(default_factory=list)
     """Lines of text beside the panels."""

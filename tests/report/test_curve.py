@@ -6,14 +6,16 @@ import math
 import subprocess
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from shoal.errors import UserError
-from shoal.report import curve
+from shoal.report import panel
 from shoal.report.curve import COLOURS, EVALUATION, draw_curve, draw_curves, read_metrics, smooth
 
 PHASES = {"time/action selection": 3.0, "time/environment": 1.0, "time/Q loss": 6.0, "time/other": 0.001}
@@ -51,14 +53,18 @@ def places(picture, colour):
 
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
-    """Draws a curve, and returns the figure instead of writing it."""
+    """Draws a curve, and returns its canvas."""
+    canvases = []
+
+    class Kept(Canvas):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            canvases.append(self)
 
     def draw(*what, **more):
-        figures = []
-        monkeypatch.setattr(curve, "_write", lambda figure, path: figures.append(figure))
+        monkeypatch.setattr(matplotlib.figure, "Figure", Kept)
         draw_curve(what[0], tmp_path / "a.png", *what[1:], **more)
-        figures[0].draw_without_rendering()
-        return figures[0]
+        return canvases[-1]
 
     return draw
 
@@ -203,10 +209,10 @@ def test_agents_that_differ_from_their_team_only_in_noise_have_no_curves(drawn):
 
 
 def test_names_stand_beside_the_ends_of_their_curves():
-    line = curve.LINE
-    assert curve._apart([]) == [] and curve._apart([0.2, 0.5]) == [0.2, 0.5]
-    assert curve._apart([0.3, 0.5, 0.5]) == pytest.approx([0.3, 0.5 - line / 2, 0.5 + line / 2])
-    assert curve._apart([0.0, 1.0, 1.0]) == pytest.approx([line / 2, 1 - 1.5 * line, 1 - line / 2])
+    line, apart = panel.TEXT_LINE, panel._apart
+    assert apart([]) == [] and apart([0.2, 0.5]) == [0.2, 0.5]
+    assert apart([0.3, 0.5, 0.5]) == pytest.approx([0.3, 0.5 - line / 2, 0.5 + line / 2])
+    assert apart([0.0, 1.0, 1.0]) == pytest.approx([line / 2, 1 - 1.5 * line, 1 - line / 2])
 
 
 @pytest.mark.parametrize("groups", [("predator", "prey"), ("a", "b", "c")])
@@ -229,8 +235,8 @@ def test_title_caption_legend_and_curve_do_not_overlap(drawn, groups):
     lines[0]["evaluate/return_mean"] = 1.0
     figure = drawn(lines, title, -1.0, random_groups=dict.fromkeys(groups, -1.0))
     axes = figure.axes[0]
-    legend, (caption,) = axes.get_legend(), axes.texts
-    heading = next(text for text in axes.get_children() if getattr(text, "get_text", str)() == title)
+    legend, heading = axes.get_legend(), figure._suptitle
+    caption = next(text for text in axes.get_children() if "episodes" in getattr(text, "get_text", str)())
     boxes = [part.get_window_extent() for part in (axes, legend, caption, heading)]
     assert all(upper.y0 >= lower.y1 for lower, upper in itertools.pairwise(boxes))
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes) and boxes[-1].y1 <= figure.bbox.y1
