@@ -5,7 +5,7 @@ import pytest
 from shoal.bench import actorq
 
 
-def test_rows(monkeypatch):
+def test_rows_of_the_bench(monkeypatch):
     small = {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8), "pull_every": 20}
     monkeypatch.setattr(actorq, "TASKS", {"small": small})
     monkeypatch.setattr(actorq, "SMALL_KINDS", (("torch", "float32"), ("onnx", "float32"), ("onnx", "int8")))

@@ -6,7 +6,7 @@ from shoal.bench import emulated_training
 
 
 @pytest.mark.parametrize("model", ["resnet8", "maddpg"])
-def test_a_step_beside_float32(monkeypatch, model):
+def test_training_step_relative_to_float32(monkeypatch, model):
     monkeypatch.setattr(emulated_training, "IMAGES", {"resnet8": (4, 8)})
     monkeypatch.setattr(emulated_training, "AGENTS", 1)
     row, peer = emulated_training.run((model,), seconds=0.01)

@@ -11,7 +11,7 @@ from shoal.errors import UserError
 WORLDS = ["cooperative-navigation", "predator-prey"]
 
 
-def test_rows(monkeypatch):
+def test_rows_of_the_bench(monkeypatch):
     pytest.importorskip("mpe2")
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     rows = run(agents=(1, 2), seconds=0.0)
@@ -31,7 +31,7 @@ def test_without_mpe2(monkeypatch):
         run(agents=(2,), seconds=0.0)
 
 
-def test_jaxmarl_has_rows_of_its_own_where_it_is_installed(monkeypatch):
+def test_jaxmarl_rows_if_installed(monkeypatch):
     pytest.importorskip("mpe2")
     played = []
     peer = Episodes(lambda: played.append(1), copies=32, episodes=5)

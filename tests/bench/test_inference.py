@@ -22,7 +22,7 @@ def test_rows_of_a_small_network(monkeypatch):
             assert row["p99_us"] >= row["latency_us"] and row["load_ms"] > 0
 
 
-def test_a_precision_that_does_not_pay_says_so_and_auto_has_what_it_took():
+def test_slower_precision_is_reported_and_auto_is_named():
     labels = [("torch", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8"), ("auto", "int8")]
     times = [[0.010], [0.0020], [0.00205], [0.0021], [0.001]]
     held = {("onnx", "int8", 1): 66.0}
@@ -32,7 +32,7 @@ def test_a_precision_that_does_not_pay_says_so_and_auto_has_what_it_took():
     assert [row["ratio"] for row in rows] == pytest.approx([1, 5, 0.010 / 0.00205, 0.010 / 0.0021, 10])
 
 
-def test_a_process_for_memory():
+def test_memory_is_measured_in_its_own_process():
     policy = networks.bench_policy("3x64")
     held = inference._memory("3x64", policy, [("onnx", "int8"), ("torch", "float32")])
     assert set(held) == {("onnx", "int8", 1), ("onnx", "int8", 64), ("torch", "float32", 1), ("torch", "float32", 64)}

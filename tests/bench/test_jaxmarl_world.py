@@ -17,7 +17,7 @@ def test_jaxmarl_plays_whole_episodes(world, monkeypatch):
     peer.play()
 
 
-def test_without_jaxmarl_there_is_no_peer(monkeypatch):
+def test_missing_jaxmarl_has_no_rows(monkeypatch):
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     assert jaxmarl_episodes("predator-prey", 2, 25, 1) is None
 

@@ -18,7 +18,7 @@ def test_benches_of_agents_are_those_that_run_with_them():
     assert sorted(found) == sorted(bench.OF_AGENTS)
 
 
-def test_parts_are_the_numbers_asked_for_or_the_benchs_own():
+def test_selected_parts_or_defaults():
     assert bench.parts("env", (5,)) == (5,)
     assert bench.parts("env") == (3, 12, 48)
     assert bench.parts("startup", (5,), alone=False) == bench.parts("startup")

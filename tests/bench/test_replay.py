@@ -29,14 +29,14 @@ def test_bytes_of_a_transition_at_three_agents():
     assert full["bytes_per_transition"] == pytest.approx(300 * 26 / 25 + 8, rel=0.01)
 
 
-def test_what_counts_as_delivered():
+def test_bytes_delivered_by_a_sampler():
     ring = replay._filled_ring(replay._spec(2), "float16", 2**18)
     batch = ring.sample(replay.make_sampler("uniform"), 4, np.random.default_rng(0))
     assert replay._delivered(batch) == 4 * (4 * (2 * 24 + 2 * 5 + 2) + 2 * 2)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_copy_walks_through_all_of_its_region(threads):
+def test_copy_covers_its_whole_region(threads):
     source, target = (np.arange(3500) // 1000).astype(np.uint8), np.full(1000, 9, np.uint8)
     copy = replay._copier(source, target, threads)
     for turn in (0, 1, 2, 0):

@@ -16,7 +16,7 @@ def state(process):
         return None
 
 
-def test_rows(monkeypatch):
+def test_rows_of_the_bench(monkeypatch):
     monkeypatch.setattr(steady, "RING", 1_100)
     monkeypatch.setattr(steady, "TURNS", 1)
     monkeypatch.setattr(steady, "usable_processors", lambda: 1)
@@ -31,7 +31,7 @@ def test_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "count"), [("none", 0), ("same", 1), ("other", 1), ("all", 3)])
-def test_neighbours_sleep_until_they_are_woken_and_go_with_the_bench(monkeypatch, name, count):
+def test_busy_processes_sleep_and_end_with_the_bench(monkeypatch, name, count):
     monkeypatch.setattr(steady, "usable_processors", lambda: 3)
     awake = []
 

@@ -7,7 +7,7 @@ import pytest
 from shoal.bench import checkpoint, phases, qat, train
 
 
-def test_train_beside_the_reference(monkeypatch):
+def test_training_relative_to_the_reference(monkeypatch):
     monkeypatch.setattr(train, "RING", 300)
     monkeypatch.setattr(train, "usable_processors", lambda: 1)  # two tests with two threads each would wait
     monkeypatch.setattr(train, "TrainConfig", functools.partial(train.TrainConfig, batch=64))
@@ -35,7 +35,7 @@ def test_checkpoint(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("part", "stages"), [(2, ["observing", "quantized"]), ("ppo", ["quantized"])])
-def test_qat_beside_plain_training(monkeypatch, part, stages):
+def test_qat_relative_to_plain_training(monkeypatch, part, stages):
     tasks = {"ppo": ("CartPole-v1", 32, {"n_steps": 16, "batch_size": 16})}
     monkeypatch.setattr(qat, "TASKS", tasks)
     rows = qat.run((part,), seconds=0.01, transitions=1_100)

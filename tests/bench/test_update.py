@@ -9,7 +9,7 @@ from shoal.bench import update
 from shoal.bench.bare import BareProducts
 
 
-def test_an_update_beside_its_products(monkeypatch):
+def test_update_relative_to_its_products(monkeypatch):
     monkeypatch.setattr(update, "TURN", 0.005)
     monkeypatch.setattr(update, "usable_processors", lambda: 1)  # two tests with two threads each would wait
     monkeypatch.setattr(update, "filled_training", functools.partial(update.filled_training, transitions=1_100))
@@ -21,7 +21,7 @@ def test_an_update_beside_its_products(monkeypatch):
         assert row["turned_ratio"] == pytest.approx(row["update_ms"] / row["turned_products_ms"])
 
 
-def test_multiply_adds_are_those_of_the_products(monkeypatch):
+def test_multiply_adds_are_counted(monkeypatch):
     """Counted by torch's own calls."""
     products, counted = BareProducts(2, 5, 3, 8, hidden=4), 0
 

@@ -7,7 +7,7 @@ from shoal.bench import workers
 from shoal.bench.slow_world import SlowWorld
 
 
-def test_rows(monkeypatch):
+def test_rows_of_the_bench(monkeypatch):
     monkeypatch.setattr(workers, "COPIES", 2)
     monkeypatch.setattr(workers, "SECONDS", 0.0)
     (row,) = workers.run((("waits", 2),), seconds=0.0)

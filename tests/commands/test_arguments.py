@@ -61,13 +61,13 @@ def given(line, kind: Any = Everything):
         "--what weights RUN --bits 8,fp16 --hidden 64 32 --agents 3 6 --seeds 0-2 5",
     ],
 )
-def test_a_list_with_commas_or_as_several_words(line):
+def test_lists_with_commas_or_as_several_words(line):
     found = given(line)
     assert (found.run, found.group.hidden, found.what) == ("RUN", (64, 32), ("weights",))
     assert (found.bits, found.agents, found.seeds) == (("8", "fp16"), (3, 6), ("0-2", "5"))
 
 
-def test_words_that_are_no_lists_stay_where_they_are():
+def test_words_outside_lists_are_unchanged():
     found = given("--low=-1e3 --no-correct RUN")
     assert (found.group.low, found.correct, found.run, found.bits) == (-1000.0, False, "RUN", ("8",))
     assert given("--bits 8 E4M3 --no-correct RUN").bits == ("8", "E4M3")
@@ -89,12 +89,12 @@ def test_further_arguments_end_a_list_of_numbers():
         ("RUN --bits", "--bits needs a value"),
     ],
 )
-def test_wrong_lists(line, sentence):
+def test_wrong_lists_are_refused(line, sentence):
     with pytest.raises(UserError, match=sentence):
         given(line)
 
 
-def test_the_commands_take_both(shoal, tmp_path):
+def test_commands_take_both_forms_of_lists(shoal, tmp_path):
     for words in ("--hidden 8,4 --critic-hidden 8 4", "--hidden 8 4 --critic-hidden=8,4"):
         code, _, err = shoal("train", *words.split(), "--agents", "0", "--out", tmp_path / "run")
         assert code == 2 and "--agents is 0" in err

@@ -16,7 +16,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(waiting, "EVERY", 0.01)
 
 
-def test_a_long_step_has_lines_without_a_terminal(soon, capsys):
+def test_long_step_prints_lines_without_a_terminal(soon, capsys):
     with console.progress_bar("shoal profile", 4.0) as advance:
         advance(1.0, "3 agents\x1b")
         time.sleep(0.05)
@@ -39,7 +39,7 @@ def test_work_of_unknown_length_shows_how_long_it_has_taken(soon, capsys):
     assert "shoal watch: 50% done, about 0 s left\n" in capsys.readouterr().err
 
 
-def test_short_work_has_no_lines(capsys):
+def test_short_work_prints_no_lines(capsys):
     with console.progress_bar("shoal export", 2) as advance:
         advance(1)
     assert capsys.readouterr().err == ""

@@ -48,7 +48,7 @@ def test_corrections_are_written_into_the_file_and_the_table(tmp_path, run, shoa
     assert found["both"]["error"] < found["bias"]["error"]
 
 
-def test_float32_plays_the_very_same_episodes(tmp_path, run, shoal):
+def test_float32_export_plays_identical_episodes(tmp_path, run, shoal):
     path = tmp_path / "policy.onnx"
     shoal("export", run, "--out", path)
     returns = [json.loads(shoal("evaluate", what, "--episodes", 8, "--json")[1])["return_mean"] for what in (run, path)]
@@ -106,7 +106,7 @@ def test_wrong_inputs_end_in_one_sentence(tmp_path, run, policy_file, shoal, lin
     assert [path.name for path in tmp_path.iterdir()] == ["other.onnx"]
 
 
-def test_a_world_that_the_file_does_not_name(tmp_path, shoal):
+def test_world_missing_from_the_metadata(tmp_path, shoal):
     weights = np.random.default_rng(0).standard_normal((1, 4, 2)).astype(np.float32)
     policy = Policy((Linear(weights, np.zeros((1, 2), np.float32)),), Head("argmax"), (4,), (2,), ("agent",))
     path = tmp_path / "policy.onnx"
@@ -119,7 +119,7 @@ def test_a_world_that_the_file_does_not_name(tmp_path, shoal):
 
 
 @pytest.mark.parametrize("world", ["pettingzoo:somebodys_module", "gym:somebodys_module:Env-v0"])
-def test_a_file_does_not_say_which_code_is_imported(tmp_path, shoal, monkeypatch, world):
+def test_code_named_by_a_file_is_not_imported_untrusted(tmp_path, shoal, monkeypatch, world):
     """A module that is named only in the file is not imported: it would run."""
     (tmp_path / "somebodys_module.py").write_text("raise SystemExit('it was run')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -153,7 +153,7 @@ def test_options_of_an_untrusted_file(tmp_path, shoal):
         assert shoal("evaluate", path, "--episodes", 2, *said)[0] == 0
 
 
-def test_a_drawn_policy_by_command(tmp_path, run, shoal):
+def test_sampling_policy_by_command(tmp_path, run, shoal):
     path = tmp_path / "policy.onnx"
     assert shoal("export", run, "--sample", "--out", path)[0] == 0
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -162,7 +162,7 @@ def test_a_drawn_policy_by_command(tmp_path, run, shoal):
     assert onnx.load(path).producer_name == "shoal"
 
 
-def test_whole_numbers_of_a_run(tmp_path, shoal):
+def test_integer_choices_of_a_run(tmp_path, shoal):
     run, path = tmp_path / "run", tmp_path / "policy.onnx"
     words = ["--episodes", 20, "--warmup", 50, "--batch", 16, "--hidden", 8, "--evaluate-episodes", 0, "--copies", 2]
     assert shoal("train", "--env", "gym:FrozenLake-v1", *words, "--out", run, "--quiet")[0] == 0

@@ -35,7 +35,7 @@ def test_the_value_table(shoal):
     assert ["11111", "65,536", "81,920", "98,304", "inf"] in rows
 
 
-def test_all_values_as_json(shoal):
+def test_values_as_json(shoal):
     code, out, _ = shoal("mac", "describe", "E5M2", "--cfg", "5", "--json")
     found, format = strict(out), parse("E5M2:5")
     assert code == 0 and found["format"] == "E5M2:5" and found["max"] == 98_304
@@ -45,14 +45,14 @@ def test_all_values_as_json(shoal):
     assert strict(shoal("mac", "describe", "Q8.13", "--json")[1])["values"] is None
 
 
-def test_the_six_encodings_of_a_plain_format(shoal):
+def test_six_encodings_of_a_plain_format(shoal):
     assert ["b01", "NaN", "81,920", "1.53E-5", "3.81E-5", "0"] in cells(shoal("mac", "describe", "E5M2")[1])
 
 
 @pytest.mark.parametrize(
     "name", ["fp64", "E8M0F", "E4M3FN", "E4M3B8FNUZ", "E5M2:4", "E1M1", "Q8.13", "Q1.7/row", "E2M1F/32"]
 )
-def test_formats_that_no_configuration_decodes_too(shoal, name):
+def test_formats_without_configuration(shoal, name):
     code, out, err = shoal("mac", "describe", name)
     assert code == 0 and err == "" and ["format", str(parse(name))] in cells(out)
     assert ("six configurations" in out) == (name == "E1M1")
@@ -125,7 +125,7 @@ def test_a_sweep(shoal, tmp_path):
     assert (found[0]["system_luts"], found[0]["system_luts_kind"]) == (42_640, "tabulated")
 
 
-def test_a_unit_without_figures_and_a_result_that_is_infinite(shoal):
+def test_unit_without_costs_and_infinite_result(shoal):
     words = ["mac", "sweep", "Q4.4+E6M5", "E5M2:5+E3M3, overflow=infinity", "--inner", "64", "--scale", "16"]
     code, out, _ = shoal(*words, "--json")
     fixed, infinite = strict(out)["rows"]
@@ -136,7 +136,7 @@ def test_a_unit_without_figures_and_a_result_that_is_infinite(shoal):
     assert "Cost depends on formats only" in shoal(*words)[1]
 
 
-def test_without_units_those_of_the_slides(shoal, monkeypatch):
+def test_default_units_are_those_of_the_slides(shoal, monkeypatch):
     monkeypatch.setattr(sweep, "SLIDES_UNITS", ("fp32+fp32",))
     assert [row["unit"] for row in strict(shoal("mac", "sweep", "--inner", "2", "--json")[1])["rows"]] == [
         "E8M23:1+E8M23"
@@ -193,7 +193,7 @@ def test_help_has_an_example(shoal, capsys, words):
         ("bench gemm --agents 3", "--agents is 3, but bench gemm takes no numbers of agents"),
     ],
 )
-def test_nonsense(shoal, tmp_path, words, sentence):
+def test_wrong_arguments_are_refused(shoal, tmp_path, words, sentence):
     code, out, err = shoal(*[word if word != "''" else "" for word in words.split()])
     assert code == 2 and out == ""
     assert err.startswith("shoal: ") and err.endswith(".\n") and len(err.splitlines()) == 1 and sentence in err

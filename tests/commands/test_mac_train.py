@@ -67,7 +67,7 @@ def test_stopped_and_resumed(shoal, monkeypatch, tmp_path):
     assert code == 0 and "Resuming at step 1: mlp on digits in bf16" in err and "bf16" in out
 
 
-def test_a_diverging_training(shoal, tmp_path):
+def test_diverging_training(shoal, tmp_path):
     code, out, err = shoal("mac", "train", *TINY, "--scheme", "float32", "--learning-rate", "1000", "--epochs", "20",
                            "--checkpoint-every", "4", "--quiet", "--out", "run")  # fmt: skip
     assert code == 2 and out == ""
@@ -137,13 +137,13 @@ def test_the_progress_bar(tmp_path):
         ("--epoch 3 --lerning-rate 1", "--lerning-rate"), ("--threads 100000", "--threads"),
     ],
 )  # fmt: skip
-def test_nonsense(shoal, tmp_path, words, sentence):
+def test_wrong_arguments_are_refused(shoal, tmp_path, words, sentence):
     code, out, err = shoal("mac", "train", *words.split())
     assert code == 2 and out == "" and sentence in one_sentence(err)
     assert os.listdir(tmp_path) == []
 
 
-def test_damaged_data(shoal, tmp_path):
+def test_damaged_data_are_refused(shoal, tmp_path):
     folder = write_idx(tmp_path / "set", changed={("train", "labels"): idx([1, 2])})
     code, out, err = shoal("mac", "train", "--data", f"idx:{folder}", "--out", "run")
     assert code == 2 and out == "" and "there are 40 training images, but 2 labels" in one_sentence(err)
@@ -158,7 +158,7 @@ def test_damaged_data(shoal, tmp_path):
      ("E5M2:5+E6M5 --train --epochs 0", "--epochs is 0"), ("E5M2:5+E6M5 --train --inner 0", "--inner is 0"),
      ("Q4.4+E6M5 --inner 4 --train --picture a.png", "nothing to draw")],
 )  # fmt: skip
-def test_nonsense_in_a_sweep(shoal, tmp_path, words, sentence):
+def test_wrong_arguments_of_a_sweep_are_refused(shoal, tmp_path, words, sentence):
     code, out, err = shoal("mac", "sweep", *words.split())
     assert code == 2 and out == "" and sentence in one_sentence(err)
     assert os.listdir(tmp_path) == []

@@ -85,7 +85,7 @@ def test_a_zip(capsys, model, tmp_path):
     assert all((tmp_path / "out" / name).stat().st_size > 5_000 for name in ("quantize.png", "weights.png"))
 
 
-def test_corrections_are_further_rows(capsys, model, tmp_path):
+def test_corrections_add_rows(capsys, model, tmp_path):
     words = (model, "--env", "CartPole-v1", "--bits", "3", "--what", "weights,activations", "--episodes", 2)
     rounding = ("--rounding", "output-error", "--out", tmp_path)
     code, out, _ = ask(capsys, *words, *rounding, "--json")
@@ -100,7 +100,7 @@ def test_corrections_are_further_rows(capsys, model, tmp_path):
 
 
 @pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])
-def test_ctrl_c_keeps_the_rows_that_are_finished(capsys, monkeypatch, model, tmp_path, finished, rows):
+def test_ctrl_c_keeps_finished_rows(capsys, monkeypatch, model, tmp_path, finished, rows):
     left = [finished]
 
     def stopped(*given):
@@ -120,21 +120,21 @@ def test_ctrl_c_keeps_the_rows_that_are_finished(capsys, monkeypatch, model, tmp
         assert "float32" in out and (tmp_path / "quantize.png").exists()
 
 
-def test_a_run_that_was_trained_with_quantization(capsys, run, tmp_path):
+def test_quantize_a_qat_run(capsys, run, tmp_path):
     words = (run, "--bits", "8", "--what", "both", "--style", "paper", "--episodes", 4, "--out", tmp_path)
     code, out, _ = ask(capsys, *words)
     assert code == 0
     assert all(word in out for word in ("float32", "3 bits", "trained", "8 bits", "both", "quantize.png"))
 
 
-def test_a_run_whose_quantization_was_not_on_yet_was_not_trained_with_it(run):
+def test_quantize_a_run_before_its_quant_delay(run):
     team, config = load_team(run, print)
     assert RunPolicy(team, config, run).trained is team.rollout_actors
     team.precision.qat.on.fill_(0)
     assert RunPolicy(team, config, run).trained is None
 
 
-def test_every_row_starts_where_the_others_do(run):
+def test_all_rows_play_the_same_episodes(run):
     subject = load_run(run, {}, False, print)
     starts = []
     make_env = subject.make_env
@@ -170,7 +170,7 @@ def test_edges_in_full_precision(capsys, model, tmp_path):
     assert rows["32"]["kl"] < rows[""]["kl"]
 
 
-def test_pictures_are_played(capsys, tmp_path):
+def test_image_observations_are_played(capsys, tmp_path):
     gymnasium.register("Pictures-v0", Pictures, kwargs={"length": 3})
     path = saved(make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}), tmp_path / "images.zip")
     words = (path, "--env", "Pictures-v0", "--bits", "8", "--episodes", 3, "--out", tmp_path, "--json")
@@ -228,7 +228,7 @@ class Frames(gymnasium.Env):
         return np.zeros((84, 84, 4), np.uint8), {}
 
 
-def test_states_are_spread_over_all_that_was_met():
+def test_states_are_spread_over_all_visited_ones():
     states = Thinned(STATES)
     for k in range(3 * STATES):
         states.add(np.full((2, 1, 1), k, np.float32))
@@ -237,7 +237,7 @@ def test_states_are_spread_over_all_that_was_met():
     assert kept[-1] > 3 * STATES - 10 and len(set(np.diff(kept))) == 1
 
 
-def test_what_a_row_quantizes():
+def test_parts_quantized_by_a_row():
     edge = Width("8 bits", Scheme(8, per_channel=True))
     wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Scheme(4, symmetric=False, per_channel=False)
@@ -257,7 +257,7 @@ def test_a_row(full, played, error):
     assert row == Row("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 107)
 
 
-def test_boxes_are_equal_where_every_entry_is_close():
+def test_box_actions_are_equal_if_every_entry_is_close():
     low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 100.0]])
     spec = EnvSpec("spec", ("a",), (3,), (2,), False, action_low=low, action_high=high)
     actions, others = np.zeros((3, 1, 2)), np.array([[[0.02, -1.0]], [[0.021, 0.0]], [[0.0, 1.1]]])
@@ -322,7 +322,7 @@ def not_a_number(held):
         ("--normaliser nowhere.npz", "no file 'nowhere.npz'"),
     ],
 )
-def test_wrong_words(capsys, model, tmp_path, words, sentence):
+def test_wrong_words_are_refused(capsys, model, tmp_path, words, sentence):
     env = () if "--env" in words else ("--env", "CartPole-v1")
     code, out, said = ask(capsys, model, *env, *words.split(), "--out", tmp_path / "out")
     assert code == 2 and out == ""
@@ -334,13 +334,13 @@ def test_wrong_words(capsys, model, tmp_path, words, sentence):
     ("change", "sentence"),
     [(zeroed, "'mlp_extractor.policy_net.2' has only zero weights"), (not_a_number, "has NaN among its values")],
 )
-def test_wrong_weights(capsys, model, tmp_path, change, sentence):
+def test_wrong_weights_are_refused(capsys, model, tmp_path, change, sentence):
     path = changed(model, tmp_path / "wrong.zip", tensors=change)
     code, _, said = ask(capsys, path, "--env", "CartPole-v1", "--out", tmp_path / "out")
     assert code == 2 and sentence in said and said.count("\n") == 1
 
 
-def test_wrong_policies(capsys, run, model, tmp_path):
+def test_wrong_policies_are_refused(capsys, run, model, tmp_path):
     (tmp_path / "junk.zip").write_bytes(b"junk")
     for words, sentence in (
         ((tmp_path / "none",), "There is no run folder, Stable-Baselines3 zip or ONNX file"),

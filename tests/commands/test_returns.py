@@ -22,7 +22,7 @@ def side(mean):
     return {"deterministic": mean, "deterministic_ci95": 0.5, "random": -mean, "random_ci95": 0.25}
 
 
-def test_returns_have_as_many_digits_as_they_need_all_of_them_the_same(printed):
+def test_returns_share_their_number_of_digits(printed):
     out = printed({"deterministic": (5.0, 1.0), "random": (-1012.875, None)})
     assert "    5.00 │ 4.00 to 6.00 " in out and "-1,012.88 │ –" in out
     assert "0.0310 │ 0.0280 to 0.0340" in printed({"deterministic": (0.031, 0.003), "random": (0.0, 0.0)})
@@ -30,7 +30,7 @@ def test_returns_have_as_many_digits_as_they_need_all_of_them_the_same(printed):
     assert "7.00 ± 0.50" in printed(zero_sum, groups={"red": side(7.0), "blue": side(-7.0)})
 
 
-def test_groups_are_listed_where_there_are_several_and_agents_of_small_teams(printed):
+def test_groups_and_agents_of_small_teams_are_listed(printed):
     returns, teams = {"deterministic": (1.0, 0.5), "random": (2.0, 0.25)}, {"red": side(7.0), "blue": side(-7.0)}
     few = printed(returns, groups=teams, agents={f"red_{k}": side(7.0 + k) for k in range(12)})
     assert "by group and agent" in few and "group red" in few and "18.00 ± 0.50" in few and "-18.00 ± 0.25" in few
@@ -38,7 +38,7 @@ def test_groups_are_listed_where_there_are_several_and_agents_of_small_teams(pri
     assert "by group," in many and "group blue" in many and "red_0" not in many
 
 
-def test_agents_of_one_group_are_listed_where_their_returns_differ(printed):
+def test_agents_of_one_group_are_listed_if_returns_differ(printed):
     returns, team = {"deterministic": (1.0, 0.5), "random": (2.0, 0.25)}, {"red": side(7.0)}
     apart = printed(returns, groups=team, agents={"red_0": side(6.0), "red_1": side(8.0)})
     assert "by agent," in apart and "8.00 ± 0.50" in apart and "group" not in apart
@@ -46,7 +46,7 @@ def test_agents_of_one_group_are_listed_where_their_returns_differ(printed):
         assert "red_0" not in printed(returns, groups=team, agents=agents)
 
 
-def test_intervals_that_overlap_are_pointed_out_with_where_to_read_on(printed):
+def test_overlapping_intervals_point_to_the_advice(printed):
     alike = {"deterministic": (2.0, 0.5), "noisy": (9.0, 0.1), "random": (1.2, 0.4)}
     assert "overlap" in printed(alike) and "docs/advice.md" in printed(alike)
     for mean, ci in ((3.0, 0.5), (1.7, None), (1.2, float("nan")), (0.2, None)):
@@ -54,7 +54,7 @@ def test_intervals_that_overlap_are_pointed_out_with_where_to_read_on(printed):
     assert "The trained team does worse than the random one: docs" in printed(alike | {"deterministic": (0.0, 0.5)})
 
 
-def test_a_mixed_team_has_learned_if_one_of_its_groups_has(printed):
+def test_mixed_team_has_learned_if_one_group_has(printed):
     returns, learned, not_learned = {"deterministic": (0.0, 0.1), "random": (0.0, 0.1)}, side(7.0), side(0.1)
     assert "overlap" not in printed(returns, groups={"red": learned, "blue": not_learned})
     assert "overlap" in printed(returns, groups={"red": not_learned, "blue": not_learned})

@@ -9,7 +9,7 @@ from shoal.actorq.simulation import ServiceTimes
 from tests.cli.helpers import one_sentence
 
 
-def test_plain(shoal):
+def test_defaults_of_simulate(shoal):
     code, out, _ = shoal("simulate", "actorq")
     assert code == 0 and "GPU learner with 3 ms per update" in out and "Mbit/s" in out
     assert "int8: more actors hardly help beyond 4; the learner limits" in out
@@ -77,6 +77,6 @@ def test_measured_times_share_this_machines_cores(shoal, monkeypatch):
         ("actorq --measure --seconds 0", "--seconds is 0.0"),
     ],
 )
-def test_wrong_inputs(shoal, words, sentence):
+def test_wrong_inputs_are_refused(shoal, words, sentence):
     code, out, err = shoal("simulate", *words.split())
     assert code == 2 and out == "" and sentence in one_sentence(err)

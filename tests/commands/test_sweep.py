@@ -39,7 +39,7 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     assert "capacity 1000" in printed and "curves.png" in printed
 
 
-def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
+def test_titles_and_lines_are_short(shoal, tmp_path, monkeypatch):
     labels = []
 
     @contextlib.contextmanager
@@ -65,7 +65,7 @@ def test_titles_and_lines_say_no_more_than_needed(shoal, tmp_path, monkeypatch):
     assert labels == ["shoal sweep", "shoal train"]
 
 
-def test_the_time_left_is_that_of_the_episodes_left(tmp_path, monkeypatch, capsys):
+def test_time_left_follows_remaining_episodes(tmp_path, monkeypatch, capsys):
     runs, now, moved = sweep_runs({"base": {"episodes": 100}, "seeds": "0-4"}, tmp_path), [0.0], []
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     lines = Lines(4, 500, 3, moved.append, quiet=False)
@@ -92,7 +92,7 @@ def test_a_title_names_what_all_runs_share():
     assert subject([one, other, far]) == ""
 
 
-def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypatch):
+def test_custom_world_in_the_working_directory(shoal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("shoal.sweeps.side_by_side.run_side_by_side", lambda runs, *_: ([], None))
@@ -126,7 +126,7 @@ def test_a_world_of_ones_own_in_the_working_directory(shoal, tmp_path, monkeypat
         ("train --seeds 0-1 --out new --capacity 1000000000000 --episodes 100000000000", "1 run side by side needs"),
     ],
 )
-def test_wrong_inputs(shoal, tmp_path, monkeypatch, words, sentence):
+def test_wrong_inputs_are_refused(shoal, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
     (tmp_path / "device.json").write_text('{"base": {"device": "nothing"}}')

@@ -26,7 +26,7 @@ def test_help_is_in_groups_and_names_aliases(shoal, capsys, monkeypatch):
     assert not [line for line in out.splitlines() if re.search(r" gym:ID,\W*$", line)]  # as in the source
 
 
-def test_no_setting_is_lost_on_the_way():
+def test_every_setting_reaches_the_config():
     given = TrainConfig(
         env="predator-prey", algorithm="masac", hidden=(8,), batch=16, actors=2, actor_precision="int8", seed=3
     )
@@ -36,7 +36,7 @@ def test_no_setting_is_lost_on_the_way():
     assert TrainArguments().config() == TrainConfig()
 
 
-def test_aliases_are_the_settings(shoal, tmp_path):
+def test_aliases_set_their_settings(shoal, tmp_path):
     words = "--episodes 1 --copies 1 --evaluate-episodes 0 --no-tensorboard --quiet --threads 1 --hidden 8"
     code, _, err = shoal(
         "train", *words.split(), "--lr", "0.25", "--gamma=0.5", "--batch_size", "7", "--out", tmp_path / "run"

@@ -20,7 +20,7 @@ def made(returns, seconds=None, random=0.0, updates=10, seed=0, **actors):
     }  # fmt: skip
 
 
-def test_a_run_is_played_to_its_steps(tmp_path):
+def test_run_ends_at_its_steps(tmp_path):
     settings = {"env": "cooperative-navigation", **TINY, "seed": 3}
     run = actor_runs.work({"train": settings, "steps": 2_000, "evaluate": 4}, tmp_path)
     assert len(run["returns"]) == actor_runs.POINTS and 1_900 <= run["env_steps"][-1] <= 2_000
@@ -31,7 +31,7 @@ def test_a_run_is_played_to_its_steps(tmp_path):
         actor_runs.work({"train": settings, "steps": 50, "evaluate": 4}, tmp_path)
 
 
-def test_start_up_does_not_count():
+def test_start_up_time_is_excluded():
     class Clock:
         now = 7.0
 
@@ -58,7 +58,7 @@ def test_start_up_does_not_count():
         limit.advance(training)
 
 
-def test_the_running_mean_looks_back():
+def test_running_mean_is_causal():
     values = np.random.default_rng(0).normal(size=37)
     plain = [values[max(0, i - 9) : i + 1].mean() for i in range(37)]
     np.testing.assert_allclose(actor_runs.running_mean(values), plain)
@@ -83,7 +83,7 @@ def test_the_level_and_the_time_to_it():
     assert actor_runs.time_to(-150.0, twice) == pytest.approx(4.0, abs=0.1)
 
 
-def test_verdicts_need_all_seeds_and_say_when_they_cannot_tell():
+def test_verdicts_need_all_seeds():
     assert actor_runs.loss_verdict([0.0, 1.0], 100.0) == "inconclusive with 2 of 3 seeds"
     assert actor_runs.loss_verdict([0.0, 1.0, -1.0], 100.0) == "holds"
     assert actor_runs.loss_verdict([-50.0, -51.0, -49.0], 100.0) == "does not hold"
@@ -94,7 +94,7 @@ def test_verdicts_need_all_seeds_and_say_when_they_cannot_tell():
     assert actor_runs.speed_verdict([0.5, 2.0, 1.0]) == "1.00 times (0.18 to 5.59): inconclusive"
 
 
-def test_kinds_are_compared_by_seed():
+def test_kinds_are_compared_seed_by_seed():
     first, second = [made([k], seed=k) for k in (0, 2)], [made([10 * k], seed=k) for k in (2, 1)]
     ((own, other),) = actor_runs.pairs(first, second)
     assert own["seed"] == other["seed"] == 2 and other["returns"] == [20.0]

@@ -41,13 +41,13 @@ def test_all_cells_take_at_most_two_hours():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_budget_of_nothing_without_cells_is_a_sentence(name, tmp_path):
+def test_zero_budget_without_cells_is_refused(name, tmp_path):
     with pytest.raises(UserError, match="Nothing could be measured: Not reached within 0 min"):
         run_study(name, False, lambda *_: None, Options(tmp_path, budget=0))
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_without_cells_all_rows_are_there(name, tmp_path):
+def test_rows_without_cells_are_not_run(name, tmp_path):
     study = study_of(name, NOTHING)
     expected = {"actorq-speed": [16, 16, 5], "actorq-staleness": [6], "actorq-teams": [18, 20]}[name]
     assert [len(table.rows) for table in study.tables] == expected
@@ -103,7 +103,7 @@ def test_times_and_their_ratios(tmp_path):
     assert [path.name for path in draw_figures(study, tmp_path)] == ["actorq-speed.png", "actorq-speed-steps.png"]
 
 
-def test_a_pace_that_is_not_what_it_is_called_is_told():
+def test_misnamed_pace_is_reported():
     data = speed_data({actorq_speed.TORCH: 1.0, actorq_speed.INT8: 0.5})
     for row in data["rows"]:
         row["run"]["actors"]["bottleneck"] = "learner" if row["kind"] == actorq_speed.INT8 else "actors"
@@ -111,7 +111,7 @@ def test_a_pace_that_is_not_what_it_is_called_is_told():
     assert "actor-bound: the bottleneck was not only the actors, but also the other side with int8." in said
 
 
-def test_what_was_not_learnt_has_no_time():
+def test_unreached_level_has_no_time():
     data = speed_data({actorq_speed.TORCH: 1.0, actorq_speed.INT8: 0.5}, rise=(20, 20, 21, 20))
     study = study_of("actorq-speed", data)
     (row,) = [row for row in study.tables[0].records() if row["seeds"]]
@@ -130,7 +130,7 @@ def test_tasks_that_are_not_trained_are_marked_as_simulated():
     assert rows["Hopper Stand", None]["source"] == rows["Acrobot (Gym)", "actor-bound"]["source"] == "not run"
 
 
-def test_seldom_pulls(tmp_path):
+def test_infrequent_pulls(tmp_path):
     rows = [
         {"task": "Cartpole Balance", "pull": pull,
          "run": made([0, 500, *end], seed=seed, lag_mean=pull / 2, lag_p95=float(pull))}

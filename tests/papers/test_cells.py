@@ -38,7 +38,7 @@ def refuse(settings, folder):
     raise AssertionError("done again")
 
 
-def test_finished_cells_are_not_done_again(tmp_path):
+def test_finished_cells_are_not_repeated(tmp_path):
     told = []
     found = made(tmp_path, told=told).run(CELLS, square)
     assert sum(told) == 6 and found["cell 2"] == {"square": 4, "nothing": None}
@@ -63,14 +63,14 @@ def test_cells_in_a_folder_of_their_own(tmp_path):
     assert elsewhere.run(CELLS, refuse) == found and "1 cell (cell 2)" in elsewhere.failed[0]
 
 
-def test_a_damaged_cell_is_done_again(tmp_path):
+def test_damaged_cell_is_measured_again(tmp_path):
     made(tmp_path).run(CELLS, square)
     for text in ("{", "[]", json.dumps({"settings": {"k": 1}}), json.dumps({"settings": {"k": 1}, "result": 5})):
         (tmp_path / "cells" / "study" / "cell-1.json").write_text(text)
         assert made(tmp_path).run(CELLS, square)["cell 1"]["square"] == 1
 
 
-def test_what_the_budget_does_not_reach_is_named(tmp_path):
+def test_cells_beyond_the_budget_are_named(tmp_path):
     done = made(tmp_path, budget=0)
     assert done.run(CELLS, square, optional=True) == {}
     assert "Not reached within 0 min: 3 cells (cell 0, cell 1, cell 2)" in done.failed[0]
@@ -80,7 +80,7 @@ def test_what_the_budget_does_not_reach_is_named(tmp_path):
     assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a --budget." in many.failed[0]
 
 
-def test_a_study_without_any_finished_cell_is_a_sentence(tmp_path):
+def test_study_without_finished_cells_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"Nothing could be measured: Not reached within 0 min: 3 cells \(cell 0, "):
         made(tmp_path, budget=0).run(CELLS, square)
     done = made(tmp_path, budget=0)
@@ -88,12 +88,12 @@ def test_a_study_without_any_finished_cell_is_a_sentence(tmp_path):
     assert done.run(CELLS[1:], square) == {}  # there is something to show
 
 
-def test_a_cell_that_cannot_be_done_leaves_the_others(tmp_path):
+def test_failing_cell_does_not_end_the_others(tmp_path):
     done = made(tmp_path)
     assert list(done.run(CELLS, square_of_even)) == ["cell 0", "cell 2"] and done.failed == ["cell 1: It is odd."]
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path):
+def test_ctrl_c_keeps_finished_cells(tmp_path):
     class Stopped(AtOnce):
         def submit(self, function, module, work, settings, folder):
             if settings["k"] == 2:
@@ -110,7 +110,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
         made(tmp_path / "empty").run(CELLS[2:], square)
 
 
-def test_a_fault_of_ours_is_told(tmp_path):
+def test_internal_error_in_a_cell_is_raised(tmp_path):
     with pytest.raises(AssertionError, match="done again"):
         made(tmp_path).run(CELLS, refuse)
     assert isinstance(AtOnce(1).submit(square, {"k": 1}, tmp_path), Future)

@@ -33,7 +33,7 @@ def rows_of(kind, accuracies):
     return [{**about, "outcome": outcome(seed, accuracy)} for seed, accuracy in enumerate(accuracies)]
 
 
-def test_a_real_training_is_kept(tmp_path):
+def test_training_cell_is_kept(tmp_path):
     settings = {"train": {**TINY, "scheme": "E5M2:5+Q8.13", "loss_scale": "dynamic", "seed": 3}, "classes": 10}
     found = mac_runs.work(settings, tmp_path)
     assert found["seed"] == 3 and found["steps"] == 4 and not found["diverged"]
@@ -45,7 +45,7 @@ def test_a_real_training_is_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_diverged_training_is_a_result(monkeypatch, tmp_path):
+def test_diverged_training_is_a_result(monkeypatch, tmp_path):
     """The last accuracy counts; without one, chance."""
     taken = []
 
@@ -65,7 +65,7 @@ def test_a_diverged_training_is_a_result(monkeypatch, tmp_path):
         assert (found["accuracy"] == 0.1) == chance and len(found["curve"]) == (0 if chance else 1)
 
 
-def test_a_curve_is_thinned():
+def test_curves_are_subsampled():
     lines = [{"epoch": k, "accuracy": 0.5, "train_loss": 1.0, "step": k} for k in range(1, 51)]
     lines.insert(3, {"epoch": 3.5, "loss": 1.0})
     kept = mac_runs.thinned(lines)
@@ -92,7 +92,7 @@ def test_a_kind_is_trained_once_for_all_studies(monkeypatch, tmp_path):
     assert (tmp_path / "cells" / "mac" / "resnet8-E5M2-5_E6M5-scale-dynamic-seed-0.json").exists()
 
 
-def test_sides_are_compared_seed_by_seed():
+def test_differences_are_taken_seed_by_seed():
     one, two = Kind("E5M2:5+E6M5"), Kind("float32", "none")
     held = Trainings([*rows_of(one, [0.7, 0.8, 0.9]), *rows_of(two, [0.9, 0.9])])
     assert held.differences(one, two) == pytest.approx([-0.2, -0.1])
@@ -118,7 +118,7 @@ def test_verdicts(gaps, loss, kept):
     assert keeps("a against b", gaps).verdict == kept
 
 
-def test_a_claim_holds_if_all_of_it_does():
+def test_claim_holds_if_all_parts_do():
     yes, no = loses("yes", [-0.5, -0.5, -0.5]), loses("no", [0.0, 0.0, 0.0])
     unknown, missing = loses("unknown", [-0.5]), loses("missing", [])
     for parts, verdict in (

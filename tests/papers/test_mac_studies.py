@@ -58,7 +58,7 @@ def test_every_kind_can_be_trained(name):
     assert study_length(name, True) < 100
 
 
-def test_cells_have_names_of_their_own_and_fit_the_budget():
+def test_cell_names_are_unique_and_costs_fit_the_budget():
     """All studies share one folder; kinds in common count once."""
     every = list(dict.fromkeys(kind for name in NAMES for kind in kinds_of(name, False)))
     todo = cells(every, False)
@@ -69,7 +69,7 @@ def test_cells_have_names_of_their_own_and_fit_the_budget():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_cells_nothing_is_judged(name, tmp_path):
+def test_claims_without_cells_are_not_judged(name, tmp_path):
     study = study_of(name, {"rows": [], "failed": []})
     assert all("not run" in row for row in study.tables[-1].rows)
     assert not any("HOLD" in said for said in study.findings)
@@ -135,7 +135,7 @@ def test_whole_units():
     assert paper["wide-resnet on digits", "E5M2:5+Q8.13"]["slides, %"] == 10.92
 
 
-def test_schemes_beside_the_published_ones():
+def test_schemes_compared_with_published_results():
     study = result("schemes", lambda kind: 0.8 if kind.scheme == "swalp" else 0.9)
     assert {row["verdict"] for row in study.tables[-1].records()} == {"holds"}
     row = study.tables[0].records()[0]
@@ -143,7 +143,7 @@ def test_schemes_beside_the_published_ones():
     assert row["ours against float32, points"] == "-10.0 ± 0.0"
 
 
-def test_questions_have_answers_but_no_verdict():
+def test_questions_have_no_verdict():
     study = result("mac-updates", lambda kind: 0.5 if kind.scheme == "float32; master=bf16" else 0.9)
     (said,) = [said for said in study.findings if "rounding a narrow master" in said]
     assert "Holds: bf16 nearest against float32 (-40.0 ± 0.0 points)." in said
@@ -254,7 +254,7 @@ def test_what_breaks_first_in_a_team(tmp_path):
     assert {row["verdict"] for row in nothing.tables[0].records()} == {"–", "not run"}
 
 
-def test_a_real_team(tmp_path, monkeypatch):
+def test_team_is_trained_end_to_end(tmp_path, monkeypatch):
     """The quick form with tiny networks; a curve is kept, and what the units counted."""
     tiny = {
         "hidden": (8,),
@@ -280,7 +280,7 @@ def test_a_real_team(tmp_path, monkeypatch):
 # ---- frameworks -----------------------------------------------------------------------------------------------------
 
 
-def test_every_cell_of_our_row_has_a_command_that_exists():
+def test_commands_in_the_quarl_table_exist():
     from shoal.cli import COMMANDS
 
     study = run_study("frameworks", True, lambda *_: None)

@@ -53,7 +53,7 @@ def ran(name, folder, tmp_path, quick=True, **told):
     return study
 
 
-def test_the_papers_table_recomputed():
+def test_paper_table_recomputed():
     errors = ptq_table.paper_errors()
     assert len(errors["int8"]) == 36
     assert sum(errors["fp16"]) / 36 == pytest.approx(0.025, abs=5e-4)
@@ -112,7 +112,7 @@ class Frames(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(6)
 
 
-def test_what_is_said_in_the_wrong_place(tmp_path):
+def test_misplaced_options_are_refused(tmp_path):
     nothing = lambda amount, label: None  # noqa: E731
     for name, told, sentence in (
         ("weight-bits", {"model": "a.zip", "env": "CartPole-v1"}, "--model is for the study ptq-table"),
@@ -126,7 +126,7 @@ def test_what_is_said_in_the_wrong_place(tmp_path):
             run_study(name, True, nothing, Options(tmp_path, **told))
 
 
-def test_the_best_of_the_second_half_is_kept():
+def test_best_model_of_the_second_half_is_kept():
     returns, kept = iter([3.0, 7.0, 5.0, 7.0, 6.0]), []
     best = baselines.best_callback(50, lambda model: next(returns), lambda: kept.append(best.num_timesteps))
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=10, batch_size=10, n_epochs=1, device="cpu")
@@ -134,7 +134,7 @@ def test_the_best_of_the_second_half_is_kept():
     assert kept == [30, 35, 45]  # where two got the same the later one
 
 
-def test_trained_for_few_bits_and_rounded_to_them(tmp_path, monkeypatch):
+def test_qat_and_ptq_cells(tmp_path, monkeypatch):
     monkeypatch.setattr(qat, "QUICK_TASKS", {("ppo", "CartPole-v1"): 64})
     monkeypatch.setattr(qat, "TEAM_PLAYED", 20)
     small = {"env": "cooperative-navigation", "episodes": 30, "hidden": (8,), "batch": 32, "warmup": 200, "copies": 5}
@@ -183,7 +183,7 @@ def test_policies_on_a_small_device(tmp_path, monkeypatch):
     assert len(alone.tables) == 1 and draw_figures(alone, tmp_path, "-alone")[0].name == "edge-alone.png"
 
 
-def test_goals_that_are_reached_count_once():
+def test_reached_goals_count_once():
     class World:
         """Two copies of two steps; the second copy's goal is reached in its first step."""
 
@@ -207,7 +207,7 @@ def test_goals_that_are_reached_count_once():
 
 
 @pytest.mark.parametrize("name", ["ptq-table", "weight-bits", "edge"])
-def test_nothing_within_the_budget(tmp_path, name):
+def test_budget_of_zero(tmp_path, name):
     with pytest.raises(UserError, match=r"Nothing could be measured: Not reached within 0 min: [23] cells"):
         run_study(name, True, lambda amount, label: None, Options(tmp_path, budget=0))
 
@@ -248,14 +248,14 @@ def test_corrected_lines_of_weight_bits():
     assert ptq_table.own(found, ptq_table.CHANNELS, ptq_table.BIAS) is None
 
 
-def test_models_of_earlier_versions_are_found(monkeypatch):
+def test_models_of_earlier_versions_are_reused(monkeypatch):
     """Their names hold a digest of the recipe."""
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
     assert recipes.digest_of("dqn", "CartPole-v1") == "a5c27acf06"
     assert recipes.digest_of("a2c", "Walker2d-v5") == "dc02cc0741"
 
 
-def test_bipedal_walkers_need_their_library(monkeypatch):
+def test_bipedal_walker_needs_box2d(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
     walkers = [cell.name for cell in ptq_table.cells(False, Options()) if "Bipedal" in cell.name]
     assert walkers == [f"{algorithm} BipedalWalker-v3" for algorithm in ("a2c", "ppo", "ddpg")]
@@ -271,7 +271,7 @@ def test_sentences_of_the_table():
     assert "more than the paper's" in ptq_table.sentence("int8", {"a": 0.08})
 
 
-def test_recipes_can_all_be_made():
+def test_every_recipe_can_be_built():
     """Names of settings are those of Stable-Baselines3."""
     import inspect
 

@@ -70,7 +70,7 @@ def test_a_study_of_a_profile_takes_uniform_sampling_in_the_order_of_agents(prof
     assert len(own) == 1 and own[0].count("3 to 6") <= 1
 
 
-def test_growth_of_one_number_of_agents_is_none_but_nothing_is_lost(profiled, tmp_path):
+def test_growth_with_one_number_of_agents(profiled, tmp_path):
     alone = {name: [row for row in profiled[name] if row["agents"] == 3] for name in ("rows", "misses")}
     study = study_of("growth", {**profiled, **alone, "growth": []})
     assert any("together with its half" in finding for finding in study.findings) and len(study.tables) == 1
@@ -93,7 +93,7 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
 
 
-def test_ctrl_c_keeps_the_runs_that_are_finished(monkeypatch, tmp_path):
+def test_ctrl_c_keeps_finished_runs(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
     monkeypatch.setattr(neighbor_reward, "ChildPool", AtOnce)
@@ -134,7 +134,7 @@ def test_verdicts(gap, ci, verdict):
     assert verdict in neighbor_reward.sentence(row)
 
 
-def test_the_last_thousand_episodes_count():
+def test_return_is_over_the_last_thousand_episodes():
     curve = [{"episode": e, "return_mean": float(e > 9000)} for e in range(100, 10_001, 100)]
     assert neighbor_reward.last_return(curve) == 1.0
 
@@ -147,6 +147,6 @@ def test_unknown_study():
 
 @pytest.mark.parametrize("data", [{}, {"rows": 5}, {"rows": [{}], "growth": [], "neighbor": [], "misses": [{}]}])
 @pytest.mark.parametrize("name", STUDIES)
-def test_data_of_something_else(name, data):
+def test_data_of_another_study_is_refused(name, data):
     with pytest.raises(UserError, match="cannot be made from these data"):
         study_of(name, data)

@@ -53,7 +53,7 @@ def ran(name, folder, quick=False, **told):
     return study
 
 
-def test_a_real_cell(monkeypatch, tmp_path):
+def test_cell_is_measured_end_to_end(monkeypatch, tmp_path):
     monkeypatch.setitem(TASKS, "small", {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8)})
     cell = cell_of("small", "native", "int8", 8, 20, 0.2)
     found = work(dict(cell.settings), tmp_path)
@@ -81,7 +81,7 @@ def test_the_stages_and_the_papers_statements(made_up, tmp_path):
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000 and len(study.figures[0].panels) == 3
 
 
-def test_a_statement_that_does_not_hold_is_said_not_to(made_up, tmp_path, monkeypatch):
+def test_false_statements_are_reported_as_false(made_up, tmp_path, monkeypatch):
     monkeypatch.setitem(LOADS, 8, 0.01)
     text = "\n".join(ran("actorq-breakdown", tmp_path, quick=True, budget=60).findings)
     assert "dearer in 16 and 8 bits than in 32: does not hold" in text
@@ -111,7 +111,7 @@ def test_verdicts():
     assert verdict(1000, {8: (0.9, 0.85, 0.95)}).endswith("does not hold here")
 
 
-def test_from_committed_cells_alone(made_up, tmp_path, monkeypatch):
+def test_study_from_committed_cells(made_up, tmp_path, monkeypatch):
     kept = tmp_path / "kept"
     cells = actorq_communication.cells(False)
     monkeypatch.setattr(actorq_communication, "cells", lambda quick: cells[:2])
@@ -127,7 +127,7 @@ def test_from_committed_cells_alone(made_up, tmp_path, monkeypatch):
         ran("actorq-breakdown", tmp_path, budget=0, cells=kept)
 
 
-def test_energy_where_there_are_counters(monkeypatch, tmp_path):
+def test_energy_with_counters(monkeypatch, tmp_path):
     with_joules = lambda *told, **more: dataclasses.replace(passed(*told, **more), joules=40.0)  # noqa: E731
     monkeypatch.setattr(throughput, "run_system", with_joules)
     table = ran("actorq-breakdown", tmp_path, quick=True, budget=60).tables[0]
@@ -135,14 +135,14 @@ def test_energy_where_there_are_counters(monkeypatch, tmp_path):
     assert len(ran("actorq-communication", tmp_path, quick=True, budget=60).tables) == 3
 
 
-def test_figures_of_a_busy_machine_are_said_to_mean_little(made_up, tmp_path, monkeypatch):
+def test_busy_machine_is_reported(made_up, tmp_path, monkeypatch):
     assert "busy" not in "\n".join(ran("actorq-breakdown", tmp_path / "quiet", quick=True, budget=60).findings)
     monkeypatch.setattr(throughput.os, "getloadavg", lambda: (9.0, 2.0, 2.0))
     text = "\n".join(ran("actorq-breakdown", tmp_path, quick=True, budget=60).findings)
     assert "busy with other things during 6 cells (load average up to 9)" in text
 
 
-def test_an_actor_that_was_replaced_is_no_measurement(monkeypatch, tmp_path):
+def test_measurements_with_replaced_actors_are_rejected(monkeypatch, tmp_path):
     monkeypatch.setattr(
         throughput, "run_system", lambda *told, **more: dataclasses.replace(passed(*told, **more), replaced=1)
     )

@@ -22,7 +22,7 @@ def storages(agents=2, steps=60, observation=7):
     return lists
 
 
-def test_objects_are_found_where_they_are():
+def test_addresses_of_objects():
     storage, indices = storages()[1], np.array([5, 59, 0, 5])
     found = find_objects(storage, indices)
     rows = [storage[i] for i in indices]
@@ -38,7 +38,7 @@ def test_objects_are_found_where_they_are():
             assert (field.object_bytes, field.shape_bytes, field.data_bytes) == (24, 0, 0)
 
 
-def test_objects_that_are_not_alike_are_refused():
+def test_objects_of_different_layout_are_refused():
     storage = storages(1)[0]
     first, wanted = storage[0], np.array([0, 1])
     for odd in (
@@ -56,13 +56,13 @@ def test_objects_that_are_not_alike_are_refused():
         find_objects([(np.zeros(6)[::2],)], np.array([0]))
 
 
-def test_a_uniform_walk_takes_what_was_drawn():
+def test_uniform_walk_follows_the_draws():
     way = walk(ListSampler("uniform"), [5, 1, 5], filled=6, capacity=10)
     assert (way.slots.tolist(), way.positions.tolist(), way.kept) == ([5, 1, 5], [0, 1, 2], 3)
 
 
 @pytest.mark.parametrize("method", ["neighbor-v1", "neighbor-v2"])
-def test_a_neighbor_walk_is_the_one_of_the_loop(method):
+def test_neighbor_walk_equals_the_loop(method):
     sampler, drawn = ListSampler(method, neighbors=2), [59, 30, 8, 4, 9, 2, 40, 41, 42, 50]
     way = walk(sampler, drawn, filled=60, capacity=80)
     replay = AgentReplay(80)
@@ -73,7 +73,7 @@ def test_a_neighbor_walk_is_the_one_of_the_loop(method):
     assert np.all(np.abs(np.array(drawn)[way.positions] - way.slots) <= 2)
 
 
-def test_the_loop_touches_everything_on_its_way():
+def test_loop_touches_all_objects():
     lists = storages()
     way = walk(ListSampler("uniform"), [3, 17, 3], 60, 60)
     ranges = object_ranges(lists, way)
@@ -103,7 +103,7 @@ def test_neighbors_beyond_the_batch_are_walked_but_not_copied():
 
 
 @pytest.mark.parametrize("method", ["uniform", "neighbor-v2"])
-def test_virtual_objects_are_walked_as_real_ones(method):
+def test_virtual_objects_equal_real_ones(method):
     way = walk(ListSampler(method), [3, 17, 30, 59, 8, 9, 10], 60, 60)
     virtual = VirtualObjects(agents=2, observation_bytes=28, action_bytes=20, capacity=60)
     ranges = virtual.ranges(way)
@@ -111,7 +111,7 @@ def test_virtual_objects_are_walked_as_real_ones(method):
     assert ranges[ranges[:, 1] > 0, 0].min() >= NOWHERE
 
 
-def test_the_next_virtual_observation_is_the_observation_of_the_step_after():
+def test_virtual_next_observation_is_that_of_the_next_step():
     virtual = VirtualObjects(agents=3, observation_bytes=28, action_bytes=20, capacity=60, episode_length=5)
     found = virtual.find(1, np.arange(60))
     observation, following = found.fields[0], found.fields[3]

@@ -140,7 +140,7 @@ def test_settings(precision, settings):
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_agent_after_agent_later_ones_meet_the_earlier_ones_new_networks(algorithm):
+def test_agents_update_in_sequence(algorithm):
     """The measured code's order: the first agent does the same in both, the others do not."""
     spec = make_spec(3)
     _, replays = filled(spec)
@@ -162,7 +162,7 @@ def test_agent_after_agent_later_ones_meet_the_earlier_ones_new_networks(algorit
     assert np.array_equal(once["agents"], once["phases"])
 
 
-def test_calls_grow_with_the_square_of_the_agents():
+def test_policy_calls_grow_quadratically():
     """Every agent calls every agent's target actor, and gathers N + 1 times."""
     spec = make_spec(3)
     _, replays = filled(spec)
@@ -189,7 +189,7 @@ def test_calls_grow_with_the_square_of_the_agents():
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_state_goes_to_the_engine_and_back(algorithm):
+def test_state_converts_to_the_engine_and_back(algorithm):
     """Weights, moments and counts, of agents with unequal views."""
     spec = make_spec(4, unequal=True)
     _, replays = filled(spec)
@@ -210,7 +210,7 @@ def test_state_goes_to_the_engine_and_back(algorithm):
     assert_same(fresh.optimizer_state(), trained.optimizer_state())
 
 
-def test_plays_as_the_engine_does():
+def test_actions_equal_those_of_the_engine():
     env = make_env("predator-prey", 3, copies=7, prey="learned")
     observation = env.reset()
     for settings in ({}, {"algorithm": "masac"}, {"algorithm": "masac", "variant": "tf2"}):
@@ -222,7 +222,7 @@ def test_plays_as_the_engine_does():
         np.testing.assert_allclose(noisy.sum(-1), 1, atol=1e-6)
 
 
-def test_refuses_boxes_and_foreign_weights():
+def test_boxes_and_foreign_weights_are_refused():
     spec = make_spec(2)
     box = dataclasses.replace(spec, discrete=False, action_low=-np.ones((2, 3)), action_high=np.ones((2, 3)))
     with pytest.raises(UserError, match="choices only"):

@@ -29,7 +29,7 @@ def slots(rows):
     return rows.rewards.astype(int).tolist()
 
 
-def test_the_oldest_slot_is_written_over():
+def test_oldest_slot_is_overwritten():
     buffer = numbered(7, 5)
     assert slots(buffer.sample([0, 1, 2, 3, 4])) == [5, 6, 2, 3, 4]
     assert len(buffer) == 5 and buffer.next_slot == 2
@@ -57,7 +57,7 @@ class TestBothVersions:
         assert self.gather(version, full, [1] * 4, 3) == [0, 2, 3, 4]
         assert self.gather(version, full, [19] * 3, 3) == [16, 17, 18]
 
-    def test_the_end_of_the_ring_is_not_treated(self, version):
+    def test_neighbours_ignore_the_ring_cursor(self, version):
         """Slots 3 (newest) and 4 (oldest) count as neighbours, slots 19 and 0 do not."""
         buffer = numbered(24, 20)
         assert self.gather(version, buffer, [3, 3, 3, 3], 2) == [21, 22, 4, 5]
@@ -77,7 +77,7 @@ class TestBothVersions:
         assert len(self.gather(version, full, indices, 3)) == 1024
         assert len(self.gather(version, full, indices, 3, cut=False)) == 1026
 
-    def test_a_list_that_runs_out_gives_what_it_found(self, version):
+    def test_short_list_returns_fewer_indices(self, version):
         assert self.gather(version, numbered(2, 2), [0, 1, 0], 3) == [1, 0, 1]
         assert self.gather(version, numbered(1, 1), [0, 0], 3) == []
         assert self.gather(version, numbered(5, 5), [], 3) == []
@@ -91,7 +91,7 @@ class TestBothVersions:
         assert rows.obs_t.shape == (30, 4)
 
 
-def test_part_filled_buffers_tell_the_versions_apart():
+def test_versions_differ_on_partly_filled_buffers():
     """Ten of a hundred slots are filled: slot 8's neighbourhood 5 to 11 is not all there."""
     buffer = numbered(10, 100)
     indices = [8, 3, 9, 9, 9, 9]
@@ -102,7 +102,7 @@ def test_part_filled_buffers_tell_the_versions_apart():
     assert slots(buffer.sample_neighbors_v2([9, 9, 9, 9], 3)) == [6, 7, 8, 6]
 
 
-def test_v1_draws_again_where_every_neighbourhood_would_be_dropped():
+def test_v1_redraws_if_all_neighbourhoods_are_dropped():
     """Four filled slots of forty and n = 3: only slot 0 has a whole neighbourhood."""
     _, replays = filled(make_spec(1), steps=4)
     sampler = ListSampler("neighbor-v1", 3)
@@ -112,7 +112,7 @@ def test_v1_draws_again_where_every_neighbourhood_would_be_dropped():
         assert 0 in indices and len(sampler.gather(replays.agents[0], indices).rewards) == 2
 
 
-def test_draws_are_even():
+def test_draws_are_uniform():
     _, replays = filled(make_spec(1))
     drawn = ListSampler().indices(replays, 40_000, np.random.default_rng(0))
     counts = np.bincount(drawn, minlength=40)
@@ -150,7 +150,7 @@ def shared(replays):
 
 
 @pytest.mark.parametrize(("steps", "cuts"), [(30, (0, 7, 30)), (60, (20, 33, 60)), (60, (10, 33, 60)), (1, (0, 1))])
-def test_segments_bring_the_lists_back(steps, cuts):
+def test_lists_are_restored_from_segments(steps, cuts):
     """Part-filled and wrapped; a segment may begin before the oldest transition."""
     spec = make_spec(3, unequal=True)
     _, replays = filled(spec, steps)
@@ -172,7 +172,7 @@ def test_segments_bring_the_lists_back(steps, cuts):
     np.testing.assert_array_equal(again.state()["open"], replays.state()["open"])
 
 
-def test_saved_lists_that_do_not_fit_are_refused():
+def test_incompatible_saved_lists_are_refused():
     spec = make_spec(2)
     _, replays = filled(spec)
     small = Replays(spec, 10)
@@ -183,7 +183,7 @@ def test_saved_lists_that_do_not_fit_are_refused():
         small.load_state({"window": np.zeros(2)})
 
 
-def test_what_would_not_fit_is_refused(monkeypatch):
+def test_replay_that_does_not_fit_into_memory_is_refused(monkeypatch):
     spec = make_spec(3)
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     Replays(spec, 10**9, limit=1000)

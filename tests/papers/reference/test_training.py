@@ -108,12 +108,12 @@ def test_same_seed_same_start_as_the_engine():
     ],
     ids=str,
 )
-def test_what_the_reference_cannot_do_is_refused(settings, sentence):
+def test_unsupported_reference_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         Training(dataclasses.replace(SMALL, **settings))
 
 
-def test_defaults_fit():
+def test_defaults_of_the_reference():
     config = fitted(TrainConfig())
     assert (config.copies, config.minibatch, config.sampler) == (1, "independent", "uniform")
     assert fitted(config) == config

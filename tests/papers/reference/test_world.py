@@ -29,7 +29,7 @@ def same_start(theirs, ours):
 
 @pytest.mark.parametrize("settings", WORLDS, ids=str)
 @pytest.mark.parametrize("soft", [True, False])
-def test_plays_as_our_own_world(settings, soft):
+def test_mpe2_world_matches_our_own(settings, soft):
     theirs = make_world(TrainConfig(**settings))
     ours = make_env(settings["env"], copies=1, **{k: v for k, v in settings.items() if k != "env"})
     assert isinstance(ours, ParticleWorld)
@@ -78,7 +78,7 @@ def test_random_prey_pushes_evenly():
 
 
 @pytest.mark.parametrize("prey", ["scripted", "random", "facmac"])
-def test_continues_exactly_from_a_saved_state(prey):
+def test_saved_state_resumes_exactly(prey):
     config = TrainConfig(env="predator-prey", agents=3, prey=prey)
     rng = np.random.default_rng(0)
     actions = rng.dirichlet(np.ones(5), (80, 1, 3)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_continues_exactly_from_a_saved_state(prey):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_seeds_decide_the_starts():
+def test_seeds_determine_the_starts():
     starts = [make_world(TrainConfig(seed=seed)).reset() for seed in (1, 1, 2)]
     np.testing.assert_array_equal(starts[0], starts[1])
     assert not np.array_equal(starts[0], starts[2])
@@ -108,12 +108,12 @@ def test_seeds_decide_the_starts():
         ({"env": "predator-pray"}, "perhaps you meant predator-prey"),
     ],
 )
-def test_what_it_cannot_play_is_refused(settings, sentence):
+def test_unsupported_worlds_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         make_world(TrainConfig(**settings))
 
 
-def test_says_what_to_install(monkeypatch):
+def test_missing_package_names_the_extra(monkeypatch):
     for module in ("mpe2", "mpe2.simple_spread_v3"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=r"mpe2.* is not installed; run pip install .* '\.\[pettingzoo\]'"):
