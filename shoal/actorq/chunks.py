@@ -3,7 +3,7 @@
 A chunk is T steps of an actor's copies, as raw arrays behind a small header. The actor fills the slot at the head of
 its queue and counts it up; the learner reads the one at the tail and counts that up. A chunk that was not finished is
 as if it had never been. Shape letters: T steps, E copies of this actor, N agents, O observation, A action,
-F figures of an episode.
+F metrics of an episode.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
     alive: NDArray[np.bool_]  # (T, E, N)
     truncated: NDArray[np.bool_]  # (T, E)
     ended: NDArray[np.bool_]  # (T, E)
-    figures: NDArray[np.float32]  # (T, E, F)
+    metrics: NDArray[np.float32]  # (T, E, F)
     version: NDArray[np.int64]  # (T,)  the learner's updates when the policy that acted was published
     steps: int
     begins: bool
@@ -59,14 +59,14 @@ class Chunk(NamedTuple):
         self.actions[t], self.version[t] = actions, version
         for name in ("observation", "final_observation", "reward", "terminated", "alive", "truncated", "ended"):
             getattr(self, name)[t] = getattr(step, name)
-        if step.figures is not None:
-            self.figures[t] = step.figures
+        if step.metrics is not None:
+            self.metrics[t] = step.metrics
 
     def step(self, t: int) -> Step:
         """Step t as the world gave it."""
         return Step(
             self.observation[t], self.reward[t], self.terminated[t], self.truncated[t], self.alive[t], self.ended[t],
-            self.final_observation[t], self.figures[t],
+            self.final_observation[t], self.metrics[t],
         )  # fmt: skip
 
 
@@ -79,12 +79,12 @@ class ChunkLayout:
     action_size: int
     copies: int
     steps: int
-    figures: int = 0
+    metrics: int = 0
 
     @classmethod
     def of(cls, spec: EnvSpec, copies: int, steps: int) -> "ChunkLayout":
         """The layout for a world."""
-        return cls(spec.agents, spec.observation_size, spec.action_size, copies, steps, len(spec.figures))
+        return cls(spec.agents, spec.observation_size, spec.action_size, copies, steps, len(spec.metrics))
 
     @cached_property
     def fields(self) -> dict[str, tuple[type, tuple[int, ...], int]]:
@@ -101,7 +101,7 @@ class ChunkLayout:
             "alive": (np.bool_, (t, e, n)),
             "truncated": (np.bool_, (t, e)),
             "ended": (np.bool_, (t, e)),
-            "figures": (np.float32, (t, e, self.figures)),
+            "metrics": (np.float32, (t, e, self.metrics)),
             "version": (np.int64, (t,)),
         }
         placed, offset = {}, LINE

@@ -152,7 +152,7 @@ class ActorCollector:
         """The run is over: end them."""
         self.system.close()
 
-    def figures(self) -> dict[str, float | str | None]:
+    def metrics(self) -> dict[str, float | str | None]:
         """What else to log, by name."""
         board, actors = self.system.board, range(1, 1 + self.config.actors)
         steps = sum(board.count(k, "steps") for k in actors)

@@ -1,6 +1,6 @@
 """The interface of every world: E copies of N agents in arrays.
 
-Shape letters: E copies, N agents, O observation, A action, K entities, F figures of an episode.
+Shape letters: E copies, N agents, O observation, A action, K entities, F metrics of an episode.
 Shorter observations and actions are padded with zeros at the end; the true sizes are in the spec.
 """
 
@@ -73,7 +73,7 @@ class EnvSpec(AgentSizes):
     """Every episode has exactly `episode_length` steps (staggered first ones apart): nobody terminates."""
     agent_groups: tuple[str, ...] = ()
     """The group of each agent (predator, prey) for the returns by group; empty: by the agents' names."""
-    figures: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
 
     @cached_property
@@ -134,7 +134,7 @@ class Step(NamedTuple):
     alive: Bools  # (E, N)  the agent took part in this step; False once it has left the episode
     ended: Bools  # (E,)    the copy's episode is over, for whichever reason
     final_observation: Array  # (E, N, O)
-    figures: Array | None = None  # (E, F)  those that the spec names, of episodes that ended; zeros for other copies
+    metrics: Array | None = None  # (E, F)  those that the spec names, of episodes that ended; zeros for other copies
 
 
 class VectorEnv(Protocol):

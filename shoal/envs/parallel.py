@@ -135,9 +135,9 @@ class ParallelCopies:
         for e in range(self.copies):
             if ended[e]:
                 self._begin(e, self._episode[e] + 1, 0)
-        figures = np.zeros((self.copies, 0), np.float32)
+        metrics = np.zeros((self.copies, 0), np.float32)
         return Step(
-            self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation, figures
+            self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation, metrics
         )
 
     def state(self) -> dict[str, NDArray]:

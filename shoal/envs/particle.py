@@ -58,7 +58,7 @@ def cooperative_navigation(
         soft_actions=True,
         episode_length=episode_length,
         fixed_length=True,
-        figures=("landmarks_covered",),
+        metrics=("landmarks_covered",),
     )
     return ParticleWorld(spec, layout, ["agent"] * agents + ["landmark"] * landmarks, copies, seed, stagger)
 
@@ -113,7 +113,7 @@ def predator_prey(
         episode_length=episode_length,
         fixed_length=True,
         agent_groups=("predator",) * predators + ("prey",) * trained_prey,
-        figures=("prey_caught",),
+        metrics=("prey_caught",),
     )
     kinds = ["predator"] * predators + ["prey"] * prey_count + ["obstacle"] * obstacles
     return ParticleWorld(spec, layout, kinds, copies, seed, stagger)
@@ -159,7 +159,7 @@ class ParticleWorld:
         self._action_shape = (copies, spec.agents, ACTIONS)
         self._force = np.zeros((copies, layout.bodies, 2))
         self._caught = np.zeros((copies, layout.bodies - layout.predators), np.bool_)  # prey touched in this episode
-        self._no_figures = np.zeros((copies, 1), np.float32)
+        self._no_metrics = np.zeros((copies, 1), np.float32)
         self._views = _Shelf((copies, spec.agents, spec.observation_size))
         self.reset()
 
@@ -198,9 +198,9 @@ class ParticleWorld:
         observation = self._views.take()
         final_observation = self._views.take() if any_ended else observation
         reward = np.empty(self._action_shape[:2], np.float32)
-        figures = np.zeros((self.copies, 1), np.float32) if any_ended else self._no_figures
+        metrics = np.zeros((self.copies, 1), np.float32) if any_ended else self._no_metrics
         state = (self.position, self.velocity, self._random, self._force, self._caught)
-        results: Any = (ended, observation, reward, final_observation, any_ended, figures)
+        results: Any = (ended, observation, reward, final_observation, any_ended, metrics)
         if (threads := self.threads) == 1:
             self._refuse_if(vectors, physics.control_and_play(self._layout, vectors, *state, *results))
         else:
@@ -210,7 +210,7 @@ class ParticleWorld:
         if any_ended:
             self._episode_step[ended] = 0
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
-        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, figures)
+        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, metrics)
 
     def _checked(self, given: ArrayLike) -> NDArray[np.floating]:
         """The actions as the kernels take them; a `UserError` before anything has moved."""

@@ -1,6 +1,6 @@
 """One step of a particle world, compiled: forces, motion, rewards, observations, new episodes.
 
-Shape letters: E copies, N agents, O observation, K entities, F figures. Entities are ordered: agents, then prey that
+Shape letters: E copies, N agents, O observation, K entities, F metrics. Entities are ordered: agents, then prey that
 the world itself moves, then landmarks or obstacles. "Bodies" are those that move.
 """
 
@@ -294,7 +294,7 @@ def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array, caug
     reward[e, : layout.predators] = total
 
 
-# ---------------------------------------------------------------------------------------------- figures of an episode
+# ---------------------------------------------------------------------------------------------- metrics of an episode
 
 
 @inlined
@@ -366,12 +366,12 @@ def play(
     reward: Array,
     final_observation: Array,
     keep_final: bool,
-    figures: Array,
+    metrics: Array,
 ) -> None:
     """One step of the copies first..last, and a new episode for those that `ended` marks.
 
     `force` holds the agents' own forces and is used up. `final_observation` is written if `keep_final`,
-    `figures` (E, 1) for the copies that end.
+    `metrics` (E, 1) for the copies that end.
     """
     for e in range(first, last):
         move_prey(layout, e, position, random, force)
@@ -387,7 +387,7 @@ def play(
                 for o in range(observation.shape[2]):  # whole rows would compile numba's texts of shapes for seconds
                     final_observation[e, i, o] = observation[e, i, o]
         if ended[e]:
-            figures[e, 0] = prey_caught(e, caught) if layout.pursuit else landmarks_covered(layout, e, position)
+            metrics[e, 0] = prey_caught(e, caught) if layout.pursuit else landmarks_covered(layout, e, position)
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)
 
@@ -420,13 +420,13 @@ def control_and_play(
     reward: Array,
     final_observation: Array,
     keep_final: bool,
-    figures: Array,
+    metrics: Array,
 ) -> int:
     """`control` and, if all actions are finite, `play` of all copies: one call where calls take longer than steps."""
     culprit = control(layout, actions, force)
     if culprit < 0:
         play(
             0, len(ended), layout, position, velocity, random, force, caught, ended, observation, reward,
-            final_observation, keep_final, figures,
+            final_observation, keep_final, metrics,
         )  # fmt: skip
     return culprit

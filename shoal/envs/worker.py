@@ -104,7 +104,7 @@ def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int,
     """Data type and shape of the arrays: actions in; a step, who is present and the step of the episode out."""
     each = (copies, spec.agents)
     return {
-        "figures": (np.float32, (copies, len(spec.figures))),
+        "metrics": (np.float32, (copies, len(spec.metrics))),
         "observation": (np.float32, (*each, spec.observation_size)),
         "reward": (np.float32, each),
         "terminated": (np.bool_, each),

@@ -77,7 +77,7 @@ class Collector:
         """Close the world: its copies may be other processes."""
         self.env.close()
 
-    def figures(self) -> dict[str, float | str | None]:
+    def metrics(self) -> dict[str, float | str | None]:
         """Nothing beside what the loop itself logs."""
         return {}
 

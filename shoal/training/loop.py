@@ -355,7 +355,7 @@ class Training:
         line["steps_per_second"] = self.samples / seconds
         line |= {f"loss/{name}": None for name in self.team.losses}  # none before the warm-up
         line |= {f"loss/{name}": loss for name, loss in self.learner.mean_losses().items()}
-        line |= self.learner.precision.metrics() | self.collector.figures()
+        line |= self.learner.precision.metrics() | self.collector.metrics()
         line |= {f"time/{phase}": passed for phase, passed in phases.items()}
         self.hooks.add_to(line)
         log.add(line)

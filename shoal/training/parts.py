@@ -47,7 +47,7 @@ class Collecting(Protocol):
         """Nothing more will be asked for."""
         ...
 
-    def figures(self) -> dict[str, float | str | None]:
+    def metrics(self) -> dict[str, float | str | None]:
         """What else to log, by name."""
         ...
 

@@ -61,11 +61,11 @@ class Columns(NamedTuple):
     def of(cls, spec: EnvSpec, episodes: Collection[Episode]) -> "Columns":
         """The episodes' values by the names of the spec."""
         returns = np.array([episode.agents for episode in episodes]).reshape(-1, spec.agents)  # (n, N)
-        figures = np.array([episode.figures for episode in episodes]).reshape(len(returns), len(spec.figures))  # (n, F)
+        figures = np.array([episode.figures for episode in episodes]).reshape(len(returns), len(spec.metrics))  # (n, F)
         return cls(
             {name: returns[:, i] for i, name in enumerate(spec.agent_names)},
             {name: returns[:, members].mean(1) for name, members in spec.groups.items()},
-            {name: figures[:, f] for f, name in enumerate(spec.figures)},
+            {name: figures[:, f] for f, name in enumerate(spec.metrics)},
         )
 
     def line(self) -> dict[str, float | None]:
@@ -105,7 +105,7 @@ class ReturnTracker:
             if self.counts[copy]:
                 sums = self.sums[copy]
                 prey = float(sums[self.team :].mean()) if self.team < len(sums) else None
-                figures = () if step.figures is None else tuple(step.figures[copy].tolist())
+                figures = () if step.metrics is None else tuple(step.metrics[copy].tolist())
                 ended.append(Episode(float(sums[: self.team].mean()), prey, tuple(sums.tolist()), figures))
             self.sums[copy] = 0.0
             self.counts[copy] = True

@@ -74,7 +74,7 @@ def episodes_array(episodes: list[Episode] | deque[Episode]) -> np.ndarray:
 
 def array_episodes(array: np.ndarray, spec: EnvSpec) -> list[Episode]:
     """The inverse of `episodes_array`."""
-    if len(array) and array.shape[1] != 2 + spec.agents + len(spec.figures):
+    if len(array) and array.shape[1] != 2 + spec.agents + len(spec.metrics):
         raise UserError(
             "The checkpoint is from an earlier version of Shoal, which kept no returns per agent; train the run again."
         )

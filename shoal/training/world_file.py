@@ -65,12 +65,14 @@ def _spec(held: Any) -> EnvSpec:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in {**held}.items()
     }
+    if "figures" in values:  # what earlier versions called it
+        values["metrics"] = values.pop("figures")
     values |= {name: None if held[name] is None else np.array(held[name], np.float32) for name in BOUNDS}
     spec = EnvSpec(**values)
     sizes = (*spec.observation_sizes, *spec.action_sizes)
     simple = {name: kind for name, kind in get_type_hints(EnvSpec).items() if kind in (str, bool, int)}
     typed = [*((getattr(spec, name), kind) for name, kind in simple.items()), *((size, int) for size in sizes)]
-    typed += [(name, str) for name in (*spec.agent_names, *spec.agent_groups, *spec.figures)]
+    typed += [(name, str) for name in (*spec.agent_names, *spec.agent_groups, *spec.metrics)]
     if any(type(value) is not kind for value, kind in typed):
         raise ValueError("a value has the wrong type")
     if not 0 < spec.agents == len(spec.observation_sizes) == len(spec.action_sizes) or min(sizes) < 1:

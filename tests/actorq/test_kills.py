@@ -42,4 +42,4 @@ def test_actors_killed_every_ten_seconds_for_two_minutes(tmp_path):
     result = train(config, observer=killer)
     assert killer.killed >= 10 and result.finished
     assert killer.training.collector.system.replaced == killer.killed
-    assert killer.training.collector.figures()["actors/refused"] == 0
+    assert killer.training.collector.metrics()["actors/refused"] == 0

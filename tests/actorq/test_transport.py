@@ -131,7 +131,7 @@ def test_no_reader_sees_half_a_version(request):
     thread.join()
 
 
-LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, steps=5, figures=1)
+LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, steps=5, metrics=1)
 
 
 def queues(slots=2):

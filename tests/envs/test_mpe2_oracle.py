@@ -105,8 +105,8 @@ def test_landmarks_covered_are_those_that_mpe2_calls_occupied():
         for _ in range(STEPS):
             step = assert_same_step(theirs, ours, [0] * 6, np.eye(5)[[0] * 6])
         world = theirs.unwrapped.world
-        assert step.figures[0, 0] == theirs.unwrapped.scenario.benchmark_data(world.agents[0], world)[-1]
-        found.add(step.figures[0, 0])
+        assert step.metrics[0, 0] == theirs.unwrapped.scenario.benchmark_data(world.agents[0], world)[-1]
+        found.add(step.metrics[0, 0])
     assert len(found) > 1
 
 

@@ -128,17 +128,17 @@ def test_final_observation_is_that_of_the_episode_that_ended(world):
 
 def test_landmarks_covered_at_the_end_of_an_episode():
     env = make_env("cooperative-navigation", 3, copies=2, landmarks=4, episode_length=1)
-    assert env.spec.figures == ("landmarks_covered",)
+    assert env.spec.metrics == ("landmarks_covered",)
     still, landmarks = np.zeros((2, 3, 5), np.float32), [(0.05, 0), (0, -0.0999), (0.5, 0.4), (-0.9, -0.9)]
     for y, covered in ((0.5001, 2), (0.4999, 3)):  # one agent covers two landmarks, the next is near the third
         env.position[:], env.velocity[:] = [(0, 0), (0.5, y), (-0.5, 0.5), *landmarks], 0.0
         env.position[1, 0] = -0.5, 0.0  # nobody is where this agent was
-        np.testing.assert_array_equal(env.step(still).figures, [[covered], [covered - 2]])
+        np.testing.assert_array_equal(env.step(still).metrics, [[covered], [covered - 2]])
 
 
 def test_each_prey_counts_as_caught_once_per_episode():
     env = make_env("predator-prey", 1, copies=1, prey="learned", prey_count=3, obstacles=0, episode_length=3)
-    assert env.spec.figures == ("prey_caught",)
+    assert env.spec.metrics == ("prey_caught",)
     still, near, far = np.zeros((1, 4, 5), np.float32), (0.1249, 0), (0.1251, 0)
 
     def last_step(*predator):
@@ -148,11 +148,11 @@ def test_each_prey_counts_as_caught_once_per_episode():
             step = env.step(still)
         return step
 
-    assert last_step(near, near, (0.5, 0.1)).figures.tolist() == [[2.0]]
-    assert last_step(far, far, far).figures.tolist() == [[0.0]]  # what was caught in the episode before does not count
-    assert last_step(near, far).figures.tolist() == [[0.0]]  # not over yet
+    assert last_step(near, near, (0.5, 0.1)).metrics.tolist() == [[2.0]]
+    assert last_step(far, far, far).metrics.tolist() == [[0.0]]  # what was caught in the episode before does not count
+    assert last_step(near, far).metrics.tolist() == [[0.0]]  # not over yet
     env.reset()
-    assert last_step(far, far, (0, 0.45)).figures.tolist() == [[1.0]]
+    assert last_step(far, far, (0, 0.45)).metrics.tolist() == [[1.0]]
 
 
 def test_episodes_start_anywhere_in_the_arena():

@@ -55,7 +55,7 @@ def test_results_equal_those_of_one_process():
         if t % 2:
             actions = actions.argmax(-1)
         found = two.step(actions)
-        assert all(isinstance(part, np.ndarray) for part in found) and found.figures.shape == (5, 0)
+        assert all(isinstance(part, np.ndarray) for part in found) and found.metrics.shape == (5, 0)
         np.testing.assert_equal(found, one.step(actions))
         np.testing.assert_array_equal(two.episode_step, one.episode_step)
     np.testing.assert_equal(two.state(), one.state())

@@ -59,7 +59,7 @@ def test_team_and_prey_returns_without_shortened_episodes():
 
 
 def test_returns_by_agent_and_by_group():
-    spec = EnvSpec("sides", ("adversary_0", "agent_0", "agent_1"), (1, 1, 1), (2, 2, 2), True, figures=("goals",))
+    spec = EnvSpec("sides", ("adversary_0", "agent_0", "agent_1"), (1, 1, 1), (2, 2, 2), True, metrics=("goals",))
     episodes = [Episode(1.0, None, (3.0, 1.0, -1.0), (2.0,)), Episode(2.0, None, (5.0, 1.0, 0.0), (4.0,))]
     assert Columns.of(spec, episodes).line() == {
         "return/agent/adversary_0": 4.0, "return/agent/agent_0": 1.0, "return/agent/agent_1": -0.5,

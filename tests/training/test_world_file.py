@@ -52,6 +52,14 @@ def test_damaged_world_json_is_not_used(tmp_path, damage):
     assert len(said) == 1 and said[0].startswith(f"'{tmp_path / WORLD}' is damaged: ")
 
 
+def test_a_file_of_an_earlier_version_named_metrics_otherwise(tmp_path):
+    spec = make_env("predator-prey").spec
+    stored = disk.unsealed(json.loads(world_json(TrainConfig(env="predator-prey"), spec, tmp_path)))
+    stored["spec"]["figures"] = stored["spec"].pop("metrics")
+    (tmp_path / WORLD).write_text(json.dumps(disk.sealed(stored)))
+    assert stored_spec(TrainConfig(env="predator-prey"), tmp_path, pytest.fail).metrics == ("prey_caught",)
+
+
 def test_missing_world_json_of_earlier_versions(tmp_path):
     assert stored_spec(TrainConfig(), tmp_path, pytest.fail) is None
     assert needs_trust(TrainConfig(env="gym:module:World"), tmp_path)

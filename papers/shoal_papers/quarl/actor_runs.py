@@ -84,7 +84,7 @@ class Limit(Silent):
             self.training, self.started = training, training.clock.total()
         self.passed = training.clock.total() - self.started
         if training.samples >= self.steps or self.passed >= self.seconds:
-            self.figures = dict(training.collector.figures())
+            self.figures = dict(training.collector.metrics())
             raise Enough
 
 
