@@ -48,7 +48,7 @@ def test_schemes_of_a_command_line(words, schemes):
     assert split_schemes(words) == schemes
 
 
-def test_the_same_scheme_twice():
+def test_duplicate_schemes_are_refused():
     with pytest.raises(UserError, match="names hfp8 twice"):
         split_schemes(["hfp8,bm8", "hfp8"])
     with pytest.raises(UserError, match="names fp32 twice"):
@@ -113,7 +113,7 @@ def test_several_schemes(tmp_path):
     assert counts.rows == list(several.schemes) and counts.cells[0][2] == results[0].share("underflowed") > 0
 
 
-def test_the_map_of_layers_and_roles(tmp_path):
+def test_map_of_layers_and_roles(tmp_path):
     config = tiny(tmp_path / "run", model="resnet8", scheme=UNIT, train_images=32, epochs=1, baseline=False)
     one = Comparison(config, (UNIT,))
     folder, results = compare(one)
@@ -129,7 +129,7 @@ def test_the_map_of_layers_and_roles(tmp_path):
     assert maps[2].cells[0][4] is None  # the stem's inputs need no gradient
 
 
-def test_one_of_several_diverges(tmp_path):
+def test_one_of_several_schemes_diverges(tmp_path):
     schemes = ("E5M2:5+E5M5, overflow=infinity", "bf16")
     few = {"train_images": 16, "test_images": 8, "batch": 2, "epochs": 4, "learning_rate": 1000.0}
     several = Comparison(tiny(tmp_path / "all", baseline=False, **few), schemes)
@@ -141,7 +141,7 @@ def test_one_of_several_diverges(tmp_path):
     assert not (tmp_path / "one/float32").exists()
 
 
-def test_a_failure_in_the_first_step_leaves_nothing(tmp_path, monkeypatch):
+def test_failure_in_the_first_step_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(training.ClassifierTraining, "take_step", lambda self: [][0])
     for schemes in ((UNIT,), (UNIT, "bf16")):
         with pytest.raises(IndexError):
@@ -150,7 +150,7 @@ def test_a_failure_in_the_first_step_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["{}", "nonsense", '{"schemes": ["hfp8"], "sha256": "0"}'])
-def test_a_damaged_list_of_schemes(tmp_path, text):
+def test_damaged_list_of_schemes_is_refused(tmp_path, text):
     (tmp_path / comparison.SCHEMES).write_text(text)
     with pytest.raises(UserError, match=r"schemes.json' is damaged"):
         read_comparison(tmp_path)

@@ -29,13 +29,13 @@ def test_the_split_of_digits_is_stratified(digits):
     assert not digits.flip and digits.shift == 1
 
 
-def test_normalised(digits):
+def test_images_are_normalised(digits):
     images = digits.normalised(digits.train.images)
     assert images.dtype == np.float32 and images.shape == (len(digits.train), 1, 8, 8)
     assert abs(images.mean()) < 1e-4 and abs(images.std() - 1) < 1e-4
 
 
-def test_a_part_of_the_images(digits):
+def test_subset_of_the_images(digits):
     some = digits.first(100, 50)
     assert (len(some.train), len(some.test)) == (100, 50)
     assert some.sha256 == digits.first(100, 50).sha256 != digits.sha256
@@ -89,7 +89,7 @@ NOT_A_NUMBER = np.where(np.arange(40 * 64).reshape(40, 8, 8) == 700, np.nan, 1.0
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("compressed", [True, False])
-def test_damaged_idx_files(tmp_path, what, content, sentence, compressed):
+def test_damaged_idx_files_are_refused(tmp_path, what, content, sentence, compressed):
     folder = write_idx(tmp_path / "set", compressed=compressed, changed={("train", what): content})
     with pytest.raises(UserError, match=sentence) as error:
         load_data(f"idx:{folder}")
@@ -97,7 +97,7 @@ def test_damaged_idx_files(tmp_path, what, content, sentence, compressed):
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "trailing"])
-def test_damaged_gzip(tmp_path, harm):
+def test_damaged_gzip_is_refused(tmp_path, harm):
     path = write_idx(tmp_path / "set") / "train-images-idx3-ubyte.gz"
     data = bytearray(gzip.compress(idx(np.random.default_rng(1).integers(0, 256, (40, 8, 8)))))
     if harm == "flipped":
@@ -115,7 +115,7 @@ def test_a_missing_idx_file_says_where_to_get_it(tmp_path, missing):
         load_data(f"fashion-mnist:{folder}")
 
 
-def test_images_that_are_not_square(tmp_path):
+def test_non_square_images_are_refused(tmp_path):
     wide = {("train", "images"): idx(np.zeros((40, 8, 9))), ("test", "images"): idx(np.zeros((20, 8, 9)))}
     folder = write_idx(tmp_path / "set", changed=wide)
     with pytest.raises(UserError, match="images are 8 × 9 pixels, but must be square"):
@@ -154,7 +154,7 @@ def test_cifar(tmp_path, monkeypatch):
         ("cifar10:nowhere", "There is no folder 'nowhere' with CIFAR-10's binary batches; get them from https"),
     ],
 )  # fmt: skip
-def test_names_that_are_none(tmp_path, monkeypatch, name, sentence):
+def test_unknown_data_names_are_refused(tmp_path, monkeypatch, name, sentence):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=sentence):
         load_data(name)
@@ -191,7 +191,7 @@ def test_an_epoch_has_every_image_at_most_once(digits):
     assert len(set(found)) == 48
 
 
-def test_augmentation_as_a_plain_loop_would_do_it():
+def test_augmentation_matches_a_plain_loop():
     rng = np.random.default_rng(0)
     split = Split(rng.integers(1, 256, (30, 2, 9, 9)).astype(np.uint8), np.arange(30) % 3)
     data = ImageData(split, split, 3, shift=2, flip=True)
@@ -211,5 +211,5 @@ def test_augmentation_as_a_plain_loop_would_do_it():
     assert np.array_equal(still, split.images[chosen])
 
 
-def test_digits_are_not_mirrored(digits):
+def test_digits_are_not_flipped(digits):
     assert not epoch_moves(digits, 0, 0).flips.any()

@@ -12,7 +12,7 @@ from shoal.numerics import low_precision
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("channels", "side", "classes"), [(1, 8, 10), (3, 28, 7)])
-def test_images_to_logits(name, channels, side, classes):
+def test_output_shapes(name, channels, side, classes):
     model = make_model(name, channels, side, classes)
     assert model(torch.randn(3, channels, side, side)).shape == (3, classes)
 
@@ -20,7 +20,7 @@ def test_images_to_logits(name, channels, side, classes):
 @pytest.mark.parametrize(
     ("name", "layers", "weights"), [("resnet20", 20, 269_722), ("resnet8", 8, 75_290), ("wide-resnet", 8, 1_185_866)]
 )
-def test_the_papers_sizes(name, layers, weights):
+def test_parameter_counts_of_the_papers(name, layers, weights):
     """ResNet-20 for CIFAR-10 has 0.27 million parameters."""
     model = make_model(name, 3, 32, 10)
     assert sum(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules()) == layers
@@ -36,7 +36,7 @@ def test_the_shortcut_keeps_every_second_pixel_and_adds_channels_of_zeros():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_come_from_the_seed_alone(name):
+def test_weights_depend_on_the_seed_only(name):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one = make_model(name, 1, 8, 10, seed=5).state_dict()
@@ -75,6 +75,6 @@ def test_a_scheme_reaches_every_product(name):
         ({"dropout": 1.0}, "`dropout` is 1.0"),
     ],
 )  # fmt: skip
-def test_wrong_inputs(settings, sentence):
+def test_wrong_inputs_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         make_model(**({"name": "mlp", "channels": 1, "side": 8, "classes": 10} | settings))

@@ -46,7 +46,7 @@ def crash():
 # ---- a run ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run(tmp_path):
+def test_run_writes_its_files(tmp_path):
     result = train_classifier(tiny(tmp_path / "run", scheme="E5M2:5+Q8.13", tensorboard=True))
     assert result.finished and (result.epochs, result.steps) == (2, 8) and result.signal is None
     names = {path.name.partition(".out")[0] for path in (tmp_path / "run").iterdir()}
@@ -62,7 +62,7 @@ def test_a_run(tmp_path):
     assert config["scheme"] == "E5M2:5+Q8.13" and len(config["sha256"]) == 64
 
 
-def test_float32_is_torch_itself(tmp_path):
+def test_float32_scheme_equals_torch(tmp_path):
     """The same steps in a plain loop."""
     config = tiny(tmp_path / "run", scheme="float32")
     train_classifier(config)
@@ -80,7 +80,7 @@ def test_float32_is_torch_itself(tmp_path):
         assert np.array_equal(held[name], value.numpy()), name
 
 
-def test_it_learns():
+def test_training_learns():
     training = ClassifierTraining(
         tiny(model="resnet8", scheme="float32", train_images=None, test_images=None, batch=64)
     )
@@ -96,7 +96,7 @@ def test_schedules(schedule, rates):
     assert [rate(schedule, done) for done in (0, 0.5, 1)] == pytest.approx(rates)
 
 
-def test_evaluation_leaves_no_trace():
+def test_evaluation_does_not_change_state():
     config = tiny(model="resnet8", scheme="E5M2:5+E6M5, rounding=stochastic", train_images=32, epochs=1)
     once, often = ClassifierTraining(config), ClassifierTraining(config)
     for training in (once, often):
@@ -124,7 +124,7 @@ def test_evaluation_leaves_no_trace():
     ],
     ids=lambda settings: settings["scheme"],
 )  # fmt: skip
-def test_resumed_to_the_same_bits(tmp_path, settings):
+def test_resume_is_bit_identical(tmp_path, settings):
     settings = {"checkpoint_every": 2, **settings}
     whole = train_classifier(tiny(tmp_path / "whole", **settings))
     config = tiny(tmp_path / "parts", **settings)
@@ -155,20 +155,20 @@ def test_a_finished_run_is_returned(tmp_path):
         ({"scheme": "hfp8"}, "`scheme` is hfp8, but"),
     ],
 )
-def test_resumed_with_other_settings(tmp_path, asked, sentence):
+def test_resume_with_other_settings_is_refused(tmp_path, asked, sentence):
     train_classifier(tiny(tmp_path / "run", scheme="float32", epochs=1))
     with pytest.raises(UserError, match=sentence):
         train_classifier(tiny(tmp_path / "run", **{"scheme": "float32", "epochs": 1, **asked}), resume=True)
 
 
-def test_resumed_with_other_data(tmp_path):
+def test_resume_with_other_data_is_refused(tmp_path):
     data, config = load_data("digits"), tiny(tmp_path / "run", scheme="float32", train_images=None)
     train_classifier(config, At(5, stop), data=data.first(64, None))
     with pytest.raises(UserError, match="--data digits has changed since the run"):
         train_classifier(config, resume=True, data=data.first(65, None))
 
 
-def test_a_changed_configuration_is_noticed(tmp_path):
+def test_changed_config_is_refused(tmp_path):
     config = tiny(tmp_path / "run", scheme="float32")
     train_classifier(config, At(5, stop))
     path = tmp_path / "run/config.json"
@@ -183,7 +183,7 @@ def test_a_changed_configuration_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("every", "left"), [(4, "the last good checkpoint is that of step"), (0, "there is no checkpoint")]
 )
-def test_a_training_that_diverges(tmp_path, every, left):
+def test_diverging_training(tmp_path, every, left):
     config = tiny(tmp_path / "run", scheme="float32", learning_rate=1000.0, epochs=12, checkpoint_every=every)
     with pytest.raises(TrainingDiverged, match=rf"steps are not finite, at step \d+ of 48 .*diverged; {left}") as error:
         train_classifier(config)
@@ -196,7 +196,7 @@ def test_a_training_that_diverges(tmp_path, every, left):
         assert not (tmp_path / "run/checkpoints").exists()
 
 
-def test_a_loss_scale_below_one(tmp_path):
+def test_loss_scale_below_one_diverges(tmp_path):
     scheme, few = "E5M2:5+E5M5, overflow=infinity", {"train_images": 16, "test_images": 8, "batch": 2, "epochs": 4}
     config = tiny(tmp_path / "run", scheme=scheme, learning_rate=1000.0, loss_scale="dynamic, start=4", **few)
     with pytest.raises(TrainingDiverged, match=r"The loss scale has fallen to .*training has diverged"):
@@ -206,7 +206,7 @@ def test_a_loss_scale_below_one(tmp_path):
 # ---- averaged weights ----------------------------------------------------------------------------------------------
 
 
-def test_averaged_weights_have_batch_norm_statistics_of_their_own():
+def test_averaged_weights_have_their_own_batch_norm_statistics():
     training = ClassifierTraining(tiny(model="resnet8", scheme="float32; average_after=1; average_every=1"))
     seen = []
     while training.step < training.steps:
@@ -246,14 +246,14 @@ def test_averaged_weights_have_batch_norm_statistics_of_their_own():
     ],
     ids=str,
 )  # fmt: skip
-def test_wrong_settings(tmp_path, monkeypatch, settings, sentence):
+def test_wrong_settings_are_refused(tmp_path, monkeypatch, settings, sentence):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=sentence):
         train_classifier(tiny(**{"out": "run", **settings}))
     assert os.listdir(tmp_path) == []
 
 
-def test_data_of_the_caller_with_a_nan(tmp_path):
+def test_nan_in_custom_data_is_refused(tmp_path):
     data = load_data("digits")
     train = replace(data.train, images=data.train.images.astype(np.float32))
     train.images[7, 0, 3, 3] = np.nan
@@ -262,7 +262,7 @@ def test_data_of_the_caller_with_a_nan(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_taken(tmp_path):
+def test_existing_folder_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("precious")
     with pytest.raises(UserError, match="already holds a run"):
         train_classifier(tiny(tmp_path))

@@ -280,7 +280,7 @@ def test_team_is_trained_end_to_end(tmp_path, monkeypatch):
 # ---- frameworks -----------------------------------------------------------------------------------------------------
 
 
-def test_commands_in_the_quarl_table_exist():
+def test_commands_of_the_framework_comparison_exist():
     from shoal.cli import COMMANDS
 
     study = run_study("frameworks", True, lambda *_: None)

@@ -73,7 +73,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 16_000), st.integers(0, 700)), max_si
 
 @settings(max_examples=150, deadline=None)
 @given(GEOMETRIES, st.lists(RANGES, min_size=1, max_size=3))
-def test_as_a_plain_lru(geometry, several):
+def test_cache_matches_a_plain_lru(geometry, several):
     model, plain = CacheModel(geometry), PlainModel(geometry)
     for ranges in several:  # warm from the second on
         assert model.run(np.array(ranges, np.int64).reshape(-1, 2)) == plain.run(ranges)
@@ -83,7 +83,7 @@ def lines(numbers):
     return np.stack([64 * np.asarray(numbers), np.ones(len(numbers), int)], axis=1)
 
 
-def test_one_line_more_than_a_set_has_ways_misses_always():
+def test_one_line_more_than_the_ways_always_misses():
     model = CacheModel(SMALL)  # L1: 4 sets of 2
     fits, thrashes = lines([0, 4] * 10), lines([0, 4, 8] * 10)
     assert model.run(fits).l1 == 2
@@ -91,13 +91,13 @@ def test_one_line_more_than_a_set_has_ways_misses_always():
     assert model.run(thrashes).l1 == 30
 
 
-def test_what_fits_does_not_miss_a_second_time():
+def test_data_that_fits_misses_only_once():
     model, whole = CacheModel(SMALL), np.array([[0, 512]])
     assert model.run(whole).l1 == 8
     assert model.run(whole) == Misses(1, 512, 8, 0, 0, 0, 2, 0, 0)
 
 
-def test_a_scan_that_is_too_long_by_one_line_a_set_misses_always():
+def test_scan_longer_than_the_cache_always_misses():
     model, scan = CacheModel(SMALL), np.array([[0, 512 + 256]])
     model.run(scan)
     second = model.run(scan)
@@ -109,7 +109,7 @@ def test_a_range_touches_all_lines_and_pages_it_lies_in():
     assert (counted.ranges, counted.bytes, counted.lines, counted.pages) == (2, 3, 3, 3)
 
 
-def test_pages_in_neither_buffer_are_walks():
+def test_pages_in_neither_tlb_are_page_walks():
     model = CacheModel(SMALL)  # 4 entries, then 12
     pages = np.array([[256 * page, 1] for page in range(12)])
     assert (model.run(pages).dtlb, model.run(pages).walks) == (12, 0)
@@ -128,7 +128,7 @@ def test_a_reset_model_is_cold():
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(4, int), np.array([[0, -1]]), np.array([[-64, 8]])])
-def test_what_is_no_range_is_refused(wrong):
+def test_invalid_ranges_are_refused(wrong):
     with pytest.raises(ValueError, match="range"):
         CacheModel(SMALL).run(wrong)
 

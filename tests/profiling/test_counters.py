@@ -30,7 +30,7 @@ def linux(monkeypatch):
         (errno.EINVAL, "perf_event_open failed: Invalid argument."),
     ],
 )
-def test_every_refusal_has_a_sentence(monkeypatch, linux, code, says):
+def test_every_perf_error_is_explained(monkeypatch, linux, code, says):
     def refuse(number, attr, thread):
         raise OSError(code, os.strerror(code))
 
@@ -46,7 +46,7 @@ def test_every_refusal_has_a_sentence(monkeypatch, linux, code, says):
     assert refused.read() == {}
 
 
-def test_other_systems_and_machines(monkeypatch):
+def test_counters_on_other_systems(monkeypatch):
     monkeypatch.setattr(counters.platform, "machine", lambda: "pdp11")
     monkeypatch.setattr(counters.sys, "platform", "linux")
     assert "on pdp11 is not known" in Counters().available()[1]
@@ -107,7 +107,7 @@ def test_an_event_that_was_never_counted_is_zero():
     assert counters._scaled(struct.pack("=QQQ", 0, 10, 0)) == 0
 
 
-def test_a_refusal_half_way_leaves_nothing_open(monkeypatch, kernel):
+def test_partial_failure_closes_all_counters(monkeypatch, kernel):
     def one_thread_only(number, attr, thread):
         if thread == 12:
             raise OSError(errno.EMFILE, "no")
@@ -118,7 +118,7 @@ def test_a_refusal_half_way_leaves_nothing_open(monkeypatch, kernel):
     assert kernel.closed == list(kernel.values)
 
 
-def test_a_thread_that_has_ended_is_left_out(monkeypatch, kernel):
+def test_ended_threads_are_skipped(monkeypatch, kernel):
     def one_has_ended(number, attr, thread):
         if thread == 12:
             raise OSError(errno.ESRCH, "no")
@@ -128,7 +128,7 @@ def test_a_thread_that_has_ended_is_left_out(monkeypatch, kernel):
     assert Counters({"cycles": (0, 0)}).read() == {"cycles": 200}
 
 
-def test_counts_go_to_the_phase_that_was_on(kernel):
+def test_counts_belong_to_the_active_phase(kernel):
     clock = PhaseCounters(Counters({"cycles": (0, 0)}))
     for phase in ("target Q: next action", "target Q: target Q next", "Q loss", "target Q: next action"):
         clock(phase)
@@ -138,7 +138,7 @@ def test_counts_go_to_the_phase_that_was_on(kernel):
     assert set(clock.seconds) == set(clock.counts)
 
 
-def test_this_machine_counts_or_says_why():
+def test_counters_work_or_explain_why_not():
     with Counters() as real:
         available, sentence = real.available()
         assert set(real.read()) | set(real.reasons) == set(counters.EVENTS)

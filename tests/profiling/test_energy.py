@@ -30,7 +30,7 @@ def spend(tree, folder, energy):
     (tree / folder / "energy_uj").write_text(f"{energy}\n")
 
 
-def test_packages_only_and_each_once(tree):
+def test_energy_counts_each_package_once(tree):
     assert [path.name for path in packages(tree)] == ["intel-rapl:0", "intel-rapl:1"]
     meter = EnergyMeter(tree)
     assert meter.joules() == 0
@@ -40,7 +40,7 @@ def test_packages_only_and_each_once(tree):
     assert meter.joules() == 2.5
 
 
-def test_a_counter_that_wraps_round(tree):
+def test_energy_counter_wraps_around(tree):
     meter = EnergyMeter(tree)
     spend(tree, "intel-rapl:1", 2_000_000)
     assert meter.joules() == 3
@@ -48,7 +48,7 @@ def test_a_counter_that_wraps_round(tree):
     assert meter.joules() == 0.5
 
 
-def test_no_counters_and_counters_that_cannot_be_read(tree):
+def test_missing_and_unreadable_energy_counters(tree):
     meter = EnergyMeter(tree / "nowhere")
     assert meter.joules() is None and meter.reason == ""
     path = tree / "intel-rapl:1" / "energy_uj"

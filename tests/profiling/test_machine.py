@@ -20,7 +20,7 @@ def cache(index, level, kind, size, ways, line=64):
     return {folder + name: f"{value}\n" for name, value in zip(names, (level, kind, size, ways, line), strict=True)}
 
 
-def test_what_the_system_tells(tmp_path):
+def test_cache_sizes_reported_by_the_system(tmp_path):
     write(tmp_path, cache(0, 1, "Data", "48K", 12, 128))
     write(tmp_path, cache(1, 1, "Instruction", "16K", 4, 128))
     write(tmp_path, cache(2, 2, "Unified", "2048K", 16, 128))
@@ -33,7 +33,7 @@ def test_what_the_system_tells(tmp_path):
     assert "Some CPU; modelled as L1=48K/12,L2=2M/16,L3=36M/12,line=128,dtlb=64/4" in machine.describe()
 
 
-def test_what_it_does_not_tell_is_said(tmp_path):
+def test_assumed_cache_sizes_are_stated(tmp_path):
     write(tmp_path, cache(0, 1, "Data", "32K", 0))
     write(tmp_path, cache(1, 2, "Unified", "1000K", 7))  # cannot be
     write(tmp_path, {"proc/cpuinfo": CPUINFO.format(vendor="AuthenticAMD")})
@@ -44,20 +44,20 @@ def test_what_it_does_not_tell_is_said(tmp_path):
     assert "The system does not report its L3 data cache; 32M, 16-way, is assumed." in machine.describe()
 
 
-def test_nothing_told(tmp_path):
+def test_system_without_cache_information(tmp_path):
     machine = machine_geometry(tmp_path)
     assert str(machine) == str(Geometry(page=machine.page))
     assert {"l1", "l2", "l3", "line"} < set(machine.assumed)
 
 
-def test_this_machine_is_one():
+def test_caches_of_this_machine():
     machine = machine_geometry()
     assert parse_geometry(str(machine)) == Geometry(
         **{**vars(machine), "assumed": parse_geometry(str(machine)).assumed}
     )
 
 
-def test_a_description_overrides():
+def test_description_overrides_detected_caches():
     base = Geometry(assumed={"l3": "Three is assumed.", "dtlb": "dTLB is assumed."})
     machine = parse_geometry("l1=48KiB/12, L3=33M/11,page=2m", base)
     assert (machine.l1, machine.l2, machine.l3) == (Level(48 << 10, 12), base.l2, Level(33 << 20, 11))
@@ -82,7 +82,7 @@ def test_a_description_overrides():
         ("page=²K", "is not a size such as 64 or 4K"),
     ],
 )
-def test_nonsense_is_met_with_a_sentence(text, says):
+def test_wrong_descriptions_are_refused(text, says):
     with pytest.raises(UserError) as error:
         parse_geometry(text, Geometry())
     assert says in str(error.value)

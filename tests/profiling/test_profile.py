@@ -48,7 +48,7 @@ def test_every_cell_has_a_row_whose_phases_add_up(found):
         assert sum(row["phases_ms"].values()) == pytest.approx(row["round_ms"])
 
 
-def test_what_was_not_enough_is_said_to_be_cut_short():
+def test_too_few_rounds_are_marked_cut_short():
     cell = Cell("predator-prey", 3, "maddpg", "uniform", "engine")
     three = [dict.fromkeys(PHASES, 1.0)] * 3
     assert not Timing(cell, 10, three).cut_short
@@ -93,7 +93,7 @@ def test_a_first_round_that_takes_all_the_time_counts(monkeypatch):
     assert slow.cut_short
 
 
-def test_energy_of_a_round_where_there_are_counters(monkeypatch):
+def test_energy_of_a_round_with_counters(monkeypatch):
     now, joules = 0.0, 0.0
 
     class Meter:
@@ -141,7 +141,7 @@ def test_reads_of_other_agents_policies_are_counted(found):
 
 
 @pytest.mark.parametrize("variant", ["online", "tf2"])
-def test_asking_for_the_own_entropy_is_not_asking_for_a_next_action(variant):
+def test_entropy_queries_are_not_counted_as_next_actions(variant):
     config = changed(TrainConfig(episodes=1000, implementation="reference"), agents=3, variant=variant, **TINY)
     taken = footprint(Subject(config, ("masac",), 1000).training)
     assert (taken.policy_calls, taken.policy_reads) == (9, 6)
@@ -160,7 +160,7 @@ def made_row(agents, sampler, sampling, rest=100.0, environment=50.0):
     return time_row(Timing(cell, 10, [{name: ms / 1e3 for name, ms in phases.items()}]))
 
 
-def test_arithmetic_on_made_up_times():
+def test_arithmetic_on_synthetic_times():
     uniform, neighbor = made_row(3, "uniform", 100.0), made_row(3, "neighbor", 75.0)
     assert uniform["update_share"] == pytest.approx(1) and uniform["update_share_with_environment"] == pytest.approx(
         0.8
@@ -176,7 +176,7 @@ def test_arithmetic_on_made_up_times():
     assert grown["mini-batch sampling"] == pytest.approx(3) and grown["update all trainers"] == pytest.approx(2.5)
 
 
-def test_what_was_cut_short_has_a_star_in_every_table_of_time():
+def test_cut_short_cells_have_a_star_in_every_table():
     row = made_row(3, "uniform", 100.0)
     (saved,) = neighbor_rows([row, made_row(3, "neighbor", 75.0)])
     assert saved["cut_short"]  # one round
@@ -187,7 +187,7 @@ def test_what_was_cut_short_has_a_star_in_every_table_of_time():
     assert [figure.panels[0].ticks for figure in profile_result(found).figures] == [["3*"]] * 3
 
 
-def test_misses_that_grew_from_none_have_no_ratio():
+def test_growth_from_zero_misses_has_no_ratio():
     fewer, more = dict.fromkeys(EVENTS, 2.0) | {"walks": 0.0}, dict.fromkeys(EVENTS, 5.0)
     grown = growth(fewer, more)
     assert grown["l3"] == 2.5 and grown["walks"] is None
@@ -196,7 +196,7 @@ def test_misses_that_grew_from_none_have_no_ratio():
     assert made["L3"] == "0.0 ×2.50" and made["walks"] == "0.0"
 
 
-def test_tables_say_constants_once(found):
+def test_constant_columns_are_stated_once(found):
     made = tables(Profile(**found))
     assert any("predator-prey" in table.title for table in made)
     assert all(column.name != "env" or column.unit for table in made for column in table.columns)
@@ -266,7 +266,7 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
         ({"sampler": ("neighbor-v1",), "implementation": ("engine",)}, "no sampler neighbor-v1"),
     ],
 )
-def test_what_cannot_be_profiled(settings, sentence):
+def test_unsupported_profiles_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         Sweep(**settings).check()
 
@@ -281,7 +281,7 @@ def test_the_references_neighbor_is_not_measured_twice():
     assert samplers("neighbor") == [("engine", "neighbor"), ("reference", "neighbor")]
 
 
-def test_ctrl_c_keeps_what_was_measured():
+def test_ctrl_c_keeps_finished_cells():
     def stop_at_the_second_group(used, label):
         if label.startswith("3 agents"):
             raise KeyboardInterrupt
@@ -295,7 +295,7 @@ def test_ctrl_c_keeps_what_was_measured():
         profile(Sweep((3,), settings=TINY), GEOMETRY, stop_at_the_second_group, in_this_process=True)
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_measured(monkeypatch):
+def test_profiles_that_do_not_fit_are_refused_at_the_start(monkeypatch):
     def free():
         return 10**9
 

@@ -90,7 +90,7 @@ def test_every_byte_of_the_batch_is_written(storage):
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("observation", [3, 4])
-def test_a_virtual_ring_lies_as_a_real_one(storage, observation):
+def test_virtual_ring_has_the_layout_of_a_real_one(storage, observation):
     ring = filled_ring(storage, observation)
     virtual = VirtualRing(ring.spec, COPIES, ring.capacity, storage)
     assert virtual.nbytes == ring.nbytes

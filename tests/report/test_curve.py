@@ -70,7 +70,7 @@ def drawn(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("rise", [1.0, -1.0])
-def test_the_line_goes_the_way_of_the_returns(tmp_path, rise):
+def test_curve_follows_the_returns(tmp_path, rise):
     line = places(pixels(draw_curve(run(80, rise), tmp_path / "a.png", "title")), COLOURS[0])
     line = line[line[:, 0] > 120]  # below title and legend
     start, end = line[line[:, 1].argmin(), 0], line[line[:, 1].argmax(), 0]
@@ -83,7 +83,7 @@ def test_few_and_many_lines_are_drawn(tmp_path, lines):
     assert (len(places(picture, COLOURS[0])) > 0) == (lines > 0)
 
 
-def test_lines_and_levels_that_are_not_numbers_are_passed_over(tmp_path):
+def test_nan_lines_and_levels_are_skipped(tmp_path):
     holes = run(30)
     holes[3]["return_mean"] = math.nan
     holes[4]["return_mean"] = None
@@ -95,7 +95,7 @@ def test_lines_and_levels_that_are_not_numbers_are_passed_over(tmp_path):
     assert first != draw_curve(without, tmp_path / "c.png", random_return=-233.0).read_bytes()
 
 
-def test_only_nans_are_as_good_as_nothing(tmp_path):
+def test_only_nans_equal_no_data(tmp_path):
     picture = pixels(draw_curve([{"episode": 1, "return_mean": math.nan}], tmp_path / "a.png"))
     assert len(places(picture, COLOURS[0])) == 0
 
@@ -107,13 +107,13 @@ def test_a_resumed_run_that_repeats_lines_is_drawn_once(tmp_path):
     assert once.read_bytes() == twice.read_bytes()
 
 
-def test_a_line_about_something_else_changes_nothing(tmp_path):
+def test_unrelated_log_lines_are_ignored(tmp_path):
     lines = run(20)
     other = [*lines, {"episode": 2000, "evaluation": -150.0}]
     assert draw_curve(lines, tmp_path / "a.png").read_bytes() == draw_curve(other, tmp_path / "b.png").read_bytes()
 
 
-def test_groups_have_lines_of_their_own(tmp_path):
+def test_groups_have_their_own_lines(tmp_path):
     alone = pixels(draw_curve(run(40, **{"return/group/agent": -9.0}), tmp_path / "a.png"))
     assert len(places(alone, COLOURS[1])) == 0  # one group is the team
     assert draw_curve(run(40), tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
@@ -124,14 +124,14 @@ def test_groups_have_lines_of_their_own(tmp_path):
     assert len(places(pixels(levels), COLOURS[1])) > len(places(both, COLOURS[1]))
 
 
-def test_the_bar_of_phases_has_their_shares(tmp_path):
+def test_phase_bar_shows_shares(tmp_path):
     picture = pixels(draw_curve(run(5, **PHASES), tmp_path / "a.png"))
     bottom = picture[len(picture) * 3 // 4 :]
     assert len(places(bottom, COLOURS[2])) == pytest.approx(2 * len(places(bottom, COLOURS[0])), rel=0.2)
     assert len(places(bottom, COLOURS[0])) > 2 * len(places(bottom, COLOURS[1]))
 
 
-def test_a_phase_without_time_takes_no_room_and_no_colour_from_others(tmp_path):
+def test_phases_without_time_are_omitted(tmp_path):
     phases = PHASES | {"time/environment": 0.0}
     picture = pixels(draw_curve(run(5, **phases), tmp_path / "a.png"))
     bottom = picture[len(picture) * 3 // 4 :]
@@ -254,7 +254,7 @@ def test_episodes_are_counted_in_whole_numbers(drawn, episodes):
     assert ticks and all(tick == round(tick) for tick in ticks) and len(set(texts)) == len(texts)
 
 
-def test_an_interval_is_the_same_by_its_ends_and_by_its_half_width(tmp_path):
+def test_intervals_by_bounds_or_half_width_agree(tmp_path):
     pictures = [
         draw_curve(
             run(9), tmp_path / f"{i}.png", evaluations=[{"episode": 500, "return_mean": -160.0, "return_ci95": ci95}]
@@ -292,7 +292,7 @@ def test_a_file_with_no_whole_line_yet_is_empty(tmp_path, content):
     pixels(draw_curve(file, tmp_path / "a.png", "just started"))
 
 
-def test_files_that_are_no_metrics_get_a_sentence(tmp_path):
+def test_non_metrics_files_are_refused(tmp_path):
     picture = tmp_path / "a.png"
     (tmp_path / "words").write_text("some\nwords\n")
     with pytest.raises(UserError, match="none of its lines is a JSON object"):
@@ -304,7 +304,7 @@ def test_files_that_are_no_metrics_get_a_sentence(tmp_path):
     assert not picture.exists()
 
 
-def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path):
+def test_unwritable_path_is_refused(tmp_path):
     with pytest.raises(UserError, match="Cannot write the picture"):
         draw_curve(run(3), tmp_path / "missing" / "a.png")
 
@@ -326,7 +326,7 @@ def test_smoothing_is_the_mean_of_the_neighbours():
     np.testing.assert_array_equal(smooth(np.array([3.0, 1.0])), [3.0, 1.0])
 
 
-def test_importing_is_light_and_drawing_needs_no_pyplot(tmp_path):
+def test_import_is_light_and_pyplot_unused(tmp_path):
     program = f"""
 import sys
 from shoal.report import draw_curve

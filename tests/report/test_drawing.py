@@ -22,7 +22,7 @@ ODD = [
 LINES = [{"episode": k, "return_mean": 0.1 * k, "time/update": 1.0} for k in range(1, 50)]
 
 
-def test_any_text_is_drawn_without_a_warning(tmp_path):
+def test_arbitrary_text_is_drawn_without_warnings(tmp_path):
     series, title = [Series(name, [1.0] * len(ODD)) for name in ODD], " ".join(ODD)
     panel = Panel(title, ODD[0], series, ODD[1], ODD, level=1.0, level_label=f"{ODD[6]}!", rings=f"{ODD[7]}!")
     with warnings.catch_warnings():
@@ -31,7 +31,7 @@ def test_any_text_is_drawn_without_a_warning(tmp_path):
         draw_curves([(name, LINES) for name in ODD], tmp_path / "curves.png", title)
 
 
-def test_a_folded_label_has_no_formula():
+def test_wrapped_labels_contain_no_formula():
     assert _folded(plain("$ab$ " * 3), 2).count("$") == _folded(plain("$ab$ " * 3), 2).count(r"\$")
 
 
@@ -44,7 +44,7 @@ def test_a_folded_label_has_no_formula():
         ("5 $ or $x$", r"5 \$ or \$x\$"),
     ],
 )
-def test_what_has_no_glyph_is_an_escape_and_nothing_is_a_formula(text, drawn):
+def test_missing_glyphs_are_escaped_and_formulas_disabled(text, drawn):
     assert plain(text) == drawn
 
 
@@ -61,7 +61,7 @@ def ends(child: int, seconds: float) -> bool:
     return False
 
 
-def test_a_fork_waits_for_the_picture_of_another_thread():
+def test_fork_waits_for_rendering_in_another_thread():
     began, ended = threading.Event(), threading.Event()
 
     def draw() -> None:

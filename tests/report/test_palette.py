@@ -24,6 +24,6 @@ def test_flat_areas_keep_their_exact_colours_and_noise_comes_near():
     assert len({index for image in images for _, index in image.getcolors()}) <= 63
 
 
-def test_one_flat_frame_is_enough():
+def test_single_flat_frame():
     (image,) = indexed([Image.new("RGB", (4, 4), (1, 2, 3))], 63)
     assert (np.array(image.convert("RGB")) == (1, 2, 3)).all()

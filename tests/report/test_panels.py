@@ -37,7 +37,7 @@ def canvas(monkeypatch):
     return lambda: made[-1]
 
 
-def test_every_kind_in_one_figure(canvas, tmp_path):
+def test_every_panel_kind_in_one_figure(canvas, tmp_path):
     figure = Figure("all", "Everything", PANELS, key=["1  one", "2  two"])
     (path,) = draw_figures(Result("all", "", figures=[figure]), tmp_path, "-quick")
     assert path.name == "all-quick.png" and path.stat().st_size > 20_000
@@ -130,7 +130,7 @@ def test_long_lines_have_no_markers(canvas, tmp_path):
     assert markers(21, points=True) == markers(21, hollow=[True] * 21) == {"o"}  # there is nothing but markers
 
 
-def test_maps_have_a_share_in_every_cell(canvas, tmp_path):
+def test_maps_label_every_share(canvas, tmp_path):
     cells = [[0.0, 0.25], [None, 3e-6]]
     maps = [Panel(name, "", [], ticks=TICKS, rows=["conv", "linear"], cells=cells) for name in ("saturated", "other")]
     draw_figure(Figure("x", "", maps), tmp_path / "x.png")
@@ -154,6 +154,6 @@ def test_a_label_has_one_colour_in_all_panels():
     assert len(panels._colours(many)) == 20
 
 
-def test_nothing_was_measured(canvas, tmp_path):
+def test_panels_without_measurements(canvas, tmp_path):
     assert draw_figure(Figure("x", "nothing", []), tmp_path / "x.png").stat().st_size > 1_000
     assert not canvas().legends and not canvas().axes[0].get_visible()

@@ -47,27 +47,27 @@ def colours_of(image):
 
 @pytest.mark.parametrize("entity", [AGENT, PREDATOR, PREY, OBSTACLE])
 @pytest.mark.parametrize("at", [(-0.6, 0.4), (0.3, -0.7)])
-def test_a_body_is_drawn_in_its_colour_where_it_is(entity, at):
+def test_bodies_are_drawn_in_place_and_colour(entity, at):
     world = scene([entity], [at])
     assert colour_at(world, at) == BODY[entity.kind]
     assert colour_at(world, (-at[0], -at[1])) == PAPER
 
 
-def test_up_is_up():
+def test_y_axis_points_up():
     world = scene([AGENT], [(0.0, 0.8)])
     column = [world.draw(0, SIDE).getpixel((SIDE // 2, y)) for y in range(SIDE)]
     assert BODY["agent"] in column[: SIDE // 2]
     assert BODY["agent"] not in column[SIDE // 2 :]
 
 
-def test_between_two_steps_a_body_is_between_its_positions():
+def test_positions_are_interpolated_between_steps():
     world = scene([PREY], [(-0.6, 0.0)], [(0.6, 0.0)])
     assert colour_at(world, (0.0, 0.0), time=0.5) == BODY["prey"]
     assert colour_at(world, (0.6, 0.0), time=0.5) == PAPER
     assert colour_at(world, (0.6, 0.0), time=1.0) == BODY["prey"]
 
 
-def test_a_trail_leads_to_where_a_body_came_from_and_no_further_back_than_asked():
+def test_trails_show_recent_positions():
     world = scene([PREDATOR], [(-0.8, 0.0)], [(0.0, 0.0)], [(0.8, 0.0)])
     full, short = world.draw(2, SIDE, trail=2), world.draw(2, SIDE, trail=1)
     early, late = (int(SIDE * 0.3), SIDE // 2), (int(SIDE * 0.7), SIDE // 2)
@@ -77,7 +77,7 @@ def test_a_trail_leads_to_where_a_body_came_from_and_no_further_back_than_asked(
     assert world.draw(0, SIDE, trail=2).getpixel(late) == PAPER
 
 
-def test_a_landmark_near_an_agents_centre_is_covered_and_one_farther_away_is_not():
+def test_covered_landmarks_are_marked():
     inside, outside = (0.09, 0.0), (0.16, 0.0)
     assert colour_at(scene([AGENT, LANDMARK], [(0, 0), inside]), inside) == COVERED
     assert colour_at(scene([AGENT, LANDMARK], [(0, 0), outside]), outside) == PAPER
@@ -85,7 +85,7 @@ def test_a_landmark_near_an_agents_centre_is_covered_and_one_farther_away_is_not
     assert between.tally(0) == "0 of 1 covered" and NEAR == physics.COVERED
 
 
-def test_a_touched_prey_lights_up_and_one_out_of_reach_does_not():
+def test_touched_prey_is_highlighted():
     beside = (0.0, 0.085)  # outside the prey, inside its halo, away from the predator
     touched = scene([PREDATOR, PREY], [(-0.12, 0.0), (0.0, 0.0)])
     missed = scene([PREDATOR, PREY], [(-0.13, 0.0), (0.0, 0.0)])
@@ -93,7 +93,7 @@ def test_a_touched_prey_lights_up_and_one_out_of_reach_does_not():
     assert colour_at(missed, beside) == PAPER
 
 
-def test_bumping_agents_are_ringed():
+def test_colliding_agents_are_ringed():
     def pixels(distance):
         return colours_of(scene([AGENT, AGENT], [(0, 0), (distance, 0)]).draw(0, SIDE))
 
@@ -101,13 +101,13 @@ def test_bumping_agents_are_ringed():
     assert BUMPED not in pixels(0.31)
 
 
-def test_touches_are_the_rewards_touches():
+def test_touches_match_the_rewards():
     reach = contact_reach([PREDATOR, PREY, OBSTACLE])
     assert reach[1, 0] == pytest.approx(0.125)
     assert np.count_nonzero(reach) == 1  # obstacles touch nobody for a reward, predators do not touch each other
 
 
-def test_the_tally_counts_what_earns_rewards():
+def test_tally_counts_rewarded_events():
     near, far = (0.0, 0.0), (0.9, 0.0)
     chase = scene([PREDATOR, PREDATOR, PREY], [near, near, near], [near, far, near], [near, near, near])
     assert [chase.tally(step) for step in range(3)] == ["0 touches so far", "1 touch so far", "3 touches so far"]
@@ -117,7 +117,7 @@ def test_the_tally_counts_what_earns_rewards():
 
 @settings(max_examples=25, deadline=None)
 @given(arrays(np.float64, (3, 2, 2), elements=st.floats(-50, 50)))
-def test_the_view_holds_the_arena_and_everything_that_is_not_too_far(position):
+def test_view_covers_arena_and_nearby_bodies(position):
     centre, half_width = fit_view([AGENT, LANDMARK], [position])
     near = np.clip(position, -FARTHEST, FARTHEST)
     radius = np.array([[0.15], [0.05]])
@@ -127,7 +127,7 @@ def test_the_view_holds_the_arena_and_everything_that_is_not_too_far(position):
 
 @pytest.mark.parametrize("entity", [AGENT, PREDATOR, PREY])
 @pytest.mark.parametrize("beyond", [-0.01, 0.01, 0.1])
-def test_at_the_edge_a_body_is_drawn_whole_or_as_an_arrow(entity, beyond):
+def test_bodies_at_the_edge_are_whole_or_arrows(entity, beyond):
     """Never sliced: its centre decides which."""
     at = (FARTHEST + beyond, 0.3)
     picture = np.array(scene([entity, OBSTACLE], [at, (0, 0)]).draw(0, SIDE))
@@ -147,7 +147,7 @@ def test_a_caught_prey_is_whole_at_the_edge():
 
 
 @pytest.mark.parametrize(("far", "edge"), [((9, 0), (1, 0)), ((-9, 0), (-1, 0)), ((0, 30), (0, 1)), ((3, -3), (1, -1))])
-def test_an_arrow_at_the_edge_points_to_who_ran_away(far, edge):
+def test_edge_arrows_point_to_distant_bodies(far, edge):
     world = scene([AGENT, LANDMARK], [(0.0, 0.0), (0.5, 0.5)], [far, (0.5, 0.5)])
     assert colour_at(world, (0.0, 0.0)) == BODY["agent"]
     picture = np.array(world.draw(1, SIDE, 1))
@@ -163,14 +163,14 @@ def test_outside_the_arena_is_shaded():
 
 
 @pytest.mark.parametrize("agents", [1, 12, 64])
-def test_crowds_are_drawn_with_everyone_in_it(agents):
+def test_crowds_are_drawn_completely(agents):
     angle = np.arange(agents) * 2 * np.pi / agents
     ring = 1.5 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     world = scene([Entity("agent", 0.05)] * agents, ring)
     assert all(colour_at(world, at) == BODY["agent"] for at in ring[:: max(1, agents // 8)])
 
 
-def test_the_legend_names_only_what_there_is():
+def test_legend_names_only_present_kinds():
     assert scene([AGENT], [(9, 0)]).legend(18).width > scene([AGENT], [(0, 0)]).legend(18).width  # what arrows mean
     one, two = scene([AGENT], [(0, 0)]).legend(18), scene([AGENT, AGENT], [(0, 0), (1, 1)]).legend(18)
     assert one.height == two.height == 18

@@ -38,7 +38,7 @@ def gif_frames(path):
     return frames, durations
 
 
-def test_a_film_holds_every_moment_of_the_episode(navigation, right):
+def test_film_has_every_step_of_the_episode(navigation, right):
     film = record(navigation, right)
     (episode,) = film.episodes
     assert film.title == "tiny"
@@ -48,13 +48,13 @@ def test_a_film_holds_every_moment_of_the_episode(navigation, right):
     np.testing.assert_allclose(episode.moments.position, expected, atol=1e-6)
 
 
-def test_the_last_moment_belongs_to_the_old_episode_also_where_agents_do_not_see_it(navigation, right):
+def test_last_frame_belongs_to_the_old_episode(navigation, right):
     navigation.sees_all = False
     position = record(navigation, right).episodes[0].moments.position
     np.testing.assert_allclose(position[:, 0, 0], [-0.5, -0.3, -0.1, 0.1, 0.3, 0.3])
 
 
-def test_several_episodes_each_start_anew(navigation, right):
+def test_several_episodes_start_from_reset(navigation, right):
     film = record(navigation, right, episodes=3)
     assert [episode.steps for episode in film.episodes] == [5, 5, 5]
     assert all(episode.moments.position[0, 0, 0] == -0.5 for episode in film.episodes)
@@ -67,14 +67,14 @@ def test_an_endless_episode_is_filmed_up_to_a_limit(navigation, right):
     assert len(episode.moments.position) == 8
 
 
-def test_the_return_is_that_of_the_team(navigation, right):
+def test_film_shows_the_teams_return(navigation, right):
     film = record(navigation, right)
     reward = np.array([[1.0, 3.0, -50.0], [1.0, 1.0, -50.0]])
     episode = dataclasses.replace(film.episodes[0], reward=reward)
     assert dataclasses.replace(film, team=2).running_return(episode).tolist() == [0, 2, 3]
 
 
-def test_mixed_teams_have_their_returns_by_group_in_lines_of_their_own():
+def test_mixed_teams_show_returns_by_group():
     env = make_env("predator-prey", agents=3, prey="learned", seed=3, copies=1)
     film = record(env, lambda observation: env.sample_actions())
     episode = film.episodes[0]
@@ -103,7 +103,7 @@ def test_the_gif_shows_the_agent_moving_to_the_landmark(navigation, right, tmp_p
     assert (frames[0][2, 2] == PAPER).all()
 
 
-def test_frames_in_which_nothing_changes_keep_their_time(navigation, tmp_path):
+def test_unchanged_frames_keep_their_duration(navigation, tmp_path):
     still = record(navigation, lambda observation: np.zeros((1, 1, 2)))
     _, durations = gif_frames(draw_gif(still, tmp_path / "a.gif", seconds_per_step=0.2, pause=1))
     assert sum(durations) == 5 * 200 + 1000
@@ -117,7 +117,7 @@ def test_a_very_long_film_skips_steps(navigation, right, tmp_path, monkeypatch):
     assert durations == [60] * 17 + [100]
 
 
-def test_the_strip_has_its_moments_side_by_side_and_a_row_an_episode(navigation, right, tmp_path):
+def test_strip_layout(navigation, right, tmp_path):
     sizes = {}
     for episodes in (1, 2):
         path = draw_strip(record(navigation, right, episodes), tmp_path / f"{episodes}.png", moments=3)
@@ -138,7 +138,7 @@ def test_a_strip_of_a_short_episode_repeats_nothing(navigation, right, tmp_path)
         assert image.width == 2 * MARGIN + 3 * STRIP_SIDE + 2 * MARGIN
 
 
-def test_a_strip_does_not_miss_a_catch(chase, right, tmp_path):
+def test_strip_includes_catches(chase, right, tmp_path):
     chase.length = 20
     film = record(chase, lambda observation: right(observation) if chase.time == 3 else np.zeros((1, 1, 2)))
     film.episodes[0].moments.position[5:, 0] = (-0.3, 0.0)  # the predator touches at step 4 only
@@ -148,7 +148,7 @@ def test_a_strip_does_not_miss_a_catch(chase, right, tmp_path):
     assert (panel == CAUGHT).all(axis=2).sum() > 50
 
 
-def test_a_world_that_draws_itself_is_filmed_by_its_pictures(self_drawing, tmp_path):
+def test_rendering_worlds_are_filmed_by_their_images(self_drawing, tmp_path):
     film = record(self_drawing, lambda observation: np.zeros((1, 1, 1)))
     frames = film.episodes[0].moments.frames
     assert [frame[0, 0, 0] for frame in frames] == [0, 40, 80, 120, 120]  # the last is gone with the reset
@@ -166,13 +166,13 @@ def test_large_pictures_are_kept_small(self_drawing):
     assert frames[0].shape == (GIF_SIDE, GIF_SIDE * 3 // 4, 3)
 
 
-def test_a_world_with_nothing_to_see_gets_a_sentence(self_drawing):
+def test_world_without_positions_is_refused(self_drawing):
     self_drawing.render = lambda: None
     with pytest.raises(UserError, match="'gym:tiny' cannot be watched"):
         record(self_drawing, lambda observation: np.zeros((1, 1, 1)))
 
 
-def test_a_world_without_render_gets_a_sentence(self_drawing, monkeypatch):
+def test_world_without_render_is_refused(self_drawing, monkeypatch):
     monkeypatch.delattr(type(self_drawing), "render")
     with pytest.raises(UserError, match="neither positions nor"):
         record(self_drawing, lambda observation: np.zeros((1, 1, 1)))
@@ -204,7 +204,7 @@ class Strict(Plain):
         ("Missing", "has no class or function Missing.$"),
     ],
 )
-def test_a_world_that_cannot_be_made_with_a_render_mode_gets_a_sentence(tmp_path, monkeypatch, world, words):
+def test_world_without_render_mode_is_refused(tmp_path, monkeypatch, world, words):
     (tmp_path / "plain_worlds.py").write_text(PLAIN)
     monkeypatch.syspath_prepend(tmp_path)
     policy = SimpleNamespace(config=TrainConfig(env=f"gym:plain_worlds:{world}"))
@@ -213,14 +213,14 @@ def test_a_world_that_cannot_be_made_with_a_render_mode_gets_a_sentence(tmp_path
         watch._env_with_pictures(policy, 0)
 
 
-def test_positions_that_are_not_finite_get_a_sentence(navigation):
+def test_non_finite_positions_are_refused(navigation):
     with pytest.raises(UserError, match="not finite"):
         record(navigation, lambda observation: np.full((1, 1, 2), np.nan))
 
 
 @pytest.mark.parametrize("draw", [draw_gif, draw_strip])
 @pytest.mark.parametrize("place", ["missing/a.gif", "file/a.gif", "folder", ""])
-def test_a_place_that_cannot_be_written_gets_a_sentence(navigation, right, tmp_path, monkeypatch, draw, place):
+def test_unwritable_path_is_refused(navigation, right, tmp_path, monkeypatch, draw, place):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -229,7 +229,7 @@ def test_a_place_that_cannot_be_written_gets_a_sentence(navigation, right, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_full_disk_leaves_the_old_picture(navigation, right, tmp_path, monkeypatch):
+def test_full_disk_keeps_the_old_image(navigation, right, tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -243,13 +243,13 @@ def test_a_full_disk_leaves_the_old_picture(navigation, right, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("wrong", [{"episodes": 0}, {"max_steps": 0}])
-def test_impossible_numbers_get_a_sentence(navigation, right, wrong):
+def test_impossible_numbers_are_refused(navigation, right, wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         record(navigation, right, **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"seconds_per_step": 0.0}, {"seconds_per_step": float("nan")}, {"pause": -1.0}])
-def test_an_impossible_pace_gets_a_sentence(navigation, right, tmp_path, wrong):
+def test_impossible_speed_is_refused(navigation, right, tmp_path, wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         draw_gif(record(navigation, right), tmp_path / "a.gif", **wrong)
 

@@ -62,18 +62,18 @@ def test_numbers_and_short_texts_are_moved_rather_than_wrapped():
     assert not any("\n" in cell for part in parts for column in part for cell in column.cells)
 
 
-def test_a_first_column_that_takes_most_of_the_room_is_repeated_all_the_same():
+def test_wide_first_column_is_repeated():
     rows = [{"command": f"{TEXT} {k}", "why": f"{TEXT}, {k}", **{f"number {n}": 1e6 for n in range(6)}} for k in (1, 2)]
     parts = layout(Table.of("T", rows), 60)
     assert len(parts) > 1 and max(widths(parts)) <= 60
     assert all(words(part[0].cells[0]) == words(f"{TEXT} 1") and len(part) > 1 for part in parts)
 
 
-def test_absent_texts_do_not_keep_others_from_being_wrapped():
+def test_missing_texts_do_not_prevent_wrapping():
     ((_, why),) = layout(Table("T", [Column("a"), Column("why")], [["x", None], ["y", TEXT]]), 40)
     assert why.words and why.cells[0] == "–" and re.sub(r"\s+", " ", why.cells[1]) == TEXT
 
 
 @pytest.mark.parametrize("rows", [[], [{}]])
-def test_nothing_at_all(rows):
+def test_empty_table(rows):
     assert layout(Table.of("T", rows), 80) == [[]]

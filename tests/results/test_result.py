@@ -18,21 +18,21 @@ RESULT = Result(
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_there_and_back(nested):
+def test_results_round_trip(nested):
     held = json.loads(json.dumps(RESULT.to_json(nested)))
     assert Result.from_json(held) == RESULT
     assert held["tables"] == [["T", [{"time, ms": 1.5, "what": "a"}]], ["empty", []]]
     assert (held["data"] if nested else held)["rows"] == [{"agents": 3}]
 
 
-def test_where_it_comes_from():
+def test_provenance():
     provenance = RESULT.provenance
     assert provenance.command == "shoal study growth --out 'my studies'"
     assert provenance.processors >= 1 and provenance.processor and set(provenance.packages) >= {"numba", "torch"}
     assert provenance.date.endswith("+00:00") and provenance.version and provenance.memory_bytes > 2**20
 
 
-def test_files_of_older_versions_have_their_data():
+def test_files_of_older_versions_are_read():
     profile = {"machine": "m", "rows": [1], "failed": []}
     assert Result.from_json(profile) == Result("", "", data=profile)
     study = {
@@ -60,6 +60,6 @@ def test_files_of_older_versions_have_their_data():
         {"findings": None},
     ],
 )
-def test_what_is_not_a_result(change):
+def test_wrong_files_are_refused(change):
     with pytest.raises(UserError, match="not a result that Shoal wrote"):
         Result.from_json(RESULT.to_json() | change)

@@ -23,11 +23,11 @@ from shoal.results import Column, Table, share_text
         (Column("a", "ms", ",.1f"), None, "–"),
     ],
 )
-def test_values_in_words(column, value, text):
+def test_formatting_of_values(column, value, text):
     assert column.text(value) == text
 
 
-def test_a_column_has_one_notation():
+def test_columns_share_a_notation():
     assert Column("a").texts([0.04, 0.0, None, 4e-5, 3, "x"]) == ["4.00e-02", "0", "–", "4.00e-05", "3", "x"]
     assert Column("a", "%", ".2g").texts([0.04, 4e-5]) == ["4.00e-02", "4.00e-05"]
     assert Column("a", "%", ".2g").texts([7.65, 213.0, 0.0]) == ["7.7", "213", "0"]  # no exponent needed
@@ -54,7 +54,7 @@ def test_columns_of_typed_rows_and_of_names():
     assert Table.of("T", []) == Table("T", [], [])
 
 
-def test_texts():
+def test_text_columns():
     table = Table.of_texts("T", [("a", "b"), ("1", "2")])
     assert table.records() == [{"a": "1", "b": "2"}]
 

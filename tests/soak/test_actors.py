@@ -13,7 +13,7 @@ import pytest
 
 from tests.actorq.test_cluster import descendants
 from tests.actorq.test_system import alive
-from tests.soak.test_kills import ACTORS, check_ring, finished, named, newest, seen, started
+from tests.soak.test_random_kills import ACTORS, check_ring, finished, named, newest, seen, started
 
 FULL = 6
 STOPPED = 30
@@ -79,7 +79,7 @@ def test_a_full_dev_shm(tmp_path, where):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["raylet", "gcs_server"])
-def test_a_ray_that_dies_under_the_learner(tmp_path, part):
+def test_ray_that_dies_under_the_learner(tmp_path, part):
     run = tmp_path / "run"
     process = started(*ACTORS, "--cluster", "local", "--out", run, "--episodes", 10**7)
     assert seen(process, lambda: newest(run) > 0)

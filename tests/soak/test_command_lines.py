@@ -251,7 +251,7 @@ def laid_out(words: list[str], material: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lines(soak, material, shoal_process, tmp_path):
+def test_random_command_lines(soak, material, shoal_process, tmp_path):
     commands = grammar()
     for case in soak.cases(FULL):
         with case:

@@ -192,7 +192,7 @@ SCENES = (at_once, at_once, at_once, killed, damaged, damaged, of_another_proces
           of_another_user)  # fmt: skip
 
 
-def test_the_cache_is_never_in_the_way(soak, tmp_path):
+def test_random_cache_faults(soak, tmp_path):
     full = tmp_path / "full"
     check_all(full)
     for case in soak.cases(FULL):

@@ -201,7 +201,7 @@ class Trial:
 
 
 @pytest.mark.slow
-def test_corruption(soak, material, shoal_process, tmp_path):
+def test_random_corruptions(soak, material, shoal_process, tmp_path):
     truth_folder = tmp_path / "truth"
     truth_folder.mkdir()
     truth = Truth(shoal_process, material, truth_folder)

@@ -108,7 +108,7 @@ def log(run: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_kills(soak, tmp_path):
+def test_random_kills(soak, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     finished(started(*RUN, "--out", whole))
     for case in soak.cases(FULL // KILLS):

@@ -177,7 +177,7 @@ def shoal_unit(rng: Random) -> tuple[Unit, MacUnit, int]:
 
 
 @pytest.mark.slow
-def test_products(soak):
+def test_random_products(soak):
     for case in soak.cases(FULL // OUTPUTS):
         with case:
             rng = case.rng

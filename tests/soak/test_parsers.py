@@ -113,7 +113,7 @@ def check_codes(format: Format, rng: Random) -> None:
 
 
 @pytest.mark.slow
-def test_names(soak):
+def test_random_names(soak):
     for case in soak.cases(FULL):
         with case:
             rng = case.rng

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 
 from tests.soak.harness import HOME, check_json, check_sentence, digest, returns
-from tests.soak.test_kills import RUN, at_work, finished, seen, started
+from tests.soak.test_random_kills import RUN, at_work, finished, seen, started
 
 FULL = 40
 TINY = "--episodes 60 --copies 2 --warmup 100 --batch 16 --hidden 8 --update-every 10 --checkpoint-every 10 --threads 1"
@@ -94,7 +94,7 @@ FAULTS = (delete_all, delete_checkpoints, delete_files, forbid_writing)
 
 
 @pytest.mark.slow
-def test_folders_that_change_underneath(soak, tmp_path):
+def test_folders_that_change_during_training(soak, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     finished(started(*RUN, "--out", whole))
     for case in soak.cases(FULL):
@@ -166,7 +166,7 @@ def test_several_trainings_in_one_process(tmp_path, update):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "--env gym:tests.soak.faulty_worlds:Faulty --env-workers 2", "--actors 1"])
-def test_few_descriptors(tmp_path, words):
+def test_few_file_descriptors(tmp_path, words):
     def limits() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
