@@ -18,7 +18,7 @@ SHORT = TrainConfig(
 
 
 @pytest.mark.usefixtures("rendered")
-def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
+def test_learning_curve_is_optional(tmp_path):
     def run(name, **how):
         result = train(dataclasses.replace(SHORT, out=str(tmp_path / name)), **how)
         assert result.finished and result.return_random is not None
@@ -31,18 +31,18 @@ def test_the_learning_curve_is_drawn_and_can_be_left_out(tmp_path):
     assert (tmp_path / "with" / "curve.png").stat() == drawn  # it was finished: nothing is written
 
 
-def test_public_names_can_be_completed():
+def test_public_names_are_listed_by_dir():
     assert {*shoal.__all__} <= {*dir(shoal)}
 
 
-def test_warnings_are_those_of_python(tmp_path):
+def test_library_warnings_are_python_warnings(tmp_path):
     config = dataclasses.replace(SHORT, warmup=100_000, evaluate_episodes=0, out=str(tmp_path))
     with pytest.warns(UserWarning, match="^Nothing will be learned: the run ends after at most"):
         assert train(config, pictures=False).updates == 0
 
 
 @pytest.mark.parametrize("config", ["predator-prey", {"episodes": 3}, None])
-def test_anything_else_than_a_config_is_refused(config):
+def test_train_refuses_anything_but_a_config(config):
     with pytest.raises(
         UserError, match=r"^train\(\) takes a TrainConfig, as in train\(TrainConfig\(episodes=2_000\)\), not"
     ):
@@ -50,7 +50,7 @@ def test_anything_else_than_a_config_is_refused(config):
 
 
 @pytest.mark.parametrize("keep_replay", [False, True])
-def test_a_run_that_was_killed_at_its_end_is_completed_when_it_is_resumed(tmp_path, monkeypatch, keep_replay):
+def test_run_killed_at_its_end_is_completed(tmp_path, monkeypatch, keep_replay):
     config = dataclasses.replace(SHORT, out=str(tmp_path), checkpoint_every=5, keep_replay=keep_replay)
     with monkeypatch.context() as killed:
         killed.setattr(Checkpoints, "keep_newest", lambda self: None)
@@ -72,7 +72,7 @@ def in_script(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["script", "local", "lambda", "partial"])
-def test_code_of_the_script_or_notebook_itself(tmp_path, monkeypatch, shoal, kind):
+def test_environment_defined_in_a_script_or_notebook(tmp_path, monkeypatch, shoal, kind):
     class Here(Corridor):
         pass
 

@@ -37,7 +37,7 @@ def loaded() -> bool:
     return bool(dispatcher.stats.cache_hits)
 
 
-def test_code_is_kept_in_the_folder_and_nothing_below_the_package(folder):
+def test_cache_is_outside_the_package(folder):
     from shoal.actorq.versions import checksum
 
     before = set(PACKAGE.rglob("*"))
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_compiled_again(folder, damage):
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_does_not_pass_for_another(folder):
+def test_renamed_cache_file_is_not_loaded(folder):
     loaded()
     (path,) = folder.iterdir()
     njit(cache=True)(plus)(1.5)
@@ -110,7 +110,7 @@ def test_a_file_does_not_pass_for_another(folder):
     assert not loaded() and loaded()
 
 
-def test_files_of_another_user_are_neither_loaded_nor_written_over(folder, monkeypatch):
+def test_files_of_another_user_are_not_used(folder, monkeypatch):
     loaded()
     (path,) = folder.iterdir()
     content = path.read_bytes()
@@ -123,7 +123,7 @@ def test_files_of_another_user_are_neither_loaded_nor_written_over(folder, monke
     assert path.read_bytes() == content and len(list(folder.iterdir())) == 1
 
 
-def test_where_nothing_can_be_written_it_is_told_once(folder, tmp_path, monkeypatch):
+def test_unwritable_cache_is_reported_once(folder, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning) as told:
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_no_file(folder, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_without_a_home(folder, monkeypatch):
+def test_missing_home_directory(folder, monkeypatch):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
@@ -160,7 +160,7 @@ def test_without_a_home(folder, monkeypatch):
         assert not loaded()
 
 
-def test_which_folder_it_is(monkeypatch):
+def test_location_of_the_cache(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     for name in ("SHOAL_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "")  # as good as none
@@ -181,7 +181,7 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
     assert cache_folder() == first == tmp_path / "relative to the first working directory" / "compiled"
 
 
-def test_files_that_nobody_reads_are_deleted(folder):
+def test_unread_files_are_deleted(folder):
     folder.mkdir(parents=True)
     old, read, foreign = folder / f"old{SUFFIX}", folder / f"read{SUFFIX}", folder / "notes.txt"
     for path, accessed in ((old, 0), (read, None), (foreign, 0)):
@@ -253,7 +253,7 @@ def test_a_changed_helper_in_another_file_changes_the_key(package, file, matters
     assert (source_hash(kernel, package) != before) == matters
 
 
-def test_the_key_covers_all_that_kernels_refer_to():
+def test_key_covers_everything_kernels_refer_to():
     """Found in another way than the key finds it: by what the functions' global names are bound to."""
     checked = 0
     for path in KERNELS:

@@ -61,7 +61,7 @@ def check(words, parsed):
 
 
 @pytest.mark.parametrize("document", BY_DOCUMENT)
-def test_commands_are_taken(document, parsed):
+def test_documented_commands_parse(document, parsed):
     for command in BY_DOCUMENT[document]:
         words = command.words
         left_open = any(word == "…" or (word.isalpha() and word.isupper()) for word in words)  # shoal COMMAND --help
@@ -86,7 +86,7 @@ def test_commands_are_taken(document, parsed):
         ("evaluate", "POLICY is missing"),
     ],
 )
-def test_wrong_commands_are_found(words, problem, parsed):
+def test_wrong_commands_are_detected(words, problem, parsed):
     with pytest.raises(UserError, match=problem):
         check(words.split(), parsed)
 
@@ -112,7 +112,7 @@ env` as well; that needs the extras `control` and `box2d`.
 """
 
 
-def test_what_is_found_on_a_page():
+def test_commands_found_on_a_page():
     found = {command.text: (sorted(command.extras), command.shown) for command in page_commands("page.md", PAGE)}
     assert found == {
         "shoal train --episodes 3 --seed 1": (["sb3"], True),

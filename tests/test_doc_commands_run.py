@@ -168,7 +168,7 @@ def bring(document, commands, belongings, folder):
 
 
 @pytest.mark.parametrize("document", BY_DOCUMENT)
-def test_commands_run(document, python, belongings, tmp_path):
+def test_documented_commands_run(document, python, belongings, tmp_path):
     commands, wrong = BY_DOCUMENT[document], []
     bring(document, commands, belongings, tmp_path)
     for command in commands:

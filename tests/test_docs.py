@@ -39,7 +39,7 @@ def anchors(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_links_lead_somewhere(path):
+def test_links_resolve(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
         if link.startswith(("http://", "https://")):
             continue
@@ -85,7 +85,7 @@ def described():
 
 
 @pytest.mark.parametrize("dotted", described())
-def test_api_pages_describe_what_there_is(dotted):
+def test_api_pages_match_the_code(dotted):
     """Under a name that can be imported, with a docstring whose arguments are those of the function."""
     module, _, attribute = dotted.rpartition(".")
     found = getattr(importlib.import_module(module), attribute)

@@ -25,7 +25,7 @@ from shoal.system.streams import answers_only
         (3, ("copy", "copies"), "3 copies"),
     ],
 )
-def test_one_thing_and_many(number, nouns, words):
+def test_singular_and_plural(number, nouns, words):
     assert counted(number, *nouns) == words
 
 
@@ -38,11 +38,11 @@ def test_one_thing_and_many(number, nouns, words):
         ("\udcff", r"\udcff"),
     ],
 )
-def test_what_a_terminal_would_obey_is_shown_instead(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert printable(text) == shown
 
 
-def test_names_in_tables_are_not_obeyed_either(capsys):
+def test_control_characters_in_tables_are_escaped(capsys):
     with answers_only():
         print_table(Table.of("a\n[/b]", [{"name": "[/c]\x1b[31m[bold]"}]))
     out = capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_names_in_tables_are_not_obeyed_either(capsys):
         ("start", None), ("predict", None), ("x" * 200, None),
     ],
 )  # fmt: skip
-def test_only_a_near_word_is_suggested(word, meant):
+def test_only_close_words_are_suggested(word, meant):
     assert closest(word, COMMANDS) == meant
 
 
@@ -85,7 +85,7 @@ def test_an_error_about_a_setting_names_it(check, message):
         assert str(error) == message
 
 
-def test_names_that_are_no_settings_have_no_backquotes():
+def test_only_settings_have_backquotes():
     with pytest.raises(UserError, match=r"^The study 'x' is not known; choose one of: y.$"):
         check_choice("The study", "x", ("y",))
 

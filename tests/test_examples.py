@@ -56,7 +56,7 @@ def test_own_environment(example, capsys):
 
 
 @pytest.mark.slow
-def test_in_full_size_all_of_them_learn(example, capsys):
+def test_examples_learn_at_full_size(example, capsys):
     maddpg = example("maddpg_single_file")
     trained, random = maddpg.main(maddpg.Settings())
     assert trained > random + 15

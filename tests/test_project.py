@@ -37,11 +37,11 @@ ROOT = changed.ROOT
         ("tests/changed.py", {"tests/test_project.py"}),
     ],
 )
-def test_what_quick_runs(path, tests):
+def test_tests_selected_by_make_quick(path, tests):
     assert set(changed.tests_of(path)) == tests
 
 
-def test_quick_begins_no_test_when_the_time_is_up(monkeypatch):
+def test_quick_skips_tests_after_the_time_limit(monkeypatch):
     monkeypatch.delenv(changed.END, raising=False)
     changed.pytest_runtest_setup(SimpleNamespace())
     monkeypatch.setenv(changed.END, "1")
@@ -49,7 +49,7 @@ def test_quick_begins_no_test_when_the_time_is_up(monkeypatch):
         changed.pytest_runtest_setup(SimpleNamespace())
 
 
-def test_quick_with_an_unknown_commit_is_told_so():
+def test_quick_refuses_an_unknown_commit():
     with pytest.raises(SystemExit, match="SINCE="):
         changed.changed_since("no-such-commit")
 
@@ -72,6 +72,6 @@ def test_hosted_ci_only_calls_the_makefile():
     assert commands and all(words[0] == "make" and words[1] in targets for words in commands)
 
 
-def test_hooks_fetch_nothing():
+def test_pre_commit_hooks_fetch_nothing():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local" and {hook["language"] for hook in repository["hooks"]} == {"system"}

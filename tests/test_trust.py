@@ -52,7 +52,7 @@ def function():
     return inside
 
 
-def test_a_class_or_a_function_has_a_name():
+def test_classes_and_functions_have_names():
     assert env_name(gymnasium.Env) == "gym:gymnasium.core:Env"
     assert env_name(Outer.Inner) == f"pettingzoo:{__name__}:Outer.Inner"
     assert env_name(function) == f"gym:{__name__}:function"
@@ -60,7 +60,7 @@ def test_a_class_or_a_function_has_a_name():
     assert all(map(is_third_party, (env_name(gymnasium.Env), env_name(Outer.Inner), env_name(function))))
 
 
-def test_what_no_module_has_is_known_to_this_process_by_number():
+def test_local_objects_are_numbered_within_the_process():
     one, other = function(), function()
     assert env_name(one) == env_name(one) == "gym:__main__:function.<locals>.inside#1"
     assert env_name(other) == "gym:__main__:function.<locals>.inside#2"
@@ -72,13 +72,13 @@ def test_what_no_module_has_is_known_to_this_process_by_number():
 
 @pytest.mark.parametrize("env", [Outer(), None, 3], ids=["instance", "None", "number"])
 @pytest.mark.parametrize("take", [env_name, lambda env: TrainConfig(env=env)], ids=["env_name", "TrainConfig"])
-def test_what_makes_no_environment_has_no_name(env, take):
+def test_non_environments_have_no_name(env, take):
     with pytest.raises(UserError, match=r"^`env` is .*, but must be a name, or a class or function that makes"):
         take(env)
 
 
 @pytest.mark.parametrize("settings", [{"actors": 1}, {"env_workers": 2}])
-def test_other_processes_cannot_import_a_script(settings):
+def test_scripts_cannot_be_imported_by_other_processes(settings):
     config = TrainConfig(env="gym:__main__:Mine")
     config.checked()
     who = r"^`env` is gym:__main__:Mine, which is defined in the running script or notebook, where (actors|workers)"

@@ -27,7 +27,7 @@ def heard(enough):
     return said, say, full
 
 
-def test_only_what_takes_long_is_said(hurried):
+def test_only_long_work_is_reported(hurried):
     said, say, full = heard(1)
     with said_if_long(say, "Writing."):
         assert full.wait(10)
@@ -37,7 +37,7 @@ def test_only_what_takes_long_is_said(hurried):
     assert said == ["Writing."]
 
 
-def test_lines_go_on_where_nothing_advances(hurried):
+def test_lines_continue_without_progress(hurried):
     said, say, full = heard(3)
     with ProgressLines(say, "playing", 10):
         assert full.wait(10)
@@ -57,7 +57,7 @@ def test_a_line_has_the_share_and_the_time_left():
 
 
 @pytest.mark.parametrize(("done", "total"), [(0.0, 5.0), (5.0, 5.0), (7.0, 5.0), (1.0, None), (1.0, 0.0)])
-def test_no_share_is_shown_where_there_is_none(done, total):
+def test_no_share_is_shown_for_unknown_lengths(done, total):
     lines = ProgressLines(print, "x", total)
     lines(done)
     assert lines.line(3.2) == "x: 3 s so far"

@@ -177,7 +177,7 @@ def words_of(text, places, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG, ids=[text or "nothing" for text, _ in WRONG])
-def test_wrong_input(text, expected, places, tmp_path, monkeypatch, capsys):
+def test_wrong_input_is_one_sentence(text, expected, places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words_of(text, places, tmp_path)) == 2
     out, err = capsys.readouterr()
@@ -208,7 +208,7 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path, capsys):
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
 
 
-def test_output_that_nobody_reads(places, capsys):
+def test_closed_output_pipe(places, capsys):
     sentence = "shoal: The output could not be written: No space left on device.\n"
     with open("/dev/full", "w") as full:
         process = shoal("--help", stdout=full, stderr=subprocess.PIPE, text=True)
@@ -218,7 +218,7 @@ def test_output_that_nobody_reads(places, capsys):
     assert capsys.readouterr().err == sentence
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
+def test_closed_terminal_does_not_end_the_run(tmp_path):
     """Without a hang-up signal, as under nohup: the progress bar has nowhere to go, the run goes on and is finished."""
     ours, theirs = pty.openpty()
     words = [word for word in SHORT if word != "--quiet"]
@@ -234,7 +234,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["finished"]
 
 
-def test_two_processes_on_one_run(places, capsys):
+def test_second_process_on_a_run_is_refused(places, capsys):
     lock = os.open(places["empty_run"], os.O_RDONLY)  # a lock belongs to the opened file, not to the process
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -244,7 +244,7 @@ def test_two_processes_on_one_run(places, capsys):
     assert "is being trained by another process" in capsys.readouterr().err
 
 
-def test_python_api_checks_too():
+def test_python_api_checks_settings():
     from shoal.errors import UserError
 
     for settings in ({"batch": "many"}, {"agents": 2.5}, {"stagger": "yes"}, {"algorithm": "ppo"}, {"hidden": ()}):
