@@ -13,7 +13,7 @@ import pytest
 
 from tests.actorq.test_cluster import descendants
 from tests.actorq.test_system import alive
-from tests.soak.test_random_kills import ACTORS, check_ring, finished, named, newest, seen, started
+from tests.soak.test_kills import ACTORS, check_ring, finished, named, newest, seen, started
 
 FULL = 6
 STOPPED = 30

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 
 from tests.soak.harness import HOME, check_json, check_sentence, digest, returns
-from tests.soak.test_random_kills import RUN, at_work, finished, seen, started
+from tests.soak.test_kills import RUN, at_work, finished, seen, started
 
 FULL = 40
 TINY = "--episodes 60 --copies 2 --warmup 100 --batch 16 --hidden 8 --update-every 10 --checkpoint-every 10 --threads 1"
