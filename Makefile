@@ -2,7 +2,7 @@
 # `setup` and `train` install what training needs; the others add the tools and environments of the tests.
 PYTHON ?= python3
 BIN := .venv/bin
-# Container images often forbid Python to keep the bytecode of what it imports: every command would compile it anew and
+# Container images often forbid Python to keep the bytecode of what it imports: every command would compile it again and
 # take three times as long to start. `setup` compiles all of it but torch, of which little is ever imported.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -38,7 +38,7 @@ setup: .venv/ready
 train: setup
 	@$(BIN)/shoal train --env cooperative-navigation --rules openai --watch
 
-# Neighbouring tests stay in one worker, which has their fixtures and compiled loops; who is done takes from the other.
+# Neighbouring tests stay in one worker, with their fixtures and compiled loops; an idle worker steals from the other.
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 

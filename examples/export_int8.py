@@ -1,8 +1,8 @@
-"""Train a team briefly, export it as int8, and play with the exported file.
+"""Train a team briefly, export it as int8, and evaluate the exported file.
 
     python examples/export_int8.py --episodes 4000
 
-The ONNX file has the whole team in it. ONNX Runtime plays it, without torch.
+The ONNX file contains the whole team. ONNX Runtime runs it, without torch.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Train an unmodified PyTorch model as an 8-bit MAC unit would compute it, beside float32.
+"""Train an unmodified PyTorch model through an 8-bit MAC unit, and in float32 for comparison.
 
     python examples/low_precision.py --steps 400
 
-Every product of the forward and the backward pass has E5M2 operands and is added up in an E6M5 accumulator, bit by
-bit as hardware would. The data are two spirals that this script makes itself.
+Every product of the forward and the backward pass has E5M2 operands and is summed in an E6M5 accumulator, bit by bit as
+in hardware. The data are two synthetic spirals.
 """
 
 import math

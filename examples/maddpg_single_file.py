@@ -1,4 +1,4 @@
-"""MADDPG (Lowe et al. 2017) on one page, to be read and copied: one actor and one centralised critic per agent.
+"""MADDPG (Lowe et al. 2017) on one page, to read and copy: one actor and one centralised critic per agent.
 
     python examples/maddpg_single_file.py --episodes 2000
 
@@ -39,7 +39,7 @@ def network(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Agent:
-    """The actor sees its own observation; the critic, needed only in training, sees everybody's, and all actions."""
+    """The actor sees its own observation; the critic, needed only in training, sees all observations and actions."""
 
     def __init__(self, spec, learning_rate: float):
         self.actor = network(spec.observation_size, spec.action_size)
@@ -49,7 +49,7 @@ class Agent:
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), learning_rate)
 
 
-def descend(optimizer, model: nn.Module, loss: torch.Tensor) -> None:
+def gradient_step(optimizer, model: nn.Module, loss: torch.Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -57,23 +57,23 @@ def descend(optimizer, model: nn.Module, loss: torch.Tensor) -> None:
 
 
 def update(agents: list[Agent], batch, spec, settings: Settings) -> None:
-    """One gradient step of every agent's critic and actor, and one small step of its targets."""
+    """One gradient step of every agent's critic and actor, and a soft update of its targets."""
     joint, next_joint = torch.from_numpy(batch.joint[0]), torch.from_numpy(batch.next_joint[0])  # (B, N·O + N·A)
     reward, terminated = torch.from_numpy(batch.reward[0]), torch.from_numpy(batch.terminated[0])  # (B, N)
     seen = spec.agents * spec.observation_size  # a joint row is all observations, then all actions
     observations, next_observations = (rows[:, :seen].chunk(spec.agents, 1) for rows in (joint, next_joint))
     actions = joint[:, seen:].chunk(spec.agents, 1)  # N × (B, A)
-    with torch.no_grad():  # a true end has no future; an episode that the time limit cuts has one
+    with torch.no_grad():  # bootstrap at time limits, not at true ends
         next_actions = [F.gumbel_softmax(a.target_actor(o)) for a, o in zip(agents, next_observations, strict=True)]
         next_joint = torch.cat([*next_observations, *next_actions], 1)
         next_q = torch.cat([agent.target_critic(next_joint) for agent in agents], 1)  # (B, N)
         target_q = reward + settings.discount * ~terminated * next_q
     for i, agent in enumerate(agents):
-        descend(agent.critic_optimizer, agent.critic, F.mse_loss(agent.critic(joint)[:, 0], target_q[:, i]))
+        gradient_step(agent.critic_optimizer, agent.critic, F.mse_loss(agent.critic(joint)[:, 0], target_q[:, i]))
         logits = agent.actor(observations[i])
         mixed = [*actions[:i], F.gumbel_softmax(logits), *actions[i + 1 :]]  # the other agents' actions as played
         p_loss = -agent.critic(torch.cat([*observations, *mixed], 1)).mean() + 1e-3 * logits.square().mean()
-        descend(agent.actor_optimizer, agent.actor, p_loss)
+        gradient_step(agent.actor_optimizer, agent.actor, p_loss)
         for target, online in ((agent.target_actor, agent.actor), (agent.target_critic, agent.critic)):
             for old, new in zip(target.parameters(), online.parameters(), strict=True):
                 old.data.lerp_(new.data, settings.tau)

@@ -1,4 +1,4 @@
-"""Train and evaluate in an environment of your own: a Gymnasium class, here in the script itself.
+"""Train and evaluate in your own environment: a Gymnasium class, defined in this script.
 
     python examples/own_environment.py --episodes 300
 
@@ -57,7 +57,7 @@ def main(episodes: int = 300, evaluated: int = 100, out: str | None = None) -> t
         out=out,
     )
     result = train(config)  # with one agent MADDPG is DDPG
-    policy = load(result.run, env=Parking)  # a class in a script has no name that could be imported: pass it again
+    policy = load(result.run, env=Parking)  # a class in a script cannot be imported by name: pass it again
     returns = policy.evaluate(evaluated).mean, policy.evaluate_random(evaluated).mean
     print("return: trained {:.2f}, random {:.2f}; learning curve in {}".format(*returns, result.run))
     return returns
