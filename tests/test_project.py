@@ -20,7 +20,6 @@ ROOT = changed.ROOT
         ("shoal/replay/layout.py", {"tests/replay/test_ring.py"}),  # named in the table
         ("shoal/policies/states.py", {"tests/commands/test_quantize.py"}),  # not all of `policies/*`
         ("shoal/actorq/remote.py", {"tests/actorq/test_cluster.py"}),  # in braces there
-        ("shoal/actorq/actor.py", {"tests/actorq/test_system.py", "tests/actorq/test_transport.py"}),  # by a wildcard
         ("shoal/cli.py", {"tests/cli", "tests/test_wrong_inputs.py"}),
         ("shoal/__init__.py", {"tests/test_api.py", "tests/test_project.py"}),
         ("shoal/envs/__init__.py", {"tests/envs"}),
