@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions:
-    """Options of a simulation; `shoal simulate` has the same. The defaults are the paper's for its humanoid."""
+    """The simulated run; the defaults are the paper's for its humanoid."""
 
     samples_per_insert: float = 16.0
     """Times that a transition is sampled on average."""

@@ -120,33 +120,33 @@ def print_result(result: Result) -> None:
         put("\n".join(result.findings))
 
 
-def output_file(option: str, name: str, *suffixes: str) -> Path:
+def output_file(setting: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
     path = absolute(name)
     if path.suffix.lower() not in suffixes:
-        raise UserError(f"{option} is '{name}', but must end in {' or '.join(suffixes)}.")
+        raise UserError(f"`{setting}` is '{name}', but must end in {' or '.join(suffixes)}.")
     try:
         folder, beside = path.is_dir(), path.parent.is_dir()
     except OSError as error:  # a name that is too long
-        raise UserError(f"{option} '{name}' cannot be written: {error.strerror}.") from None
+        raise UserError(f"`{setting}` '{name}' cannot be written: {error.strerror}.") from None
     if folder:
-        raise UserError(f"{option} '{name}' cannot be written: it is a folder.")
+        raise UserError(f"`{setting}` '{name}' cannot be written: it is a folder.")
     if not beside:
-        raise UserError(f"{option} '{name}' cannot be written: there is no folder '{shown(path.parent)}'.")
+        raise UserError(f"`{setting}` '{name}' cannot be written: there is no folder '{shown(path.parent)}'.")
     if not os.access(path.parent, os.W_OK):
-        raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
+        raise UserError(f"`{setting}` '{name}' cannot be written: Permission denied.")
     return path
 
 
-def output_folder(name: str, option: str = "--out") -> Path:
+def output_folder(name: str, setting: str = "out") -> Path:
     """A folder to write into, created if needed; checked before the work, not after it."""
     folder = absolute(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{option} '{name}' cannot be written: {error.strerror or error}.") from None
+        raise UserError(f"`{setting}` '{name}' cannot be written: {error.strerror or error}.") from None
     if not os.access(folder, os.W_OK):
-        raise UserError(f"{option} '{name}' cannot be written: Permission denied.")
+        raise UserError(f"`{setting}` '{name}' cannot be written: Permission denied.")
     return folder
 
 

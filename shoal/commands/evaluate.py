@@ -27,15 +27,13 @@ def evaluate(argv: list[str]) -> int:
     """
     import tyro
 
+    from shoal.commands.policy_arguments import PolicyArguments
+
     @dataclass(frozen=True)
-    class EvaluateCommand:
+    class EvaluateCommand(PolicyArguments):
         policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
         """Run folder, Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC), or a file of `shoal export` (needs no
         torch)."""
-        checkpoint: str = "last"
-        """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
-        env: str = ""
-        """World to play in; empty: the policy's own. A zip needs one, e.g. CartPole-v1."""
         agents: int | None = None
         """Number of agents, where the world allows a choice; None: as in training."""
         episode_length: int | None = None
@@ -45,23 +43,18 @@ def evaluate(argv: list[str]) -> int:
         env_workers: int | None = None
         """PettingZoo, Gymnasium and dm_control: processes that share the copies of a slow environment; None or 1: this
         process alone. Results do not depend on it."""
-        normaliser: str = ""
-        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
         episodes: int = 200
         """Episodes per team."""
         seed: int = 1
         """Random seed of initial states and noise."""
         threads: int | None = None
         """Threads of ONNX Runtime, for a file of `shoal export`; None: one."""
-        trust: bool = False
-        """Allow third-party code that the run, the zip or the file names (gym:MODULE:NAME, pettingzoo:MODULE); an
-        environment in --env is trusted, and that of a run that you trained on this machine."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(EvaluateCommand, evaluate, argv)
-    check_range("--seed", command.seed, 0, 2**62)
-    check_range("--episodes", command.episodes, 1, 10**7)
+    check_range("seed", command.seed, 0, 2**62)
+    check_range("episodes", command.episodes, 1, 10**7)
     with progress_bar("shoal evaluate") as advance:
         from shoal.policies import load
         from shoal.training.result import by_player

@@ -139,7 +139,7 @@ def mac_sweep(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(SweepCommand, mac_sweep, argv)
-    picture = output_file("--picture", command.picture, ".png") if command.picture else None
+    picture = output_file("picture", command.picture, ".png") if command.picture else None
     config = _training_config(command)
     with progress_bar("shoal mac sweep") as progress:
         from shoal.numerics.formats.notation import split_list

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from shoal.commands.arguments import parse
 from shoal.commands.console import (
@@ -27,16 +27,10 @@ def quantize(argv: list[str]) -> int:
     shoal quantize dqn.zip --env CartPole-v1 --bits 8,4 --what weights --rounding output-error
     shoal quantize ddpg.zip --env Pendulum-v1 --normaliser vecnormalize.npz --bits 8,fp16,E4M3 --what both --json
     """
-    import tyro
+    from shoal.commands.policy_arguments import PolicyArguments
 
     @dataclass(frozen=True)
-    class QuantizeCommand:
-        policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN-OR-ZIP")]
-        """Run folder, or Stable-Baselines3 zip (A2C, PPO, DQN, DDPG, TD3, SAC)."""
-        checkpoint: str = "last"
-        """Run: newest weights (last), those with the best evaluation (best), or the episode of a snapshot."""
-        env: str = ""
-        """Environment to play in; empty: the run's own. A zip needs one, e.g. CartPole-v1."""
+    class QuantizeCommand(PolicyArguments):
         bits: tuple[str, ...] = ("32", "16", "8", "6", "5", "4", "3", "2")
         """Comma-separated bit widths: 2 to 16, or 32 for float32; also fp16, bf16 and formats such as E4M3, Q4.4."""
         what: tuple[str, ...] = ("weights", "both")
@@ -62,19 +56,14 @@ def quantize(argv: list[str]) -> int:
         """Episodes per row; all rows play the same ones."""
         seed: int = 1
         """Random seed of the initial states."""
-        normaliser: str = ""
-        """Zip: observation normaliser (VecNormalize) as .npz or .safetensors; .pkl only with --trust."""
-        trust: bool = False
-        """Allow third-party code: Stable-Baselines3 loads the zip itself (custom classes need that), and a run may play
-        in the environment that it names (gym:MODULE:NAME, pettingzoo:MODULE)."""
         out: str | None = None
         """Folder for the pictures and quantize.json; None: a new one under runs/."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(QuantizeCommand, quantize, argv)
-    check_range("--seed", command.seed, 0, 2**62)
-    check_range("--episodes", command.episodes, 1, 10**7)
+    check_range("seed", command.seed, 0, 2**62)
+    check_range("episodes", command.episodes, 1, 10**7)
     from shoal.policies.loading import check_loadable
     from shoal.policies.named_width import WHAT, named_width
 
@@ -82,7 +71,7 @@ def quantize(argv: list[str]) -> int:
     widths = tuple(named_width(word, *options) for word in command.bits)
     what: tuple[Any, ...] = command.what
     for word in what:
-        check_choice("--what", word, list(WHAT))
+        check_choice("what", word, list(WHAT))
     if not widths or not what:
         raise UserError("--bits and --what must name at least one width and one kind, e.g. --bits 8,4 --what both.")
     edges = named_width(command.edge_bits, *options, name="edge_bits") if command.edge_bits else None
@@ -90,8 +79,6 @@ def quantize(argv: list[str]) -> int:
 
     with progress_bar("shoal quantize") as progress:
         progress(0, "loading")
-        from shoal.policies import load
-        from shoal.policies.torch_policy import TorchPolicy
         from shoal.policies.width_result import width_result
         from shoal.policies.widths import WidthSweep, chosen_corrections, plays, sweep
         from shoal.report.panels import draw_figures
@@ -100,12 +87,7 @@ def quantize(argv: list[str]) -> int:
             tuple(dict.fromkeys(widths)), tuple(dict.fromkeys(what)), edges, command.dynamic, command.episodes,
             command.seed, corrections=chosen_corrections(command.correct_bias, command.rounding),
         )  # fmt: skip
-        policy = load(
-            command.policy, command.env, normaliser=command.normaliser, checkpoint=command.checkpoint,
-            trust=command.trust, warn=say,
-        )  # fmt: skip
-        if not isinstance(policy, TorchPolicy):
-            raise UserError(f"'{command.policy}' is an exported file; quantize the run or the zip it was made from.")
+        policy = command.load("quantize")
         with result_folder(command.out, f"quantize-{Path(command.policy).stem}") as folder:
             warn_of_replacing(folder / "quantize.json")
             progress.expect(plays(policy, wanted))

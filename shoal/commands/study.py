@@ -73,7 +73,7 @@ def study(argv: list[str]) -> int:
         return 0
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(studies.STUDIES)}.")
-    check_range("--budget", command.budget, 0, 10**6)
+    check_range("budget", command.budget, 0, 10**6)
     cells = Path(command.cells) if command.cells else None
     options = studies.Options(
         Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
@@ -88,7 +88,7 @@ def study(argv: list[str]) -> int:
         with progress_bar(f"shoal study {command.name}") as progress:
             progress.expect(studies.study_length(command.name, command.quick, options))
             if command.cells:
-                output_folder(command.cells, "--cells")
+                output_folder(command.cells, "cells")
             folder = output_folder(command.out)
             if command.name not in studies.OF_CELLS:  # which are continued
                 warn_of_replacing(folder / f"{name}.json")

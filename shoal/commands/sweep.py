@@ -89,7 +89,7 @@ def train_all(
 ) -> int:
     """Train all runs, then print the table and draw the picture; `again` is the command that continues."""
     if parallel is not None:
-        check_range("--parallel", parallel, 1, 1024)
+        check_range("parallel", parallel, 1, 1024)
     from shoal.report.panels import draw_figures
     from shoal.sweeps.side_by_side import choose_parallel, locked, run_side_by_side
     from shoal.sweeps.summary import summarize

@@ -40,8 +40,8 @@ def watch(argv: list[str]) -> int:
         """Allow third-party code that the run names as its environment (gym:MODULE:NAME, pettingzoo:MODULE)."""
 
     command = parse(WatchCommand, watch, argv)
-    check_range("--seed", command.seed, 0, 2**62)
-    out = output_file("--out", command.out, ".png", ".gif") if command.out else None
+    check_range("seed", command.seed, 0, 2**62)
+    out = output_file("out", command.out, ".png", ".gif") if command.out else None
     from shoal.training.weights_file import check_run
 
     check_run(Path(command.run), command.checkpoint)

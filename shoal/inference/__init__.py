@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from shoal.inference.grid import Grid
-from shoal.inference.layers import Conv2d, Linear, Quantized
-from shoal.inference.policy import Exploration, Head, Normaliser, Policy
 from shoal.lazy import lazy
 
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine, make_engine
     from shoal.inference.explore import Explorer
+    from shoal.inference.grid import Grid
+    from shoal.inference.layers import Conv2d, Linear, Quantized
+    from shoal.inference.policy import Exploration, Head, Normaliser, Policy
 
 __all__ = [
     "Conv2d",
@@ -27,5 +27,8 @@ __all__ = [
 
 __getattr__ = lazy(
     "shoal.inference",
-    dict.fromkeys(("Engine", "make_engine"), "shoal.inference.engine") | {"Explorer": "shoal.inference.explore"},
+    dict.fromkeys(("Engine", "make_engine"), "shoal.inference.engine")
+    | dict.fromkeys(("Conv2d", "Linear", "Quantized"), "shoal.inference.layers")
+    | dict.fromkeys(("Exploration", "Head", "Normaliser", "Policy"), "shoal.inference.policy")
+    | {"Explorer": "shoal.inference.explore", "Grid": "shoal.inference.grid"},
 )

@@ -13,7 +13,6 @@ Shape letters: B states, N agents, O observation, R rows of a product, I inputs 
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +20,10 @@ from numpy.typing import NDArray
 from shoal.errors import check_choice, check_range
 from shoal.inference.grid import Grid
 from shoal.inference.layers import Array, Layer, Linear, Quantized, as_matrix, layer_codes, layer_rows, run_layer
+from shoal.inference.options import ROUNDINGS, Rounding
 from shoal.inference.policy import Policy
 
 Wide = NDArray[np.float64]
-Rounding = Literal["nearest", "output-error"]
-ROUNDINGS: tuple[Rounding, ...] = ("nearest", "output-error")
 STATES, IMAGES = 4096, 256
 """States that a policy is corrected on; fewer where they are images, of which each has many rows."""
 DAMPING = 0.01

@@ -6,20 +6,17 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_range
 from shoal.inference.grid import pack, safe_bits
 from shoal.inference.layers import Array, Conv2d, Layer, Linear, layer_codes
+from shoal.inference.options import ExportPrecision, check_bits
 from shoal.inference.policy import Actions, Policy
 
-ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
-PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
-CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")
-"""Those whose weights are codes."""
 OBSERVATION, NOISE, ACTION = "observation", "noise", "action"
 APART = 2**15  # weights per agent and layer above which each agent gets its own product, as only those are prepacked
 
@@ -171,16 +168,6 @@ class Ports:
     def action_shape(self) -> tuple[int, ...]:
         """(N,) of choices, (N, A) of boxes."""
         return (self.agents,) if self.discrete else (self.agents, self.action_size)
-
-
-def check_bits(precision: ExportPrecision, bits: int | None) -> None:
-    """Refuse bits that this precision cannot have; None: its own."""
-    check_choice("precision", precision, PRECISIONS)
-    if bits is None:
-        return
-    if precision not in CODED:
-        raise UserError(f"`bits` is {bits}, but the bits of {precision} are fixed; leave it out.")
-    check_range("bits", bits, 2, 7 if precision == "packed" else 8)
 
 
 def make_form(policy: Policy, precision: ExportPrecision, bits: int | None, single: bool = False) -> Form:

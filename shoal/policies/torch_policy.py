@@ -17,8 +17,8 @@ from shoal import __version__
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, check_choice
-from shoal.inference.correction import IMAGES, STATES, Rounding
-from shoal.inference.form import ExportPrecision
+from shoal.inference.correction import IMAGES, STATES
+from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.inference.policy import Policy
 from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
@@ -29,7 +29,7 @@ from shoal.training.config import TrainConfig
 if TYPE_CHECKING:
     from shoal.policies.named_width import What
     from shoal.policies.widths import WidthTable
-    from shoal.quantization.export import Exported, ExportOptions, Job
+    from shoal.quantization.export import Exported, Job
 
 StatesFrom = Literal["replay", "played"]
 VISITED_COPIES = 8
@@ -167,8 +167,6 @@ class TorchPolicy(TrainedPolicy):
             The results of checking the file against PyTorch.
 
         """
-        from shoal.quantization.export import ExportOptions
-
         options = ExportOptions(
             precision, bits, single, not deterministic, tolerance, seed, correct_bias=correct_bias, rounding=rounding
         )
@@ -178,11 +176,9 @@ class TorchPolicy(TrainedPolicy):
         self, path: str, precision: ExportPrecision = "float32", *, deterministic: bool = True, **options: Any
     ) -> "list[Exported]":
         """Write one file per agent, with its name before the suffix of `path`; options are those of `export`."""
-        from shoal.quantization.export import ExportOptions
-
         return self.export_files(Path(path), ExportOptions(precision, **options, sample=not deterministic, each=True))
 
-    def export_files(self, path: Path, options: "ExportOptions") -> "list[Exported]":
+    def export_files(self, path: Path, options: ExportOptions) -> "list[Exported]":
         """Write the policy's files, or none if one of them does not play like PyTorch."""
         from shoal.quantization.export import write
 
@@ -192,7 +188,7 @@ class TorchPolicy(TrainedPolicy):
         return write(self.export_jobs(path, states, options, visited), options, self.export_facts(source))
 
     def export_jobs(
-        self, path: Path, states: Array, options: "ExportOptions", visited: Array | None = None
+        self, path: Path, states: Array, options: ExportOptions, visited: Array | None = None
     ) -> "list[Job]":
         """What is written: the policy in one file, or one per agent."""
         from shoal.quantization.export import Job, jobs_of_agents

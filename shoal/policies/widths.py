@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
-from shoal.inference.correction import BIAS, NOTHING, Correction, Rounding
-from shoal.inference.form import ExportPrecision
+from shoal.inference.correction import BIAS, NOTHING, Correction
+from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.policies.named_width import What, Width
 from shoal.policies.states import Thinned
 from shoal.policies.trained import Array
-from shoal.quantization.export import ExportOptions, predicted_bytes
+from shoal.quantization.export import predicted_bytes
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.quantization.scheme import Scheme

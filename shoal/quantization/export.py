@@ -17,12 +17,13 @@ from onnx import ModelProto
 from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
-from shoal.inference.correction import NOTHING, Correction, Rounding, calibrated, corrected
+from shoal.inference.correction import NOTHING, Correction, calibrated, corrected
 from shoal.inference.engine import Draws
 from shoal.inference.file import sealed
-from shoal.inference.form import ACTION, CODED, ExportPrecision, Form, Ports, make_form, weight_bytes
+from shoal.inference.form import ACTION, Form, Ports, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
+from shoal.inference.options import ExportOptions, Rounding
 from shoal.inference.policy import Exploration, Head, Policy
 from shoal.inference.runtime import audit, new_session
 from shoal.system.files import write_whole
@@ -77,30 +78,6 @@ def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
 def raw_states(policy: Policy, states: Array) -> Array:
     """A world's states (B, N, O) as the exported file takes them: integers as such, not one-hot."""
     return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Options of an export; `TorchPolicy.export` documents them."""
-
-    precision: ExportPrecision = "float32"
-    bits: int | None = None
-    single: bool = False
-    sample: bool = False
-    tolerance: float | None = None
-    seed: int = 0
-    each: bool = False
-    """One file per agent."""
-    correct_bias: bool = True
-    rounding: Rounding = "nearest"
-
-    @property
-    def correction(self) -> Correction:
-        """What is corrected: only codes are."""
-        coded = self.precision in CODED
-        if not coded and self.rounding != "nearest":
-            raise UserError(f"`rounding={self.rounding}` is for int8, static-int8 and packed, not {self.precision}.")
-        return Correction(self.correct_bias and coded, self.rounding)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import pytest
 from shoal.errors import UserError
 from shoal.inference import Grid, Head, Quantized
 from shoal.inference.correction import calibrated
-from shoal.inference.form import PRECISIONS, Form
+from shoal.inference.form import Form
 from shoal.inference.graph import OPSET, build
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import layer_codes
+from shoal.inference.options import PRECISIONS
 from shoal.inference.runtime import audit, onnxruntime
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 from tests.inference.simulated import int8_outputs

@@ -10,9 +10,10 @@ from torch import nn
 from shoal.errors import UserError
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.engine import KINDS, make_engine
-from shoal.inference.form import PRECISIONS, Form, Ports
+from shoal.inference.form import Form, Ports
 from shoal.inference.graph import build
 from shoal.inference.layers import ACTIVATIONS, activate
+from shoal.inference.options import PRECISIONS
 from shoal.inference.runtime import new_session
 from shoal.quantization.torch_engine import TorchEngine
 from tests.inference.policies import few_bits, observations, random_policy

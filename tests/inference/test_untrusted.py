@@ -6,8 +6,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import PRECISIONS, Form
+from shoal.inference.form import Form
 from shoal.inference.graph import build
+from shoal.inference.options import PRECISIONS
 from tests.inference.policies import image_policy, random_policy
 
 LARGE = 3 * 10**9

@@ -6,9 +6,10 @@ import pytest
 from onnx import TensorProto, helper, shape_inference
 
 from shoal.inference import Head
-from shoal.inference.form import PRECISIONS, Form
+from shoal.inference.form import Form
 from shoal.inference.graph import build
 from shoal.inference.layers import ACTIVATIONS
+from shoal.inference.options import PRECISIONS
 from shoal.inference.untrusted import OPERATORS, Contradiction, inferred
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 

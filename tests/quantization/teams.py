@@ -6,8 +6,9 @@ import numpy as np
 
 from shoal import TrainConfig
 from shoal.envs.base import EnvSpec
+from shoal.inference.options import ExportOptions
 from shoal.policies.run import RunPolicy
-from shoal.quantization.export import ExportOptions, Job, write
+from shoal.quantization.export import Job, write
 
 SMALL = TrainConfig(
     env="cooperative-navigation", agents=3, episodes=40, warmup=200, batch=32, hidden=(16, 16), copies=5,

@@ -15,12 +15,13 @@ from shoal.errors import UserError
 from shoal.inference import Head
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import PRECISIONS, make_form
+from shoal.inference.form import make_form
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import layer_codes
+from shoal.inference.options import PRECISIONS, ExportOptions
 from shoal.policies.run import RunPolicy, load_run
 from shoal.quantization import export
-from shoal.quantization.export import ExportOptions, Job, checked, from_team, refuse_if_wrong, write
+from shoal.quantization.export import Job, checked, from_team, refuse_if_wrong, write
 from shoal.replay import Ring
 from shoal.replay.layout import RowLayout
 from shoal.runs.checkpoint import Checkpoints

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
-from shoal.inference.form import ExportPrecision
+from shoal.inference.options import ExportPrecision
 from shoal.policies.run import load_run
 from shoal.results import Column, Panel, Result, Series, Table, Value
 from shoal.runs.disk import sha256
