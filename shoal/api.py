@@ -4,9 +4,8 @@ import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from shoal.errors import UserError
+from shoal.errors import UserError, names_checked
 from shoal.report.curve import draw_run_curve, lacks_curve
-from shoal.setting_names import names_checked
 from shoal.training.callbacks import Callback
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train as run

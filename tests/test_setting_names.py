@@ -8,8 +8,7 @@ from shoal import TrainConfig, load, make_env, train
 from shoal.classifiers import ClassifierConfig
 from shoal.commands.arguments import settings_in
 from shoal.commands.train_arguments import TrainArguments
-from shoal.errors import UserError
-from shoal.setting_names import ELSEWHERE, OTHER_COMMANDS, SETTING_ALIASES, nearest
+from shoal.errors import ELSEWHERE, OTHER_COMMANDS, SETTING_ALIASES, UserError, nearest
 
 TRAIN = list(settings_in(TrainArguments))
 

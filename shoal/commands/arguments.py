@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from shoal.errors import UserError, closest
-from shoal.setting_names import nearest
+from shoal.errors import UserError, closest, nearest
 from shoal.system.streams import put, word_sentences
 
 Arguments = TypeVar("Arguments")

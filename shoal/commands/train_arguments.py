@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig
 from shoal.commands.arguments import option
-from shoal.setting_names import SETTING_ALIASES
+from shoal.errors import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
 ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}

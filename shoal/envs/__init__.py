@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, check_range, counted, whole_number
-from shoal.setting_names import names_checked
+from shoal.errors import UserError, check_choice, check_range, counted, names_checked, whole_number
 from shoal.trust import check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")

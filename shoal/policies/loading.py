@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UserError
+from shoal.errors import UserError, names_checked
 from shoal.policies.trained import PolicyKind, TrainedPolicy
-from shoal.setting_names import names_checked
 from shoal.trust import env_name
 
 

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from shoal import __version__
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec
-from shoal.errors import UserError, check_choice
+from shoal.errors import UserError, check_choice, names_checked
 from shoal.inference.correction import IMAGES, STATES
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.inference.policy import Policy
 from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.scheme import Style
-from shoal.setting_names import names_checked
 from shoal.training.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, counted, printable, whole_number
-from shoal.setting_names import names_checked
+from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.training.play import Evaluation, play, random_act
 
 if TYPE_CHECKING:

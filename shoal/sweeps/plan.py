@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UserError, check_range, whole_number
-from shoal.setting_names import SETTING_ALIASES, nearest
+from shoal.errors import SETTING_ALIASES, UserError, check_range, nearest, whole_number
 from shoal.training.config import CONFIG, TrainConfig, read_config
 from shoal.training.early import check_new
 from shoal.trust import check_importable

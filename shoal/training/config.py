@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar
 
 from shoal.algorithms.config import LearnConfig, as_declared
-from shoal.errors import UserError, check_range, printable
+from shoal.errors import UserError, check_names, check_range, printable
 from shoal.runs import disk
-from shoal.setting_names import check_names
 from shoal.trust import check_importable, env_name
 
 CONFIG = "config.json"
