@@ -173,7 +173,7 @@ def test_location_of_the_cache(monkeypatch):
     assert cache_folder() == Path("/mine/compiled")
 
 
-def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+def test_relative_cache_folder_survives_chdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_CACHE", "relative to the first working directory")
     first = cache_folder()

@@ -372,7 +372,7 @@ def test_actors_that_do_not_fit_into_memory_are_refused(monkeypatch):
         Training(dataclasses.replace(ACTORS, actors=2))
 
 
-def test_actors_import_what_the_learner_imports_and_nothing_from_the_working_directory(tmp_path, monkeypatch):
+def test_actors_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
     worlds, elsewhere = tmp_path / "worlds", tmp_path / "elsewhere"
     worlds.mkdir()
     elsewhere.mkdir()

@@ -159,7 +159,7 @@ def sent(queue, rng, steps=5, begins=False):
     return played
 
 
-def test_chunks_arrive_in_order_as_they_were_sent():
+def test_chunks_arrive_in_order():
     actor, learner = queues()
     rng = np.random.default_rng(0)
     assert learner.next() is None

@@ -32,7 +32,7 @@ def own_batch(agent, minibatches):
 
 
 @pytest.mark.parametrize("minibatches", [1, N])
-def test_each_agent_gets_its_own_column_of_its_own_minibatch(minibatches):
+def test_independent_minibatches_use_each_agents_column(minibatches):
     gathered = numbered(minibatches)
     gathered.terminated[:] = np.random.default_rng(0).random(gathered.terminated.shape) < 0.5
     gathered.alive[:] = np.random.default_rng(1).random(gathered.alive.shape) < 0.6

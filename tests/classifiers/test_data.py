@@ -108,7 +108,7 @@ def test_damaged_gzip_is_refused(tmp_path, harm):
 
 
 @pytest.mark.parametrize("missing", IDX_NAMES.values())
-def test_a_missing_idx_file_says_where_to_get_it(tmp_path, missing):
+def test_missing_idx_file_names_its_source(tmp_path, missing):
     folder = write_idx(tmp_path / "set")
     (folder / f"{missing}.gz").unlink()
     with pytest.raises(UserError, match=f"has no file {missing} or {missing}.gz; get it with: apt-get install"):

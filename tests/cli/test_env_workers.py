@@ -106,7 +106,7 @@ def test_wrong_worker_counts_are_refused(shoal, tmp_path, words, sentence):
     )
 
 
-def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(shoal, tmp_path, monkeypatch, started):
+def test_killed_worker_ends_the_run(shoal, tmp_path, monkeypatch, started):
     call_before(monkeypatch, loop.Training, "step", lambda: started[1].kill(), at=100)
     code, out, err = shoal("train", *WORDS, "--env-workers", 2, "--out", tmp_path / "run")
     assert code == 2 and out == "" and "A worker process of gym:CartPole-v1 was killed" in one_sentence(err)

@@ -50,7 +50,7 @@ def test_results_go_into_new_folders_below_runs(tmp_path, capsys, monkeypatch):
         assert folder == tmp_path / "named" and folder.is_dir()
 
 
-def test_a_study_says_where_its_files_are_and_what_it_replaces(tmp_path, capsys, monkeypatch):
+def test_study_prints_its_files_and_replacements(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "frameworks"]) == 0
     out, err = capsys.readouterr()

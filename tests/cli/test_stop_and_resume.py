@@ -54,7 +54,7 @@ def test_signals_during_the_evaluation(shoal, tmp_path, monkeypatch, number):
     assert len(os.listdir(tmp_path / "run" / "checkpoints")) == 1
 
 
-def test_a_signal_before_there_is_a_run(shoal, tmp_path, monkeypatch):
+def test_signal_before_the_run_exists(shoal, tmp_path, monkeypatch):
     call_before(monkeypatch, loop, "build", lambda: send(signal.SIGTERM))
     assert shoal("train", *QUIET, "--out", tmp_path / "run") == (128 + signal.SIGTERM, "", "Interrupted.\n")
     assert os.listdir(tmp_path) == []
@@ -132,7 +132,7 @@ def test_missing_learning_curve_is_drawn(shoal, finished):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_the_learning_curve_of_an_extended_run_is_drawn_anew(shoal, finished):
+def test_learning_curve_of_an_extended_run_is_redrawn(shoal, finished):
     curve = finished / "curve.png"
     curve.unlink()
     assert shoal("train", "--resume", finished)[0] == 0

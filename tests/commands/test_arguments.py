@@ -113,7 +113,7 @@ def test_commands_take_both_forms_of_lists(shoal, tmp_path):
         ("'low' is not `lows`.", "'low' is not `lows`."),
     ],
 )
-def test_settings_in_sentences_become_options_where_the_command_has_them(sentence, worded):
+def test_settings_in_messages_become_options_of_the_command(sentence, worded):
     assert with_options(sentence, ["low", "update_every", "what", "correct"]) == worded
 
 

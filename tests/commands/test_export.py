@@ -55,7 +55,7 @@ def test_float32_export_plays_identical_episodes(tmp_path, run, shoal):
     assert returns[0] == pytest.approx(returns[1], rel=1e-6)
 
 
-def test_a_policy_is_played_where_torch_cannot_be_imported(tmp_path, run, shoal, without_torch):
+def test_exported_policy_is_played_without_torch(tmp_path, run, shoal, without_torch):
     path = tmp_path / "policy.onnx"
     shoal("export", run, "--precision", "int8", "--out", path)
     ran = without_torch("evaluate", path, "--env", "cooperative-navigation", "--episodes", 5, "--json")
@@ -98,7 +98,7 @@ def policy_file(run, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG)
-def test_wrong_inputs_end_in_one_sentence(tmp_path, run, policy_file, shoal, line, said):
+def test_wrong_inputs_of_export_are_refused(tmp_path, run, policy_file, shoal, line, said):
     (tmp_path / "other.onnx").write_bytes(b"something else")
     words = line.format(run=run, tmp=tmp_path, policy=policy_file).split()
     code, out, err = shoal(*words)

@@ -84,7 +84,7 @@ def test_time_left_follows_remaining_episodes(tmp_path, monkeypatch, capsys):
     assert ended(14.0).startswith("3 of 4 runs, about 0 s") and ended(14.0) == "4 of 4 runs" and sum(moved) == 500
 
 
-def test_a_title_names_what_all_runs_share():
+def test_title_names_shared_settings():
     one, other = TrainConfig(), TrainConfig(algorithm="masac")
     far = TrainConfig(env="predator-prey")
     assert subject([one, one]) == "MADDPG in cooperative-navigation"

@@ -155,7 +155,7 @@ def test_each_prey_counts_as_caught_once_per_episode():
     assert last_step(far, far, (0, 0.45)).metrics.tolist() == [[1.0]]
 
 
-def test_episodes_start_anywhere_in_the_arena():
+def test_start_positions_cover_the_arena():
     env = make_env("predator-prey", 2, copies=20_000, prey_count=1, obstacles=1)
     assert 0.99 < np.abs(env.position[:, :3]).max() <= 1.0
     assert 0.89 < np.abs(env.position[:, 3:]).max() <= 0.9

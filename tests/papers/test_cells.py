@@ -53,7 +53,7 @@ def test_finished_cells_are_not_repeated(tmp_path):
     assert made(tmp_path).run(other, square)["cell 0"]["square"] == 25
 
 
-def test_cells_in_a_folder_of_their_own(tmp_path):
+def test_cells_in_another_folder(tmp_path):
     """Committed cells: nothing else is written beside them, and a budget of 0 runs nothing."""
     options = Options(tmp_path / "out", 60.0, cells=tmp_path / "kept")
     found = Cells("study", False, options, lambda amount, label: None).run(CELLS[:2], square)

@@ -234,7 +234,7 @@ def test_teams_can_be_trained():
     assert mac_teams.length(True, Options()) < 60
 
 
-def test_what_breaks_first_in_a_team(tmp_path):
+def test_findings_about_what_breaks_first_in_a_team(tmp_path):
     returns = dict.fromkeys(mac_teams.KINDS, -180.0) | {mac_teams.PARTS[0]: -210.0, "update only, E4M3": -219.0}
     data = {"rows": team_rows(returns), "failed": ["One cell is missing."]}
     data["rows"][3]["run"] |= {"diverged": "The q loss is nan.", "trained": None}

@@ -353,7 +353,7 @@ def test_a_line_marks_where_learning_begins(drawn, counts, at):
     assert [set(line.get_xdata()) for line in dotted] == [{at}]
 
 
-def test_a_curve_without_updates_says_that_nothing_was_learned(drawn):
+def test_curve_without_updates_states_it(drawn):
     figure = drawn(with_updates(0, 0, 0))
     assert "no updates: nothing was learned" in notes(figure)
     assert not any(line.get_linestyle() == ":" for line in figure.axes[0].lines)

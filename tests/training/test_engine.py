@@ -21,7 +21,7 @@ SMALL = TrainConfig(agents=2, episodes=20, warmup=1, update_every=25, batch=8, h
 KINDS = {"engine": (25, Ring, Neighbor), "reference": (1, Replays, ListSampler)}
 
 
-def test_native_code_learns_where_torch_cannot_be_imported(tmp_path, shoal, without_torch):
+def test_native_code_learns_without_torch(tmp_path, shoal, without_torch):
     """Training, evaluations, checkpoints, pictures, and an extended run: the same bits as beside torch."""
     words = shlex.split(
         "--episodes 40 --copies 5 --warmup 200 --batch 32 --hidden 8 8 --evaluate-episodes 4 "

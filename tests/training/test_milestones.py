@@ -222,7 +222,7 @@ def test_incomparable_evaluations_warn(tmp_path):
         train(TrainConfig(**world, **SMALL, **EVALUATED))
 
 
-def test_best_weights_from_elsewhere_are_replaced(evaluated, tmp_path):
+def test_best_weights_of_another_run_are_replaced(evaluated, tmp_path):
     """A snapshot has no return, and another run's return is no measure for this one."""
     run, said = Path(shutil.copytree(evaluated, tmp_path / "run")), []
     other = Milestones(TrainConfig(**SMALL, **{**EVALUATED, "learning_rate": 0.5}))

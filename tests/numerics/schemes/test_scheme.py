@@ -176,7 +176,7 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: nn.ConvTranspose2d(1, 2, 2), (1, 1, 3, 3), "conv_transpose2d"),
     ],
 )
-def test_what_cannot_be_emulated_is_refused_or_listed(make: Any, shape: tuple[int, ...], op: str) -> None:
+def test_unsupported_operations_are_refused_or_listed(make: Any, shape: tuple[int, ...], op: str) -> None:
     model, x = make(), torch.randn(shape)
     with pytest.raises(UserError, match=f"{op} cannot be emulated.*strict=False"), trained(model):
         model(x)

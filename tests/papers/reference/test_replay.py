@@ -127,7 +127,7 @@ def test_neighbor_is_v2_and_others_are_refused():
         ListSampler("prioritized")
 
 
-def test_agents_have_lists_of_their_own_with_the_same_transitions():
+def test_agents_have_separate_lists_of_the_same_transitions():
     """What the engine's ring gives for a transition, agent by agent; episodes' last observations included."""
     spec = make_spec(3, unequal=True)
     ring, replays = filled(spec)
