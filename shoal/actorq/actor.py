@@ -53,7 +53,7 @@ def make_actor(
     config = TrainConfig(**spec["config"])
     env = build_env(config, config.copies, spec["world_seed"], config.stagger)
     player = make_player(Policy.from_bytes(policy.tobytes()), Play(**spec["play"]), env.spec, spec["noise_seed"])
-    queue = ChunkQueue(ChunkLayout.of(env.spec, config.copies, spec["chunk_steps"]), slots, memory)
+    queue = ChunkQueue(ChunkLayout(env.spec, config.copies, spec["chunk_steps"]), slots, memory)
     return Actor(config, env, player, queue, versions, board, index, spec["deviation"])
 
 

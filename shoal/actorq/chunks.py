@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.actorq.versions import checksum
-from shoal.envs.base import EnvSpec, Step
-from shoal.system.shared_memory import LINE, SharedMemory, aligned
+from shoal.envs.base import EnvSpec, Step, step_arrays
+from shoal.system.shared_memory import LINE, ArrayLayout, SharedMemory
 
 CHUNK = 64
 """Transitions of a chunk, about."""
@@ -57,64 +57,41 @@ class Chunk(NamedTuple):
     def put(self, t: int, actions: NDArray[np.float32], step: Step, version: int) -> None:
         """Fill in step t."""
         self.actions[t], self.version[t] = actions, version
-        for name in ("observation", "final_observation", "reward", "terminated", "alive", "truncated", "ended"):
-            getattr(self, name)[t] = getattr(step, name)
-        if step.metrics is not None:
-            self.metrics[t] = step.metrics
+        for name, array in step._asdict().items():
+            if array is not None:
+                getattr(self, name)[t] = array
 
-    def step(self, t: int) -> Step:
-        """Step t as the world gave it."""
-        return Step(
-            self.observation[t], self.reward[t], self.terminated[t], self.truncated[t], self.alive[t], self.ended[t],
-            self.final_observation[t], self.metrics[t],
-        )  # fmt: skip
+    def step(self, t: int | slice) -> Step:
+        """Step t as the world gave it, or some steps with a leading axis T."""
+        return Step(*(getattr(self, name)[t] for name in Step._fields))
 
 
 @dataclass(frozen=True)
 class ChunkLayout:
     """Where the arrays of a chunk lie; both sides derive it from the same sizes."""
 
-    agents: int
-    observation_size: int
-    action_size: int
+    spec: EnvSpec
     copies: int
     steps: int
-    metrics: int = 0
-
-    @classmethod
-    def of(cls, spec: EnvSpec, copies: int, steps: int) -> "ChunkLayout":
-        """The layout for a world."""
-        return cls(spec.agents, spec.observation_size, spec.action_size, copies, steps, len(spec.metrics))
 
     @cached_property
-    def fields(self) -> dict[str, tuple[type, tuple[int, ...], int]]:
-        """Type, shape and offset of every array."""
-        t, e, n, o, a = self.steps, self.copies, self.agents, self.observation_size, self.action_size
-        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
-            "first": (np.float32, (e, n, o)),
-            "fresh": (np.bool_, (e,)),
-            "actions": (np.float32, (t, e, n, a)),
-            "observation": (np.float32, (t, e, n, o)),
-            "final_observation": (np.float32, (t, e, n, o)),
-            "reward": (np.float32, (t, e, n)),
-            "terminated": (np.bool_, (t, e, n)),
-            "alive": (np.bool_, (t, e, n)),
-            "truncated": (np.bool_, (t, e)),
-            "ended": (np.bool_, (t, e)),
-            "metrics": (np.float32, (t, e, self.metrics)),
-            "version": (np.int64, (t,)),
-        }
-        placed, offset = {}, LINE
-        for name, (kind, shape) in shapes.items():
-            placed[name] = (kind, shape, offset)
-            offset += aligned(int(np.prod(shape)) * np.dtype(kind).itemsize)
-        return placed
+    def arrays(self) -> ArrayLayout:
+        """Type, shape and place of every array behind the header."""
+        spec, step = self.spec, (self.steps, self.copies)
+        return ArrayLayout(
+            {
+                "first": (np.float32, (self.copies, spec.agents, spec.observation_size)),
+                "fresh": (np.bool_, (self.copies,)),
+                "actions": (np.float32, (*step, spec.agents, spec.action_size)),
+                **step_arrays(spec, *step),
+                "version": (np.int64, (self.steps,)),
+            }
+        )
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
         """Bytes of one chunk with its header."""
-        kind, shape, offset = self.fields["version"]
-        return offset + aligned(int(np.prod(shape)) * np.dtype(kind).itemsize)
+        return LINE + self.arrays.nbytes
 
 
 class ChunkQueue:
@@ -132,8 +109,7 @@ class ChunkQueue:
         for k in range(slots):
             at = 2 * LINE + k * layout.nbytes
             self._headers.append(memory.array(np.int64, (LINE // 8,), at))
-            fields = layout.fields.items()
-            self._arrays.append({name: memory.array(kind, shape, at + place) for name, (kind, shape, place) in fields})
+            self._arrays.append(layout.arrays.views(memory, at + LINE))
             self._words.append(memory.array(np.uint64, ((layout.nbytes - LINE) // 8,), at + LINE))
             self._whole.append(memory.array(np.uint8, (layout.nbytes,), at))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.actorq.chunks import Chunk
 from shoal.actorq.limiter import RateLimiter
 from shoal.actorq.system import QUANTIZER, ActorSystem
-from shoal.envs.base import Step, VectorEnv
+from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.replay import Ring
 from shoal.training.returns import Episode, ReturnTracker
@@ -113,7 +113,7 @@ class ActorCollector:
         steps = slice(chunk.steps)
         if not np.isfinite(chunk.actions[steps].sum()):
             raise Diverged("The policy's actions are not numbers")
-        together = Step(*(getattr(chunk, name)[steps] for name in Step._fields))
+        together = chunk.step(steps)
         self.ring.add_chunk(copies, chunk.actions[steps], together)
         self.system.recent.add(together.observation)
         ended = [episode for t in range(chunk.steps) for episode in self._trackers[k].add(chunk.step(t))]

@@ -81,7 +81,7 @@ class ActorSystem(ABC):
         """Processes that were restarted."""
         self.recent = RecentStates(play.states, spec)
         """States that biases are corrected on."""
-        self.layout = ChunkLayout.of(spec, config.copies, chunk_steps)
+        self.layout = ChunkLayout(spec, config.copies, chunk_steps)
         self.board = Board(1 + config.actors)
         """What the quantizer and the actors have counted."""
         self.queues = [ChunkQueue(self.layout, slots) for _ in range(config.actors)]

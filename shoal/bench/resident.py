@@ -1,25 +1,15 @@
 """The memory of a process that runs one engine, with nothing imported that this does not need."""
 
-import os
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.inference.file import PolicyFile
+from shoal.system.memory import resident_bytes
 
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine
-
-
-def megabytes() -> float:
-    """Current memory of this process; its peak, where the system does not report the current value."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
@@ -49,5 +39,5 @@ def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
     held = {}
     for batch in (1, 64):
         player.act(np.zeros((batch, 1, size), np.float32))
-        held[batch] = megabytes()
+        held[batch] = resident_bytes() / 1e6
     return held

@@ -2,8 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -61,20 +60,8 @@ def make_env(
             are the same with any number.
 
     """
-    settings = (
-        agents,
-        copies,
-        rules,
-        seed,
-        episode_length,
-        stagger,
-        landmarks,
-        prey,
-        prey_count,
-        obstacles,
-        prey_scale,
-    )
-    return planned_env(name, *settings, options, workers)()
+    settings = (agents, copies, rules, seed, episode_length, stagger, landmarks, prey, prey_count, obstacles)
+    return planned_env(name, *settings, prey_scale, options, workers)()
 
 
 def planned_env(
@@ -124,45 +111,28 @@ def planned_env(
     }
     if name == "cooperative-navigation":
         _refuse(name, of_pursuit | of_adapters)
-        return _navigation(agents, landmarks, common)
+        landmarks = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
+        return partial(_particle_world, "cooperative_navigation", agents, landmarks, **common)
     _refuse(name, of_navigation | of_adapters)
-    return _pursuit(agents, prey, prey_count, obstacles, prey_scale, common)
-
-
-def _navigation(agents: int, landmarks: int | None, common: dict[str, Any]) -> Callable[[], VectorEnv]:
-    entities = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
-
-    def make() -> VectorEnv:
-        from shoal.envs.particle import cooperative_navigation  # here, because numba takes its time to import
-
-        with _sentence_if_too_large(agents, common):
-            return cooperative_navigation(agents, entities, **common)
-
-    return make
-
-
-def _pursuit(
-    agents: int,
-    prey: str,
-    prey_count: int | None,
-    obstacles: int | None,
-    prey_scale: float | None,
-    common: dict[str, Any],
-) -> Callable[[], VectorEnv]:
     prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
     obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
     if prey_scale is not None and prey != "facmac":
         raise UserError(f"`prey_scale` is a setting of facmac prey only, but `prey` is '{prey}'; leave it out.")
     if prey_scale not in (None, 1, 4):
         raise UserError(f"`prey_scale` is {prey_scale}, but must be 1 or 4.")
+    pursuit = (prey, prey_count, float(prey_scale or 1), obstacles)
+    return partial(_particle_world, "predator_prey", agents, *pursuit, **common)
 
-    def make() -> VectorEnv:
-        from shoal.envs.particle import predator_prey
 
-        with _sentence_if_too_large(agents, common):
-            return predator_prey(agents, prey, prey_count, float(prey_scale or 1), obstacles, **common)
+def _particle_world(maker: str, agents: int, *settings: Any, copies: int, **common: Any) -> VectorEnv:
+    from shoal.envs import particle  # here, because numba takes its time to import
 
-    return make
+    try:
+        world: VectorEnv = getattr(particle, maker)(agents, *settings, copies=copies, **common)
+    except MemoryError:
+        many = f"{counted(copies, 'copy', 'copies')} of {counted(agents, 'agent')}"
+        raise UserError(f"{many} do not fit into memory; use fewer copies.") from None
+    return world
 
 
 def _adapter(
@@ -189,21 +159,10 @@ def _adapter(
         raise UserError(f"`agents` is {agents}, but {name} has {spec.agents}; leave it out or change its options.")
     if workers == 1:
         return env
-    from shoal.envs.worker_copies import WorkerCopies
+    from shoal.envs.worker import WorkerCopies
 
     env.close()  # it was made for its spec
     return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
-
-
-@contextmanager
-def _sentence_if_too_large(agents: int, common: dict[str, Any]) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:
-        raise UserError(
-            f"{counted(common['copies'], 'copy', 'copies')} of {counted(agents, 'agent')} do not fit into memory; use "
-            "fewer copies."
-        ) from None
 
 
 def _refuse(name: str, given: dict[str, bool]) -> None:

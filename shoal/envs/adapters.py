@@ -20,13 +20,18 @@ import gymnasium
 from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
-from shoal.envs.copies import build_copies
 from shoal.envs.faults import reason
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range, install
+from shoal.system.memory import check_fits, resident_bytes
 from shoal.trust import LOCAL, LOCAL_ONLY, is_local, module_of, pettingzoo_function
 
 World = TypeVar("World", bound=ParallelWorld)
+
+MOST = 2**14
+"""Copies of third-party code: they are stepped one after another, and a step of so many takes about a second."""
+TELLING = 2**26
+"""Bytes that the process must have grown by to tell what a copy takes; less may be anything."""
 
 
 def make_copies(
@@ -238,6 +243,33 @@ def construct(
         except (Exception, SystemExit) as error:
             given = f" with the options {options}" if options else ""
             raise UserError(f"{name} cannot be made{given}: {_reason(name, error)}.") from error
+
+
+def build_copies(name: str, copies: int, one: Callable[[], World]) -> list[World]:
+    """A list of `copies` results of `one`; a `UserError` as soon as it is clear that they do not fit."""
+    if copies > MOST:
+        raise UserError(
+            f"`copies` is {copies:,}, but {name} is Python code that is stepped one copy after another: "
+            f"at most {MOST:,} are possible."
+        )
+    worlds = [one()]
+    before = resident_bytes()
+    while len(worlds) < copies:
+        worlds.append(one())
+        built = len(worlds)
+        grown = resident_bytes() - before if built & (built - 1) == 0 else 0  # at powers of two
+        if grown >= TELLING:
+            check_copies(name, copies, built, grown / (built - 1))
+    return worlds
+
+
+def check_copies(name: str, copies: int, built: int, each: float) -> None:
+    """Refuse the copies that are still to come unless they fit into memory, if each takes what those before it took."""
+    check_fits(
+        f"Building {copies - built:,} more of {copies:,} copies of {name}",
+        int(each * (copies - built)),
+        lambda usable: f"about {built + int(usable / each):,} copies fit",
+    )
 
 
 def _reason(name: str, error: BaseException) -> str:

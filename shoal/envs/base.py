@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shoal.errors import UserError
+from shoal.seeding import stream
 
 Array = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -171,6 +172,42 @@ class VectorEnv(Protocol):
     def close(self) -> None:
         """Release the copies' resources."""
         ...
+
+
+class Copies:
+    """What the worlds here have in common; they inherit it."""
+
+    def __init__(self, spec: EnvSpec, copies: int, seed: int) -> None:
+        self.spec, self.copies = spec, copies
+        self._sampler = stream(seed, "sampled actions")
+        self._episode_step = np.zeros(copies, np.int64)
+
+    @property
+    def episode_step(self) -> NDArray[np.int64]:
+        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
+        return self._episode_step.copy()
+
+    def sample_actions(self) -> Array:
+        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
+        return random_actions(self.spec, self.copies, self._sampler)
+
+    def close(self) -> None:
+        """Release the copies' resources."""
+
+
+def step_arrays(spec: EnvSpec, *leading: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+    """Data type and shape of the arrays of a `Step`, by name, with these leading axes: (E,), or (T, E)."""
+    agents = (*leading, spec.agents)
+    return {
+        "observation": (np.float32, (*agents, spec.observation_size)),
+        "reward": (np.float32, agents),
+        "terminated": (np.bool_, agents),
+        "truncated": (np.bool_, leading),
+        "alive": (np.bool_, agents),
+        "ended": (np.bool_, leading),
+        "final_observation": (np.float32, (*agents, spec.observation_size)),
+        "metrics": (np.float32, (*leading, len(spec.metrics))),
+    }
 
 
 def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64]:

@@ -17,12 +17,15 @@ import numpy as np
 from gymnasium.spaces import Discrete, Space
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import Array, Bools, EnvSpec, Step, one_hot, random_actions, stagger_offsets
-from shoal.envs.copies import check_arrays
+from shoal.envs.base import Array, Bools, Copies, EnvSpec, Step, one_hot, stagger_offsets
 from shoal.envs.faults import fault, in_short, message, takes_seed
 from shoal.envs.spaces import action_size, decode, encode, is_choice, observation_size
 from shoal.errors import UserError
-from shoal.seeding import stream, stream_seed
+from shoal.seeding import stream_seed
+from shoal.system.memory import check_fits
+
+ACTION_OBJECT = 120
+"""Bytes of a kept action beside its numbers: an array's header and its place in a list."""
 
 
 class ParallelWorld(Protocol):
@@ -44,7 +47,7 @@ def episode_seed(seed: int, copy: int, episode: int) -> int:
     return stream_seed(seed, f"copy {copy} episode {episode}") >> 32
 
 
-class ParallelCopies:
+class ParallelCopies(Copies):
     """A `VectorEnv` over PettingZoo-like environments.
 
     Every episode begins with a reset under a seed made of (seed, copy, episode number), and the actions
@@ -76,25 +79,19 @@ class ParallelCopies:
         if any(repr(form) != first_text and form != forms[0] for form in forms[1:]):
             raise differs(name)
         spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
-        self.spec = spec if episode_length is not None else replace(spec, stated_length=_stated_length(worlds[0]))
-        self.copies = len(worlds)
+        if episode_length is None:
+            spec = replace(spec, stated_length=_stated_length(worlds[0]))
+        super().__init__(spec, len(worlds), seed)
         check_arrays(self.spec, self.copies)
         self._seed, self._first = seed, first
         offsets = stagger_offsets(total or self.copies, episode_length if stagger else None)
         self._offsets = offsets[first : first + self.copies]  # (E,)
-        self._sampler = stream(seed, "sampled actions")
 
         shape = (self.copies, self.spec.agents, self.spec.observation_size)
         self._episode = np.full(self.copies, -1)  # (E,)  number of the episode under way; -1: not yet reset
-        self._episode_step = np.zeros(self.copies, np.int64)  # (E,)
         self._present = np.zeros(shape[:2], np.bool_)  # (E, N)  takes part in the next step
         self._observation = np.zeros(shape, np.float32)  # (E, N, O)
         self._played: list[list[Array]] = [[] for _ in worlds]  # actions (N, A) of the episode under way
-
-    @property
-    def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
-        return self._episode_step.copy()
 
     def reset(self) -> Array:
         """Start a new episode in every copy, staggered where that was asked for."""
@@ -106,10 +103,6 @@ class ParallelCopies:
     def present(self) -> Bools:
         """(E, N) who takes part in the next step."""
         return self._present.copy()
-
-    def sample_actions(self) -> Array:
-        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
-        return random_actions(self.spec, self.copies, self._sampler)
 
     def step(self, actions: ArrayLike) -> Step:
         """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices.
@@ -314,6 +307,21 @@ class ParallelCopies:
     def _where(self, e: int, i: int) -> str:
         """The beginning of a sentence about one agent of one copy."""
         return _where(self.spec, self._first + e, i)
+
+
+def check_arrays(spec: EnvSpec, copies: int) -> None:
+    """Refuse copies whose views of four steps and played actions, from which a checkpoint repeats them, do not fit."""
+    views = 4 * 4 * spec.agents * spec.observation_size
+    played = 8 * spec.agents * spec.action_size + ACTION_OBJECT  # and once more in a checkpoint
+    check_fits(
+        f"Keeping the actions of an episode in {copies:,} copies of {spec.name}",
+        copies * (views + (spec.episode_length or 0) * played),
+        lambda usable: (
+            f"episodes of {max(0, usable // copies - views) // played:,} steps fit, or fewer copies"
+            if spec.episode_length
+            else f"about {usable // views:,} copies fit"
+        ),
+    )
 
 
 @cache

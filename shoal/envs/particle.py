@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs import physics
-from shoal.envs.base import Array, Entity, EnvSpec, Step, one_hot, random_actions, stagger_offsets
+from shoal.envs.base import Array, Copies, Entity, EnvSpec, Step, one_hot, stagger_offsets
 from shoal.envs.physics import Layout
 from shoal.errors import UserError, counted
 from shoal.seeding import stream
@@ -131,7 +131,7 @@ def _seen(agents: int, bodies: int, entities: int) -> NDArray[np.uint32]:
     return np.array([order[order != i] for i in range(agents)], np.uint32)
 
 
-class ParticleWorld:
+class ParticleWorld(Copies):
     """E copies of a particle world, stepped together; a `VectorEnv`.
 
     `position` and `velocity` (E, K, 2) may be written into at any time; `observe` shows the result.
@@ -145,28 +145,20 @@ class ParticleWorld:
             copies * each,
             lambda usable: f"at most {usable // each:,} copies fit",
         )
-        self.spec = spec
-        self.copies = copies
+        super().__init__(spec, copies, seed)
         self.entities = tuple(Entity(kind, float(size)) for kind, size in zip(kinds, layout.size, strict=True))
         self.position = np.zeros((copies, len(kinds), 2))
         self.velocity = np.zeros((copies, len(kinds), 2))
         self._layout = layout
         self._random = stream(seed, "envs").integers(2**64, size=copies, dtype=np.uint64)
-        self._sampler = stream(seed, "sampled actions")
         self._first_step = stagger_offsets(copies, spec.episode_length if stagger else None)
         self._last_step = (spec.episode_length or 0) - 1
-        self._episode_step = self._first_step.copy()
         self._action_shape = (copies, spec.agents, ACTIONS)
         self._force = np.zeros((copies, layout.bodies, 2))
         self._caught = np.zeros((copies, layout.bodies - layout.predators), np.bool_)  # prey touched in this episode
         self._no_metrics = np.zeros((copies, 1), np.float32)
         self._views = _Shelf((copies, spec.agents, spec.observation_size))
         self.reset()
-
-    @property
-    def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps that each copy has played in its episode."""
-        return self._episode_step.copy()
 
     @property
     def threads(self) -> int:
@@ -185,10 +177,6 @@ class ParticleWorld:
         observation = self._views.take()
         physics.look(self._layout, self.position, self.velocity, observation)
         return observation
-
-    def sample_actions(self) -> Array:
-        """Uniformly random choices, one-hot (E, N, 5)."""
-        return random_actions(self.spec, self.copies, self._sampler)
 
     def step(self, actions: ArrayLike) -> Step:
         """Play one step in every copy: actions (E, N, 5), one-hot or soft, or whole numbers (E, N)."""
@@ -271,9 +259,6 @@ class ParticleWorld:
             "random": self._random,
         }
         return arrays | ({"caught": self._caught} if self._layout.pursuit else {})
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 class _Shelf:

@@ -80,6 +80,29 @@ def scatter(layout: Layout, e: int, position: Floats, velocity: Floats, random: 
             velocity[e, k, axis] = 0.0
 
 
+# ---------------------------------------------------------------------------------------------- distances
+
+
+@inlined
+def nearest(position: Floats, e: int, count: int, x: float, y: float) -> float:
+    """Squared distance from a place to the nearest of the first `count` entities of copy e."""
+    least = np.inf
+    for k in range(count):
+        dx, dy = x - position[e, k, 0], y - position[e, k, 1]
+        least = min(least, dx * dx + dy * dy)
+    return least
+
+
+@inlined
+def touching(position: Floats, e: int, count: int, k: int, reach: float) -> int:
+    """How many of the first `count` entities of copy e are nearer to entity k than `reach`."""
+    touches = 0
+    for i in range(count):
+        dx, dy = position[e, k, 0] - position[e, i, 0], position[e, k, 1] - position[e, i, 1]
+        touches += dx * dx + dy * dy < reach * reach
+    return touches
+
+
 # ---------------------------------------------------------------------------------------------- forces
 
 
@@ -188,11 +211,7 @@ def scripted_prey(layout: Layout, e: int, k: int, position: Floats) -> int:
     for c in range(len(PREY_DIRECTIONS)):
         x = position[e, k, 0] + PREY_LOOK * PREY_DIRECTIONS[c, 0]
         y = position[e, k, 1] + PREY_LOOK * PREY_DIRECTIONS[c, 1]
-        nearest = np.inf
-        for p in range(layout.predators):
-            dx, dy = x - position[e, p, 0], y - position[e, p, 1]
-            nearest = min(nearest, dx * dx + dy * dy)
-        score = np.sqrt(nearest) - border(abs(x)) - border(abs(y))
+        score = np.sqrt(nearest(position, e, layout.predators, x, y)) - border(abs(x)) - border(abs(y))
         if score > best_score:
             best, best_score = c, score
     return best
@@ -255,18 +274,10 @@ def navigation_reward(layout: Layout, e: int, position: Floats, reward: Array) -
     agents = layout.agents
     distance = 0.0  # from each landmark to its nearest agent, summed
     for k in range(agents, len(layout.size)):
-        nearest = np.inf
-        for i in range(agents):
-            dx, dy = position[e, i, 0] - position[e, k, 0], position[e, i, 1] - position[e, k, 1]
-            nearest = min(nearest, dx * dx + dy * dy)
-        distance += np.sqrt(nearest)
-    touch = (layout.size[0] + layout.size[0]) ** 2
+        distance += np.sqrt(nearest(position, e, agents, position[e, k, 0], position[e, k, 1]))
     shared = 0.0
     for i in range(agents):
-        touches = 0  # itself among them
-        for k in range(agents):
-            dx, dy = position[e, i, 0] - position[e, k, 0], position[e, i, 1] - position[e, k, 1]
-            touches += dx * dx + dy * dy < touch
+        touches = touching(position, e, agents, i, layout.size[0] + layout.size[0])  # itself among them
         shared -= distance + touches
         reward[e, i] = -(1 - LOCAL_RATIO) * distance - LOCAL_RATIO * (touches - 1)
     if layout.openai:
@@ -282,11 +293,7 @@ def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array, caug
     total = 0.0
     for k in range(layout.predators, layout.bodies):
         x, y = position[e, k, 0], position[e, k, 1]
-        touch = (layout.size[0] + layout.size[k]) ** 2
-        touches = 0
-        for p in range(layout.predators):
-            dx, dy = x - position[e, p, 0], y - position[e, p, 1]
-            touches += dx * dx + dy * dy < touch
+        touches = touching(position, e, layout.predators, k, layout.size[0] + layout.size[k])
         total += TOUCH_REWARD * touches
         caught[e, k - layout.predators] |= touches > 0
         if layout.prey_rule == LEARNED:
@@ -302,11 +309,8 @@ def landmarks_covered(layout: Layout, e: int, position: Floats) -> int:
     """Landmarks with an agent's centre nearer than `COVERED`."""
     covered = 0
     for k in range(layout.agents, len(layout.size)):
-        nearest = np.inf
-        for i in range(layout.agents):
-            dx, dy = position[e, i, 0] - position[e, k, 0], position[e, i, 1] - position[e, k, 1]
-            nearest = min(nearest, dx * dx + dy * dy)
-        covered += nearest < COVERED * COVERED
+        square = nearest(position, e, layout.agents, position[e, k, 0], position[e, k, 1])
+        covered += square < COVERED * COVERED
     return covered
 
 

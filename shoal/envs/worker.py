@@ -1,24 +1,242 @@
-"""A worker, a process of its own: plays its share of the copies of a third-party environment.
+"""Copies of a third-party environment in worker processes, each with its own share of them.
 
-Its parent asks by messages, and it answers each. The arrays of a step are in memory that all workers share, where each
-reads and writes its own copies; a saved state is sent with a message.
+The parent asks by messages, and a worker answers each. The arrays of a step are in memory that all workers share, where
+each reads and writes its own copies; a saved state is sent with a message. Every copy has the seeds, and every step the
+results, that it has in one process (`ParallelCopies`).
+Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import json
+import signal
+import time
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load, save
 
 from shoal.envs.adapters import make_copies
-from shoal.envs.base import EnvSpec
-from shoal.envs.parallel import ParallelCopies, differs
-from shoal.system.child import Channel, Message, serve
-from shoal.system.shared_memory import SharedMemory, aligned
+from shoal.envs.base import Array, Copies, EnvSpec, Step, step_arrays
+from shoal.envs.parallel import ParallelCopies, check_state, checked_actions, differs
+from shoal.errors import UserError, counted
+from shoal.system.child import Channel, Child, Ended, Message, serve
+from shoal.system.memory import check_fits
+from shoal.system.shared_memory import ArrayLayout, SharedMemory
+
+PROCESS_BYTES = 40_000_000
+"""Private memory of a worker with a small environment: Python, numpy and gymnasium."""
+CLOSING = 5.0
+"""Seconds that environments have to close."""
+FEWER = "use fewer `env_workers`"
+
+
+def shared_layout(spec: EnvSpec, copies: int) -> ArrayLayout:
+    """What is shared: actions in; a step, who is present and the step of the episode out."""
+    agents = (copies, spec.agents)
+    return ArrayLayout(
+        step_arrays(spec, copies)
+        | {
+            "actions": (np.float32, (*agents, spec.action_size)),
+            "present": (np.bool_, agents),
+            "episode_step": (np.int64, (copies,)),
+        }
+    )
+
+
+def described(spec: EnvSpec) -> dict[str, Any]:
+    """A spec as JSON values."""
+    text = json.dumps(dataclasses.asdict(spec), default=lambda array: array.tolist())
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+# ---- the parent ------------------------------------------------------------------------------------------------------
+
+
+class WorkerCopies(Copies):
+    """A `VectorEnv` whose copies are played by worker processes, each its own share of them."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        form: str,
+        copies: int,
+        workers: int,
+        seed: int,
+        episode_length: int | None,
+        stagger: bool,
+        options: dict[str, Any],
+    ) -> None:
+        """Start the workers, and wait until each has built its copies of the environment.
+
+        `spec` and `form` are those of a copy in this process, which all others must be like.
+        """
+        super().__init__(spec, copies, seed)
+        _check_options(options)
+        check_fits(
+            f"Running {counted(workers, 'worker process', 'worker processes')}",
+            workers * PROCESS_BYTES,
+            lambda usable: f"at most {usable // PROCESS_BYTES} fit (`env_workers`)",
+        )
+        layout = shared_layout(spec, copies)
+        memory = SharedMemory(layout.nbytes, remedy="use fewer `copies`")
+        self._arrays = layout.views(memory)
+        self._episode_step = self._arrays["episode_step"]
+        self.awaited = ""
+        """The worker that is waited for, in words."""
+        self._begun = False
+        bounds = [copies * k // workers for k in range(workers + 1)]
+        self._shares = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+        self._workers: list[WorkerProcess] = []
+        self._kill = weakref.finalize(self, _kill, self._workers)
+        """Happens by itself when the copies are no longer used, and at the end of the program."""
+        make = {
+            "name": spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger, "options": options,
+            "total": copies,
+        }  # fmt: skip
+        common = {"spec": described(spec), "form": form, "memory": memory.spec}
+        with self._in_step():
+            for share in self._shares:
+                part = {"first": share.start, "copies": share.stop - share.start}
+                self._workers.append(WorkerProcess(spec.name, {**common, "make": make | part}, memory.descriptor))
+            for worker in self._workers:
+                worker.answer()
+
+    def reset(self) -> Array:
+        """Start a new episode in every copy, staggered where that was asked for."""
+        self._ask("reset")
+        self._begun = True
+        return self._arrays["observation"].copy()
+
+    def step(self, actions: ArrayLike) -> Step:
+        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices."""
+        self._check_begun()
+        self._arrays["actions"][...] = checked_actions(self.spec, self.copies, actions, self._arrays["present"])
+        self._ask("step")
+        return Step(**{name: self._arrays[name].copy() for name in Step._fields})
+
+    def state(self) -> dict[str, NDArray]:
+        """The episode number of each copy, and the actions played in it so far, as `ParallelCopies` has them."""
+        self._check_begun()
+        parts = [load(data) for _, data in self._ask("state")]
+        longest = max(part["actions"].shape[1] for part in parts)
+        for part in parts:
+            missing = longest - part["actions"].shape[1]
+            part["actions"] = np.pad(part["actions"], [(0, 0), (0, missing), (0, 0), (0, 0)])  # (E, T, N, A)
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "seed"}
+        return {"seed": parts[0]["seed"], **joined}
+
+    def load_state(self, state: dict[str, NDArray]) -> None:
+        """Begin the same episodes again and play the same actions in them."""
+        check_state(self.spec, self.copies, state)
+        parts = [
+            {name: np.ascontiguousarray(array if name == "seed" else array[share]) for name, array in state.items()}
+            for share in self._shares
+        ]
+        answers = self._ask("load_state", [save(part) for part in parts])
+        self._begun = True
+        for sentence in dict.fromkeys(said for message, _ in answers for said in message["warnings"]):
+            warnings.warn(sentence, stacklevel=2)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
+        self._check_begun()
+        ((_, data),) = self._ask("render", workers=self._workers[:1])
+        return load(data)["frame"] if data else None
+
+    def close(self) -> None:
+        """Close every copy and end the workers; those that do not end by themselves are killed."""
+        if not self._kill.alive:
+            return
+        deadline = time.monotonic() + CLOSING
+        with contextlib.suppress(UserError, RuntimeError):  # one that is gone needs no closing
+            for worker in self._workers:
+                worker.ask("close")
+            for worker in self._workers:
+                worker.answer(max(0.0, deadline - time.monotonic()))
+        self._kill()
+
+    def _ask(
+        self, what: str, data: Sequence[bytes] | None = None, workers: "list[WorkerProcess] | None" = None
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        """The answers of all workers, or of some; they work side by side."""
+        if not self._kill.alive:
+            raise UserError(f"{self.spec.name} is closed; make it again.")
+        asked = self._workers if workers is None else workers
+        with self._in_step():
+            for k, worker in enumerate(asked):
+                worker.ask(what, data[k] if data else b"")
+            answers = []
+            for k, worker in enumerate(asked):
+                self.awaited = f"worker {k + 1} of {len(self._workers)} (process {worker.process.pid})"
+                answers.append(worker.answer())
+            self.awaited = ""
+            return answers
+
+    @contextlib.contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """End all workers where the block fails or is interrupted: some have gone on, others have not."""
+        try:
+            yield
+        except BaseException:
+            self._kill()
+            raise
+
+    def _check_begun(self) -> None:
+        """Raise unless there is an episode under way."""
+        if not self._begun:
+            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
+
+
+class WorkerProcess(Child):
+    """A worker as its parent sees it."""
+
+    def __init__(self, name: str, spec: Message, memory: int) -> None:
+        """Start a worker for copies of the environment called `name`."""
+        self._name = name
+        super().__init__("shoal.envs.worker", spec, FEWER, descriptors=[memory])
+
+    def ask(self, what: str, data: bytes = b"") -> None:
+        """Send a question; nobody waits."""
+        try:
+            self.channel.send({"do": what}, data)
+        except OSError:
+            self.answer()
+
+    def answer(self, timeout: float | None = None) -> tuple[Message, bytes]:
+        """Wait for the answer to the last question."""
+        try:
+            return self.receive(timeout)
+        except TimeoutError:
+            raise UserError(f"A worker process of {self._name} does not answer.") from None
+        except Ended as end:
+            self.raise_fault()
+            remedy = f"; {FEWER}" if end.code == -signal.SIGKILL else ""
+            raise UserError(f"A worker process of {self._name} {end}{remedy}.") from None
+
+
+def _kill(workers: list[WorkerProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that would not reach another process as they are."""
+    try:
+        same = json.loads(json.dumps(options)) == options
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise UserError("`options` must be JSON values, with lists and no tuples, to be sent to worker processes.")
+
+
+# ---- the worker ------------------------------------------------------------------------------------------------------
 
 
 def run(spec: Message, parent: Channel) -> None:
@@ -26,12 +244,9 @@ def run(spec: Message, parent: Channel) -> None:
     copies = make_copies(**spec["make"])
     if described(copies.spec) != spec["spec"] or copies.form != spec["form"]:
         raise differs(copies.spec.name)
-    memory = SharedMemory(spec["memory"]["size"], spec["memory"]["descriptor"])
-    first, total = spec["make"]["first"], spec["make"]["total"]
-    mine = {
-        name: array[first : first + copies.copies] for name, array in step_arrays(memory, copies.spec, total).items()
-    }
-    worker = Worker(copies, mine)
+    arrays = shared_layout(copies.spec, spec["make"]["total"]).views(SharedMemory(**spec["memory"]))
+    first = spec["make"]["first"]
+    worker = Worker(copies, {name: array[first : first + copies.copies] for name, array in arrays.items()})
     parent.send({})
     while (question := parent.receive()) is not None:
         message, data = question
@@ -76,46 +291,6 @@ def _warnings(call: Callable[[], None]) -> list[str]:
         warnings.simplefilter("always")
         call()
     return [str(warning.message) for warning in caught]
-
-
-def described(spec: EnvSpec) -> dict[str, Any]:
-    """A spec as JSON values."""
-    fields = dataclasses.asdict(spec)
-    found: dict[str, Any] = json.loads(json.dumps(fields, default=lambda array: array.tolist()))
-    return found
-
-
-def step_arrays(memory: SharedMemory, spec: EnvSpec, copies: int) -> dict[str, NDArray]:
-    """The arrays of a step of all copies, by name, in shared memory of `step_bytes`."""
-    arrays, offset = {}, 0
-    for name, (dtype, shape) in _layout(spec, copies).items():
-        arrays[name] = memory.array(dtype, shape, offset)
-        offset += aligned(arrays[name].nbytes)
-    return arrays
-
-
-def step_bytes(spec: EnvSpec, copies: int) -> int:
-    """Shared memory that the arrays of a step take."""
-    layout = _layout(spec, copies).values()
-    return sum(aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for dtype, shape in layout)
-
-
-def _layout(spec: EnvSpec, copies: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
-    """Data type and shape of the arrays: actions in; a step, who is present and the step of the episode out."""
-    each = (copies, spec.agents)
-    return {
-        "metrics": (np.float32, (copies, len(spec.metrics))),
-        "observation": (np.float32, (*each, spec.observation_size)),
-        "reward": (np.float32, each),
-        "terminated": (np.bool_, each),
-        "truncated": (np.bool_, (copies,)),
-        "alive": (np.bool_, each),
-        "ended": (np.bool_, (copies,)),
-        "final_observation": (np.float32, (*each, spec.observation_size)),
-        "actions": (np.float32, (*each, spec.action_size)),
-        "present": (np.bool_, each),
-        "episode_step": (np.int64, (copies,)),
-    }
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import contextlib
 import ctypes
 import mmap
 import os
+import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +25,15 @@ def free_memory(root: Path = Path("/")) -> int | None:
     if left:
         return max(0, min(left))
     return _physical()
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; its peak where the system does not report more."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def keep_freed_memory() -> None:

@@ -4,6 +4,9 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -49,6 +52,31 @@ class SharedMemory:
         """A view of a part of the block."""
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(self._map, dtype, count, offset).reshape(shape)
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Arrays in one block, one after the other; each begins on a cache line of its own."""
+
+    arrays: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
+    """Data type and shape of each, by name."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes that all of them take."""
+        return sum(map(self._bytes, self.arrays))
+
+    def views(self, memory: SharedMemory, offset: int = 0) -> dict[str, NDArray]:
+        """The arrays in a block, from this byte on."""
+        views = {}
+        for name, (dtype, shape) in self.arrays.items():
+            views[name] = memory.array(dtype, shape, offset)
+            offset += self._bytes(name)
+        return views
+
+    def _bytes(self, name: str) -> int:
+        dtype, shape = self.arrays[name]
+        return aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize)
 
 
 def _new(size: int, remedy: str) -> int:

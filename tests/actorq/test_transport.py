@@ -131,7 +131,8 @@ def test_no_reader_sees_half_a_version(request):
     thread.join()
 
 
-LAYOUT = ChunkLayout(agents=2, observation_size=3, action_size=4, copies=2, steps=5, metrics=1)
+SPEC = EnvSpec("world", ("agent_0", "agent_1"), (3, 3), (4, 4), True, metrics=("goals",))
+LAYOUT = ChunkLayout(SPEC, copies=2, steps=5)
 
 
 def queues(slots=2):
@@ -141,7 +142,7 @@ def queues(slots=2):
 
 
 def random_step(rng):
-    shape = (LAYOUT.copies, LAYOUT.agents)
+    shape = (LAYOUT.copies, SPEC.agents)
     floats = [rng.random(size, np.float32) for size in ((*shape, 3), shape, (*shape, 3))]
     flags = [rng.random(size) < 0.5 for size in (shape, (2,), shape, (2,))]
     return Step(floats[0], floats[1], flags[0], flags[1], flags[2], flags[3], floats[2], rng.random((2, 1), np.float32))

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from shoal.envs import copies, make_env
+from shoal.envs import adapters, make_env
+from shoal.envs.adapters import MOST, TELLING, build_copies
 from shoal.envs.base import EnvSpec
-from shoal.envs.copies import MOST, TELLING, build_copies, check_arrays
+from shoal.envs.parallel import check_arrays
 from shoal.errors import UserError
 
 
@@ -15,7 +16,7 @@ def growing(monkeypatch):
     built = []
 
     def grow(each, free):
-        monkeypatch.setattr(copies, "resident_bytes", lambda: 10**8 + each * len(built))
+        monkeypatch.setattr(adapters, "resident_bytes", lambda: 10**8 + each * len(built))
         monkeypatch.setattr("shoal.system.memory.free_memory", lambda: free)
         return lambda: built.append(len(built)) or built[-1], built
 
@@ -65,4 +66,4 @@ def test_memory_of_recorded_actions_is_checked(monkeypatch):
 
 
 def test_memory_of_this_process_is_measured():
-    assert copies.resident_bytes() > 10**7
+    assert adapters.resident_bytes() > 10**7

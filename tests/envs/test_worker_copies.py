@@ -70,7 +70,7 @@ def test_results_equal_those_of_one_process():
     two.close()
     two.close()
     assert gone(workers)
-    with pytest.raises(UserError, match="is closed; make it anew"):
+    with pytest.raises(UserError, match="is closed; make it again"):
         two.reset()
 
 
@@ -110,7 +110,7 @@ PLACE = r"\(own_worlds\.py:\d+ in step\)"
 FAULTS = {
     "kill": (
         UserError,
-        r"^A worker process of \S+ was killed, perhaps because memory ran out; use fewer --env-workers\.$",
+        r"^A worker process of \S+ was killed, perhaps because memory ran out; use fewer `env_workers`\.$",
     ),
     "nan": (
         UserError,
@@ -203,7 +203,7 @@ def test_invalid_worker_counts_are_refused(name, keywords, words):
 
 def test_workers_that_do_not_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
-    with pytest.raises(UserError, match=r"Running 4 worker processes needs 160 MB.*at most 2 fit \(--env-workers\)"):
+    with pytest.raises(UserError, match=r"Running 4 worker processes needs 160 MB.*at most 2 fit \(`env_workers`\)"):
         make_env(CORRIDOR, copies=4, workers=4)
 
 
