@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError, counted
-from shoal.results.provenance import Provenance
+from shoal.results import Provenance
 from shoal.runs import disk
 from shoal.system.calls import ChildPool
 from shoal.system.child import Ended

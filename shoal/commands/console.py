@@ -120,6 +120,23 @@ def print_result(result: Result) -> None:
         put("\n".join(result.findings))
 
 
+def give_outcome(
+    result: Result,
+    folder: Path,
+    pictures: list[Path],
+    json: bool,
+    quiet: bool = False,
+    as_json: dict[str, Any] | None = None,
+) -> None:
+    """Print a result and where its files are; with `--json` its object on standard output, and nothing else there."""
+    if json:
+        print_json(as_json or result.to_json() | {"pictures": [str(path) for path in pictures]})
+    elif not quiet:
+        print_result(result)
+    if not quiet:
+        print_files(folder, pictures, json)
+
+
 def output_file(setting: str, name: str, *suffixes: str) -> Path:
     """A file to write in an existing folder; checked before the work, not after it."""
     path = absolute(name)

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from shoal.commands.arguments import parse, part
 from shoal.commands.console import (
     ended,
-    print_files,
-    print_result,
+    give_outcome,
     progress_bar,
     result_folder,
     warn_of_replacing,
     write_json,
 )
 from shoal.errors import UserError
-from shoal.system.streams import print_json
 
 
 def profile(argv: list[str]) -> int:
@@ -68,9 +66,5 @@ def profile(argv: list[str]) -> int:
             found = profile_result(measured).made_by("profile", *argv)
             write_json(found.to_json(), file)
             pictures = draw_figures(found, folder)
-    if command.json:
-        print_json(found.to_json())
-    else:
-        print_result(found)
-    print_files(folder, pictures, command.json)
+    give_outcome(found, folder, pictures, command.json, as_json=found.to_json())
     return ended(found.data)

@@ -7,15 +7,14 @@ from typing import Any, Literal
 from shoal.commands.arguments import parse
 from shoal.commands.console import (
     ended,
-    print_files,
-    print_result,
+    give_outcome,
     progress_bar,
     result_folder,
     warn_of_replacing,
     write_json,
 )
 from shoal.errors import UserError, check_choice, check_range
-from shoal.system.streams import print_json, say
+from shoal.system.streams import say
 
 
 def quantize(argv: list[str]) -> int:
@@ -95,11 +94,8 @@ def quantize(argv: list[str]) -> int:
             progress(0, "pictures")
             write_json(found.to_json(), folder / "quantize.json")
             pictures = draw_figures(found, folder)
-    if command.json:
-        print_json(found.to_json() | {"pictures": [str(path) for path in pictures]})
-    else:
-        print_result(found)
+    give_outcome(found, folder, pictures, command.json)
+    if not command.json:
         for sentence in found.data["failed"]:
             say(sentence)
-    print_files(folder, pictures, command.json)
     return ended(found.data)

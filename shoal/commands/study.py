@@ -7,9 +7,8 @@ from typing import Annotated
 from shoal.commands.arguments import parse
 from shoal.commands.console import (
     ended,
+    give_outcome,
     output_folder,
-    print_files,
-    print_result,
     progress_bar,
     read_json,
     warn_of_replacing,
@@ -99,9 +98,5 @@ def study(argv: list[str]) -> int:
         from shoal.report.panels import draw_figures
 
         pictures = draw_figures(found, folder, name.removeprefix(command.name))
-    if command.json:
-        print_json(as_json)
-    else:
-        print_result(found)
-    print_files(folder, pictures, command.json)
+    give_outcome(found, folder, pictures, command.json, as_json=as_json)
     return ended(found.data)

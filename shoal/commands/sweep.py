@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from shoal.commands.arguments import parse
-from shoal.commands.console import print_files, print_result, progress_bar, quoted, write_json
+from shoal.commands.console import give_outcome, progress_bar, quoted, write_json
 from shoal.errors import UserError, check_range, counted
 from shoal.system.files import absolute, shown
-from shoal.system.streams import print_json, say
+from shoal.system.streams import say
 from shoal.trust import import_from_working_directory, is_third_party
 from shoal.waiting import Progress
 
@@ -109,11 +109,7 @@ def train_all(
         result = summarize(outcomes, title).made_by(*argv)
         pictures = draw_figures(result, out)
         write_json(result.to_json(), out / "sweep-result.json")
-    if json:
-        print_json(result.to_json() | {"pictures": [str(path) for path in pictures]})
-    elif not quiet:
-        print_result(result)
-        print_files(out, pictures)
+    give_outcome(result, out, pictures, json, quiet)
     if signal is not None:
         say(f"Stopped and saved; continue with: {again}")
         return 128 + signal

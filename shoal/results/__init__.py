@@ -4,8 +4,7 @@ Nothing here measures or draws, and nothing imports torch or matplotlib.
 """
 
 from shoal.results.figure import Figure, Panel, Series
-from shoal.results.provenance import Provenance
-from shoal.results.result import Result
+from shoal.results.result import Provenance, Result
 from shoal.results.table import Column, Table, Value, share_text
 
 ADVICE = "docs/advice.md says what to try when a team does not learn."
