@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
-from shoal.numerics.rounding.kernels32 import M0, M1, S0, S1, S2, random_word
-from shoal.numerics.rounding.kernels64 import MAGNITUDE, finish_rounding, magnitude_of, round_by_chance, up_in_gap
+from shoal.numerics.rounding.kernels import BEYOND, M0, M1, S0, S1, S2, VANISHED, random_word, right, round_finite
 from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
-from shoal.numerics.rounding.shifts import right
 
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
 """Indices of the counters."""
@@ -157,7 +155,7 @@ def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, coun
                 nan = True
         elif p != 0:
             bits = np.float64(p).view(np.int64)
-            u = bits & MAGNITUDE
+            u = bits & 0x7FFFFFFFFFFFFFFF
             place = (u >> 52) - 1075 - plan.exact_base  # p is significand·2^(exact_base + place)
             significand = (u & ((1 << 52) - 1)) | (1 << 52)
             if place < 0:  # its last bits are zeros
@@ -281,8 +279,8 @@ def _multiply(x: float, y: float, plan: Any, product: Any, counts: Any) -> Any:
         counts[UNDERFLOWED] += 1
         return math.copysign(0.0, p)
     if plan.product_rounded:
-        p, event = _round_bits(_odd_product(x, y), product, 0, 0, 1, 0)
-        if event == OVERFLOWED:
+        p, event = round_finite(_odd_product(x, y), product, 0, 0, 0)
+        if event == BEYOND:
             counts[SATURATED if plan.product_saturates else OVERFLOWED] += 1
             return p
         if abs(p) < plan.product_flush_after or p == 0:
@@ -342,11 +340,10 @@ def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) 
     """A finite number rounded to the accumulator's format."""
     if plan.wraps:
         return _wrapped(x, 0.0, plan, sums, chance, step, counts)
-    random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
-    value, event = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
-    if event == OVERFLOWED:
+    value, event = round_finite(x, sums, *_random(plan, chance, step))
+    if event == BEYOND:
         counts[SATURATED if plan.saturates else OVERFLOWED] += 1
-    elif event == UNDERFLOWED:
+    elif event == VANISHED:
         counts[UNDERFLOWED] += 1
     return value
 
@@ -354,39 +351,10 @@ def _round(x: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _wrapped(x: float, beyond: float, plan: Any, sums: Any, chance: Any, step: int, counts: Any) -> Any:
     """x + beyond rounded to a wrapping accumulator; `beyond` is a multiple of half its period, of the same sign."""
-    random: Any = _random(plan, chance, step) if plan.stochastic else np.int64(0)
-    value, _ = _round_bits(x, sums, plan.stochastic, random, plan.random_bits, plan.variant)
+    value, _ = round_finite(x, sums, *_random(plan, chance, step))
     if value == 0 and x != 0 and beyond == 0:
         counts[UNDERFLOWED] += 1
     return _limit(value + beyond, plan, counts)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _round_bits(x: float, plan: Any, stochastic: int, random: int, bits: int, variant: int) -> Any:
-    """(a finite number rounded as in `kernels64`, OVERFLOWED, UNDERFLOWED or 0)."""
-    pattern: Any = np.float64(x).view(np.int64)
-    u, negative = pattern & MAGNITUDE, pattern < 0
-    e: Any = max(u >> 52, 1)
-    sig = u - ((e - 1) << 52)
-    below = max(plan.lowest_field - e, 0)
-    if not stochastic:
-        shift = min(plan.dropped + below, 60)
-        mask = (1 << shift) - 1
-        tie = ((sig >> shift) | plan.away) & mask & plan.near
-        full = plan.full_negative if negative else plan.full_positive
-        r = magnitude_of(e, (sig + (mask >> 1) * plan.near + tie + mask * full) >> shift, below, plan)
-        if u < plan.smallest:
-            r = plan.smallest if u >= (plan.gap_negative if negative else plan.gap_positive) else 0
-    elif u < plan.smallest:
-        r = plan.smallest if up_in_gap(e, sig, random, plan, bits, variant) else 0
-    else:
-        r = magnitude_of(e, round_by_chance(sig, plan.dropped + below, random, bits, variant), below, plan)
-    event = 0
-    if r > (plan.max_negative if negative else plan.max_positive):
-        event = OVERFLOWED
-    elif r == 0 and u != 0:
-        event = UNDERFLOWED
-    return np.int64(finish_rounding(pattern, u, r, plan)).view(np.float64), event
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -419,14 +387,16 @@ def _odd(s: float, error: float) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _random(plan: Any, chance: Any, step: int) -> Any:
-    """R of a step: up to 16 bits are half a word, the upper half for even steps, the lower for odd ones."""
+    """(R of a step, its bits, variant); up to 16 bits are half a word, the upper one for even steps."""
+    if not plan.stochastic:
+        return np.int64(0), 0, 0
     key, before, between = chance
     if plan.random_bits > 16:
         word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step), before, between))))
-        return word >> (32 - plan.random_bits)
+        return word >> (32 - plan.random_bits), plan.random_bits, plan.variant
     word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step >> 1), before, between))))
     half = (word & 0xFFFF) if step & 1 else (word >> 16)
-    return half >> (16 - plan.random_bits)
+    return half >> (16 - plan.random_bits), plan.random_bits, plan.variant
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal.compiled import njit
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, group_of
-from shoal.numerics.rounding.kernels32 import random_word
+from shoal.numerics.rounding.kernels import random_word
 
 TILE = ROWS * COLUMNS
 LEVELS = 40

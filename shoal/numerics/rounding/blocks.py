@@ -1,14 +1,26 @@
-"""Rounding to a `BlockFormat`: one power of two per block; elements are scaled by it, rounded and scaled back."""
+"""Rounding to a `BlockFormat`: one power of two per block; elements are scaled by it, rounded and scaled back.
+
+`round_bands`, for float32, is compiled and scales nothing: rounding 2^-s·x to a format and scaling back equals rounding
+x to the format with its exponents shifted by s, and a plan is shifted by adding s to its exponents and s·2^23 to the
+bits of its magnitudes.
+"""
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.compiled import njit
 from shoal.errors import UserError
 from shoal.numerics.formats.types import BlockFormat, FixedFormat
-from shoal.numerics.rounding.plan import FLOAT64, Carrier
+from shoal.numerics.rounding.kernels import round_nearest_or_directed, round_stochastically
+from shoal.numerics.rounding.plan import FLOAT32, FLOAT64, Carrier, RoundingPlan
+from shoal.numerics.rounding.randomness import Keys
+
+FLOAT32_INFINITY = np.int32(FLOAT32.infinity)
 
 TINY = 2.0**-1074
 """Stands for a nonzero number that underflows float64 when scaled."""
@@ -107,3 +119,104 @@ def _largest_of_runs(magnitude: Tensor, length: int) -> Tensor:
     """The largest of each run of `length` along the last axis; the last run may be shorter."""
     padded = torch.nn.functional.pad(magnitude, (0, -magnitude.shape[-1] % length))
     return padded.unflatten(-1, (-1, length)).amax(-1)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def round_bands(
+    x: NDArray[np.int32],
+    y: NDArray[np.int32],
+    plan: RoundingPlan,
+    tile: tuple[int, int],
+    bands: tuple[int, int],
+    exponents: tuple[int, int, int],
+    first_index: int,
+    keys: Keys,
+    bits: int,
+    variant: int,
+) -> int:
+    """y = x rounded, on bit patterns, both (G, R, C), for bands[0] to bands[1]; returns the number of NaN.
+
+    A band is a row of tiles: band b of G·ceil(R/h). `exponents` are the element format's highest exponent and the
+    smallest and largest s; `bits` is 0 unless rounding is stochastic.
+    Returns -1 if a block's s shifts the plan out of float32's normal range; y is then incomplete.
+    """
+    _, rows, columns = x.shape
+    height, width = tile
+    per_group = (rows + height - 1) // height
+    nans = 0
+    for band in range(bands[0], bands[1]):
+        group, top = band // per_group, band % per_group * height
+        bottom = min(top + height, rows)
+        for left in range(0, columns, width):
+            right = min(left + width, columns)
+            largest = np.int32(0)
+            for row in range(top, bottom):
+                largest = max(largest, _largest_bits(x[group, row, left:right]))
+            shared = 0 if largest == 0 else _exponent(largest) - exponents[0]
+            shared = min(max(shared, exponents[1]), exponents[2])
+            if plan.lowest_field + shared < 2 or (plan.max_positive >> 23) + shared < 1:
+                return -1
+            moved = _move(plan, shared)
+            for row in range(top, bottom):
+                part, result = x[group, row, left:right], y[group, row, left:right]
+                if bits == 0:
+                    nans += round_nearest_or_directed(part, result, moved)
+                else:
+                    index = first_index + (group * rows + row) * columns + left
+                    nans += round_stochastically(part, result, moved, index, keys, bits, variant)
+    return nans
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _largest_bits(x: NDArray[np.int32]) -> np.int32:
+    """The bits of the largest finite magnitude."""
+    largest = np.int32(0)
+    for i in range(x.size):
+        u = np.int32(x[i] & 0x7FFFFFFF)
+        largest = max(largest, u if u < FLOAT32_INFINITY else np.int32(0))
+    return largest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exponent(u: np.int32) -> int:
+    """The exponent of a positive number; that of a subnormal is found by converting its multiple of 2^-149."""
+    if u >= 2**23:
+        return int(u >> 23) - 127
+    return int(np.float32(u).view(np.int32) >> 23) - 127 - 149
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _move(plan: RoundingPlan, s: int) -> RoundingPlan:
+    """The plan with the format's exponents shifted by s."""
+    return RoundingPlan(
+        plan.dropped,
+        plan.lowest_field + s,
+        plan.lsb + s,
+        plan.near,
+        plan.away,
+        plan.full_positive,
+        plan.full_negative,
+        _move_bits(plan.smallest, s),
+        _move_bits(plan.gap_positive, s),
+        _move_bits(plan.gap_negative, s),
+        _move_bits(plan.gap_floor, s),
+        plan.gap_units,
+        plan.gap_exponent + s,
+        _move_bits(plan.max_positive, s),
+        _move_bits(plan.max_negative, s),
+        _move_bits(plan.over_positive, s),
+        _move_bits(plan.over_negative, s),
+        _move_bits(plan.infinity_positive, s),
+        _move_bits(plan.infinity_negative, s),
+        plan.nan,
+        plan.signed_zero,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _move_bits(bits: int, s: int) -> int:
+    """A normal number times 2^s; 0, 1 ("anything above zero"), infinity and NaN stay as they are."""
+    return bits + (s << 23) if 2**23 <= bits < FLOAT32_INFINITY else bits

@@ -1,20 +1,21 @@
 """`quantize`: rounding of numpy arrays and torch tensors to a number format.
 
-`exact.round_exact` is the definition. On the CPU, float32 goes through the loops of `kernels32`; float64, and formats
-that float32 cannot represent, through those of `kernels64`. Other devices use torch operations (`tensors`).
+`exact.round_exact` is the definition. On the CPU, numbers go through compiled loops (`kernels`) as float32, or as
+float64 if they are, or if float32 cannot represent the format. Other devices use torch operations (`tensors`).
 """
 
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.notation import parse
 from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
-from shoal.numerics.rounding import block_kernels, kernels32, kernels64, tensors
-from shoal.numerics.rounding.blocks import quantize_blocks, shared_range, tiles
+from shoal.numerics.rounding import kernels, tensors
+from shoal.numerics.rounding.blocks import quantize_blocks, round_bands, shared_range, tiles
 from shoal.numerics.rounding.plan import (
     BFLOAT16,
     FLOAT16,
@@ -163,14 +164,10 @@ def _round(
     """x rounded, as `dtype` (by default its own)."""
     dtype = x.dtype if dtype is None else dtype
     y = _empty(x, dtype) if out is None else out
-    if x.device.type == "cpu" and x.dtype != torch.float64 and rounds_in(format, FLOAT32):
-        inside = y if dtype == torch.float32 else _empty(x, torch.float32)
-        nans = _round_float32(x.float(), format, rules, inside)
-        if inside is not y:
-            y.copy_(inside)
-    elif x.device.type == "cpu":
-        inside = y if dtype == torch.float64 else _empty(x, torch.float64)
-        nans = _round_float64(x.double(), format, rules, inside)
+    if x.device.type == "cpu":
+        kind = compiled_type(x, format)
+        inside = y if dtype == kind else _empty(x, kind)
+        nans = _round_compiled(x.to(kind), format, rules, inside)
         if inside is not y:
             y.copy_(inside)
     else:
@@ -193,31 +190,39 @@ def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(x.shape)
 
 
-def _round_float32(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+def compiled_type(x: Tensor, format: FloatFormat | FixedFormat) -> torch.dtype:
+    """The type in which the compiled loops round a tensor to a format."""
+    return torch.float32 if x.dtype != torch.float64 and rounds_in(format, FLOAT32) else torch.float64
+
+
+def _as_integers(x: Tensor) -> NDArray[Any]:
+    """The bit patterns of contiguous numbers, flat."""
+    return x.numpy().reshape(-1).view(np.int32 if x.dtype == torch.float32 else np.int64)
+
+
+def _round_compiled(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
     """y = x rounded by the compiled loops; returns the number of NaN."""
-    plan = rounding_plan(format, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+    plan = rounding_plan(format, CARRIERS[x.dtype], rules.rounding, rules.overflow, rules.underflow, rules.nan)
     x = x.contiguous()
     if rules.rounding == "stochastic" and _overlap(x, y):
         x = x.clone()
-    source, target = x.numpy().reshape(-1).view(np.int32), y.numpy().reshape(-1).view(np.int32)
+    source, target = _as_integers(x), _as_integers(y)
 
     def work(first: int, last: int) -> int:
         if rules.rounding != "stochastic":
-            return int(kernels32.round_nearest_or_directed(source[first:last], target[first:last], plan))
-        nans = 0
-        for begin, end, index in _spans(first, last, rules.offset):
-            before, between = keys(rules.seed, rules.call, index // SPAN)[:2]
-            nans += kernels32.round_stochastically(
+            return int(kernels.round_nearest_or_directed(source[first:last], target[first:last], plan))
+        return sum(
+            kernels.round_stochastically(
                 source[begin:end],
                 target[begin:end],
                 plan,
                 index % SPAN,
-                before,
-                between,
+                keys(rules.seed, rules.call, index // SPAN),
                 rules.random_bits,
                 rules.variant,
             )
-        return nans
+            for begin, end, index in _spans(first, last, rules.offset)
+        )
 
     return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
 
@@ -257,42 +262,17 @@ def _round_blocks_float32(
         plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
     source = x.contiguous().numpy().reshape(shape).view(np.int32)
     target = y.numpy().reshape(shape).view(np.int32)
-    before, between = keys(rules.seed, rules.call, rules.offset // SPAN)[:2]
+    chosen = keys(rules.seed, rules.call, rules.offset // SPAN)
     bits = rules.random_bits if rules.rounding == "stochastic" else 0
-    chance = (rules.offset % SPAN, before, between, bits, rules.variant)
+    chance = (rules.offset % SPAN, chosen, bits, rules.variant)
     impossible = -x.numel() - 1  # outweighs the NaN counts of all other threads
 
     def work(first: int, last: int) -> int:
-        nans = int(block_kernels.round_bands(source, target, plan, tile, (first, last), exponents, chance))
+        nans = int(round_bands(source, target, plan, tile, (first, last), exponents, *chance))
         return nans if nans >= 0 else impossible
 
     bands = shape[0] * -(-shape[1] // tile[0])
     return sum(share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1))
-
-
-def _round_float64(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
-    """y = x rounded by the compiled loops; returns the number of NaN."""
-    plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
-    source = x.contiguous().numpy().reshape(-1).view(np.int64)
-    target = y.numpy().reshape(-1).view(np.int64)
-
-    def work(first: int, last: int) -> int:
-        if rules.rounding != "stochastic":
-            return int(kernels64.round_nearest_or_directed(source[first:last], target[first:last], plan))
-        return sum(
-            kernels64.round_stochastically(
-                source[begin:end],
-                target[begin:end],
-                plan,
-                index % SPAN,
-                keys(rules.seed, rules.call, index // SPAN),
-                rules.random_bits,
-                rules.variant,
-            )
-            for begin, end, index in _spans(first, last, rules.offset)
-        )
-
-    return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
 
 
 def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
@@ -379,7 +359,7 @@ def memory_needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dt
     """Bytes that rounding takes on the CPU, in addition to the tensor and `out`."""
     if x.device.type != "cpu":
         return 0
-    carrier = torch.float32 if x.dtype != torch.float64 and rounds_in(element, FLOAT32) else torch.float64
+    carrier = compiled_type(x, element)
     copied = 0 if x.is_contiguous() and x.dtype == carrier else carrier.itemsize
     result = 0 if y is not None else dtype.itemsize
     return x.numel() * (copied + result + (0 if dtype == carrier else carrier.itemsize))
@@ -410,9 +390,9 @@ def _overlap(x: Tensor, y: Tensor) -> bool:
 
 
 def _count_nans(x: Tensor, threads: int) -> int:
-    if x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous():
-        bits = x.numpy().reshape(-1).view(np.int32)
-        return sum(share_out(lambda first, last: int(kernels32.count_nans(bits[first:last])), bits.size, threads))
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and x.is_contiguous():
+        bits = _as_integers(x)
+        return sum(share_out(lambda first, last: int(kernels.count_nans(bits[first:last])), bits.size, threads))
     return int(x.isnan().sum())
 
 

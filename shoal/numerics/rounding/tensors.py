@@ -1,6 +1,6 @@
 """The rounding loops in plain torch operations: bit-identical to the compiled ones, on any device.
 
-Numbers are processed as float64, which holds float32 exactly. The notation is that of `kernels32`, with 52 mantissa
+Numbers are processed as float64, which holds float32 exactly. The notation is that of `kernels`, with 52 mantissa
 bits and 64-bit integers throughout; the dropped part `delta` has 62 bits after the point.
 """
 
@@ -39,7 +39,7 @@ def round_nearest_or_directed(x: Tensor, plan: RoundingPlan) -> Tensor:
 
 
 def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, bits: int, variant: int) -> Tensor:
-    """x, flat float64, rounded stochastically; arguments as in `kernels64.round_stochastically`."""
+    """x, flat float64, rounded stochastically; arguments as in `kernels.round_stochastically`."""
     pattern = x.view(torch.int64)
     u, e, sig, below = _take_apart(pattern, plan)
     shift = below + plan.dropped
@@ -70,7 +70,7 @@ def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, 
 
 
 def _chance_in_gap(e: Tensor, sig: Tensor, random: Tensor, plan: RoundingPlan, bits: int, variant: int) -> Tensor:
-    """As in `kernels32`; only valid below the smallest value."""
+    """As `kernels.up_in_gap`; only valid below the smallest value."""
     places = e - 1074 + bits - plan.gap_exponent
     down = (-places).clamp(0, 62)
     scaled = (sig << places.clamp(0, 62)) >> down
