@@ -155,7 +155,7 @@ def up_in_gap(T: Any, e: Any, sig: Any, random: int, plan: RoundingPlan, bits: i
     with twice W·(2N or 2N - 1), so that the lowest bit is free for bits lost in a shift and for C's ties.
     """
     least = np.int64(bits_of(T).lowest) - np.int64(bits_of(T).mantissa)
-    places = np.int64(e) + least + bits - plan.gap_exponent
+    places: Any = np.int64(e) + least + bits - plan.gap_exponent
     down = np.int64(min(max(-places, 0), 62))
     lost = np.int64(sig) & ((np.int64(1) << down) - 1)
     scaled = 2 * ((np.int64(sig) << max(places, 0)) >> down) + (1 if lost else 0)

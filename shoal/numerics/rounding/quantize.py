@@ -127,23 +127,24 @@ def quantize(
             result = torch.where(x > last.to(x.device), down, up)
         return cast(Array, give_back(result if y is None else y.copy_(result)))
 
+    if seed is None and rounding == "stochastic":
+        raise UserError("stochastic rounding needs a seed for its random bits.")
+    check_choice("variant", variant, VARIANTS)
     rules = Rules(
         rounding=rounding,
         overflow=in_force if overflow or not isinstance(chosen, BlockFormat) else "saturate",
         underflow=underflow,
         nan=nan,
-        seed=_seed(seed, rounding),
+        seed=0 if seed is None else whole_number("seed", seed),
         call=whole_number("call", call),
-        offset=whole_number("offset", offset),
+        offset=whole_number("offset", offset, 0),
         random_bits=_random_bits(random_bits, x.dtype, element),
-        variant=_variant(variant),
-        threads=torch.get_num_threads() if threads is None else whole_number("threads", threads),
+        variant=VARIANTS.index(variant),
+        threads=torch.get_num_threads() if threads is None else whole_number("threads", threads, 1),
     )
-    check_range("threads", rules.threads, 1)
-    check_range("offset", rules.offset, 0)
     if y is not None:
         if nan == "error" and not (isinstance(element, FloatFormat) and element.nans):
-            _refuse_nans(_count_nans(x, rules.threads), element)  # before anything is overwritten
+            _refuse_nans(_count_nans(x, rules.threads), element, nan)  # before anything is overwritten
         if _overlap(x, y) and (x.data_ptr() != y.data_ptr() or x.dtype != y.dtype or not x.is_contiguous()):
             x = x.clone()
     if isinstance(chosen, BlockFormat):
@@ -172,8 +173,7 @@ def _round(
             y.copy_(inside)
     else:
         nans = _round_by_torch(x.reshape(-1), format, rules, y.view(-1))
-    if rules.nan == "error" and not (isinstance(format, FloatFormat) and format.nans):
-        _refuse_nans(nans, format)
+    _refuse_nans(nans, format, rules.nan)
     if rules.overflow == "wrap" and isinstance(format, FixedFormat):
         y.copy_(_wrap(y, format))
     return y
@@ -237,41 +237,37 @@ def _round_blocks(x: Tensor, format: BlockFormat, rules: Rules, dtype: torch.dty
     narrow = x.dtype != torch.float64 and dtype != torch.float64 and rounds_in(element, FLOAT32)
     if x.device.type == "cpu" and narrow and one_span and rules.overflow != "wrap":
         y = _empty(x, torch.float32)
+        source, target = (_as_integers(t).reshape(shape) for t in (x.float().contiguous(), y))
         exponents = (element.highest_exponent, *shared_range(format, carrier))
-        nans = _round_blocks_float32(x.float(), element, rules, y, shape, tile, exponents, keep_infinities)
+        nans = _round_blocks_float32(source, target, element, rules, tile, exponents, keep_infinities)
         if nans >= 0:
-            if rules.nan == "error" and not (isinstance(element, FloatFormat) and element.nans):
-                _refuse_nans(nans, element)
+            _refuse_nans(nans, element, rules.nan)
             return y.to(dtype)
     return quantize_blocks(x, format, dtype, carrier, keep_infinities, lambda scaled: _round(scaled, element, rules))
 
 
 def _round_blocks_float32(
-    x: Tensor,
+    source: NDArray[Any],
+    target: NDArray[Any],
     element: FloatFormat | FixedFormat,
     rules: Rules,
-    y: Tensor,
-    shape: tuple[int, int, int],
     tile: tuple[int, int],
     exponents: tuple[int, int, int],
     keep_infinities: bool,
 ) -> int:
-    """y = x rounded by the compiled loops; returns the number of NaN, or a negative number if they cannot."""
+    """Round (G, R, C) by the compiled loops; returns the number of NaN, or a negative number if they cannot."""
     plan = rounding_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
     if keep_infinities:
         plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
-    source = x.contiguous().numpy().reshape(shape).view(np.int32)
-    target = y.numpy().reshape(shape).view(np.int32)
-    chosen = keys(rules.seed, rules.call, rules.offset // SPAN)
     bits = rules.random_bits if rules.rounding == "stochastic" else 0
-    chance = (rules.offset % SPAN, chosen, bits, rules.variant)
-    impossible = -x.numel() - 1  # outweighs the NaN counts of all other threads
+    chance = (rules.offset % SPAN, keys(rules.seed, rules.call, rules.offset // SPAN), bits, rules.variant)
+    impossible = -source.size - 1  # outweighs the NaN counts of all other threads
 
     def work(first: int, last: int) -> int:
         nans = int(round_bands(source, target, plan, tile, (first, last), exponents, *chance))
         return nans if nans >= 0 else impossible
 
-    bands = shape[0] * -(-shape[1] // tile[0])
+    bands = source.shape[0] * -(-source.shape[1] // tile[0])
     return sum(share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1))
 
 
@@ -410,22 +406,11 @@ def _holds(format: Format, carrier: Carrier) -> bool:
     return fits(format, carrier)
 
 
-def _refuse_nans(nans: int, format: Format) -> None:
-    if nans:
+def _refuse_nans(nans: int, format: FloatFormat | FixedFormat, rule: str) -> None:
+    if nans and rule == "error" and not (isinstance(format, FloatFormat) and format.nans):
         raise UserError(
             f"{nans} of the numbers are NaN, which {format} cannot represent; nan='zero' rounds them to zero."
         )
-
-
-def _seed(seed: int | None, rounding: str) -> int:
-    if seed is None and rounding == "stochastic":
-        raise UserError("stochastic rounding needs a seed for its random bits.")
-    return 0 if seed is None else whole_number("seed", seed)
-
-
-def _variant(variant: str) -> int:
-    check_choice("variant", variant, VARIANTS)
-    return VARIANTS.index(variant)
 
 
 def _random_bits(bits: int | None, dtype: torch.dtype, format: FloatFormat | FixedFormat) -> int:
