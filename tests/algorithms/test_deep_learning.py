@@ -18,13 +18,13 @@ BOUNDS = {"v_min": -4.0, "v_max": 4.0, "target_period": 10, "learning_rate": 0.0
 
 
 @pytest.mark.parametrize("options", [{}, {"minibatch": "independent", "layer_norm": True}], ids=str)
-def test_d4pg_choices(options):
+def test_d4pg_learns_choices(options):
     """Best: every agent matches its context, reward 1 each; random play gets 1/3."""
     team, _ = learn(Toy(agents=2), 300, algorithm="d4pg", atoms=21, n_step=2, **BOUNDS, **options)
     assert mean_reward(team, Toy(agents=2, seed=9)) > 0.95
 
 
-def test_d4pg_boxes():
+def test_d4pg_learns_boxes():
     """Best: 0, at (+-0.5, 0) by context; random play gets about -0.9."""
     toy = Toy(agents=2, discrete=False)
     team, _ = learn(toy, 400, algorithm="d4pg", atoms=31, n_step=1, exploration_noise=0.3, **BOUNDS)
@@ -32,7 +32,7 @@ def test_d4pg_boxes():
 
 
 @pytest.mark.parametrize("options", [{}, {"double": False, "minibatch": "independent", "n_step": 1}], ids=str)
-def test_dqn(options):
+def test_dqn_learns(options):
     team, _ = learn(Toy(agents=2), 250, **{"algorithm": "dqn", "target_period": 10, "epsilon": 0.5} | options)
     assert mean_reward(team, Toy(agents=2, seed=9)) > 0.95
 

@@ -40,14 +40,14 @@ def mean_reward(team, env):
 @pytest.mark.parametrize("sampler", ["uniform", "neighbor"])
 @pytest.mark.parametrize("minibatch", ["shared", "independent"])
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_choices(algorithm, minibatch, sampler):
+def test_teams_learn_choices(algorithm, minibatch, sampler):
     """Best: every agent matches its context, reward 1 each; random play gets 1/3."""
     team, _ = learn(Toy(agents=2), 500, algorithm=algorithm, minibatch=minibatch, sampler=sampler)
     assert mean_reward(team, Toy(agents=2, seed=9)) > 0.95
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_boxes(algorithm):
+def test_teams_learn_boxes(algorithm):
     """Best: 0, at (+-0.5, 0) by context; random play gets about -0.9."""
     team, _ = learn(Toy(agents=2, discrete=False), 500, algorithm=algorithm, exploration_noise=0.3)
     assert mean_reward(team, Toy(agents=2, discrete=False, seed=9)) > -0.05

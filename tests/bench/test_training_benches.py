@@ -18,7 +18,7 @@ def test_training_relative_to_the_reference(monkeypatch):
     assert row["ratio_without_environment"] > 0
 
 
-def test_phases(monkeypatch):
+def test_phases_bench(monkeypatch):
     monkeypatch.setattr(phases, "RING_BYTES", 10**6)
     (row,) = phases.run((1,), seconds=0.05)
     assert row["ratio"] == pytest.approx(row["sampling_ms"] / row["update_ms"])

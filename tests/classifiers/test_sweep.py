@@ -29,6 +29,6 @@ def test_accuracy_over_area(tmp_path, monkeypatch):
         train_units(UNITS[:1], config)
 
 
-def test_no_units():
+def test_sweep_without_units_is_refused():
     with pytest.raises(UserError, match="at least one MAC unit"):
         train_units((), tiny())

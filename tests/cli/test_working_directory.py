@@ -54,7 +54,7 @@ def test_from_python(start):
 
 
 @pytest.mark.slow
-def test_a_sweep(shoal, start):
+def test_sweep_after_chdir(shoal, start):
     words = [word for word in QUIET if word not in ("--threads", "1")]
     assert shoal("train", *WORLD, *words, "--seeds", "0-1", "--out", "two")[0] == 0
     assert {"seed0", "seed1", "curves.png", "sweep-result.json"} <= {path.name for path in (start() / "two").iterdir()}

@@ -59,7 +59,7 @@ def test_formats_without_configuration(shoal, name):
     assert strict(shoal("mac", "describe", name, "--json")[1])["format"] == str(parse(name))
 
 
-def test_a_unit(shoal):
+def test_describe_a_unit(shoal):
     code, out, _ = shoal("mac", "describe", "E4M3*E5M2:5+Q8.13, rounding=toward-zero")
     rows = cells(out)
     assert code == 0
@@ -105,7 +105,7 @@ def test_the_comparison_as_json(shoal):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_a_sweep(shoal, tmp_path):
+def test_mac_sweep(shoal, tmp_path):
     words = ["mac", "sweep", "E5M2:5+E6M5", "E5M2:5+Q8.13", "--inner", "16,64", "--scale", "4"]
     code, out, err = shoal(*words, "--picture", "units.png")
     assert code == 0 and err == ""

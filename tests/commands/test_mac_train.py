@@ -23,7 +23,7 @@ def workplace(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_one_scheme(shoal, tmp_path):
+def test_train_one_scheme(shoal, tmp_path):
     words = ["mac", "train", *TINY, "--scheme", "E5M2:5+E6M5", "--out", "runs/mac1"]
     code, out, err = shoal(*words)
     assert code == 0 and "Training: mlp on digits in E5M2:5+E6M5, into runs/mac1" in err
@@ -45,7 +45,7 @@ def test_one_scheme(shoal, tmp_path):
     assert code == 2 and "from another command" in one_sentence(err)
 
 
-def test_several_schemes(shoal, tmp_path):
+def test_train_several_schemes(shoal, tmp_path):
     words = ["mac", "train", *TINY, "--schemes", "E5M2:5+Q8.13, rounding=toward-zero,bf16", "--no-baseline", "--quiet"]
     code, out, err = shoal(*words, "--out", "runs/mac2")
     assert (code, out, err) == (0, "", "")

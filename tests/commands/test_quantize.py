@@ -59,7 +59,7 @@ def ask(capsys, *words):
 
 
 @pytest.mark.usefixtures("rendered")
-def test_a_zip(capsys, model, tmp_path):
+def test_quantize_a_zip(capsys, model, tmp_path):
     words = (model, "--env", "CartPole-v1", "--bits", "32,16,4,fp16,E4M3", "--episodes", 6, "--out", tmp_path / "out")
     code, out, _ = ask(capsys, *words, "--json")
     found = json.loads(out)
@@ -248,7 +248,7 @@ def test_parts_quantized_by_a_row():
 
 
 @pytest.mark.parametrize(("full", "played", "error"), [(2.0, 1.0, 0.5), (-2.0, -3.0, 0.5), (0.0, 1.0, None)])
-def test_a_row(full, played, error):
+def test_row_of_the_table(full, played, error):
     head, other = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]])
     subject = SimpleNamespace(
         actions=torch.Tensor.numpy, equal=np.equal, divergence=lambda head, other: other - head, overhead=7
@@ -281,7 +281,7 @@ def test_divergences_of_a_models_policy():
     assert subject.divergence(head, other) is None
 
 
-def test_divergences():
+def test_kl_divergences():
     logits, others = torch.randn(50, 1, 4), torch.randn(50, 1, 4)
     p, q = logits.softmax(-1), others.softmax(-1)
     torch.testing.assert_close(choices_kl(logits, others).float(), (p * (p / q).log()).sum(-1))

@@ -87,7 +87,7 @@ def test_starts_with_the_same_view(agents, prey, obstacles):
 
 
 @worlds
-def test_random_choices(agents, prey, obstacles):
+def test_random_choices_match_mpe2(agents, prey, obstacles):
     theirs, ours = pair(agents, prey, obstacles, seed=1)
     rng = np.random.default_rng(1)
     for t in range(steps(agents, prey)):
@@ -125,7 +125,7 @@ def test_all_agents_drive_to_one_point(agents, prey, obstacles):
 
 
 @pytest.mark.parametrize(("agents", "prey", "obstacles"), [w for w in WORLDS if w[1]])
-def test_chase(agents, prey, obstacles):
+def test_chasing_predators_match_mpe2(agents, prey, obstacles):
     """Predators run to their nearest prey and the prey into the middle of the predators."""
     theirs, ours = pair(agents, prey, obstacles, seed=3)
     caught = 0.0

@@ -70,7 +70,7 @@ def test_box_actions_are_clipped_in_their_precision(dtype):
     np.testing.assert_array_equal(decode(space, np.float32([0.0625, 0.5])), [0.0625, 0.5])
 
 
-def test_sizes():
+def test_sizes_of_spaces():
     assert [observation_size(s, "a", "x") for s in (UNIT, spaces.Discrete(4, start=2), spaces.MultiBinary(5))] == [
         3,
         4,

@@ -257,7 +257,7 @@ def test_template_has_no_weights():
         assert len(data) < 8_000 and {"layer0.weight.0", "layer2.bias.0"} <= set(names)
 
 
-def test_images():
+def test_engines_on_images():
     policy = image_policy()
     x = observations(policy)
     for precision in ("float32", "float16", "int8"):

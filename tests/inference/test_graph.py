@@ -51,7 +51,7 @@ def rounded(policy, bits):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_float32(name):
+def test_float32_graph_matches_the_policy(name):
     policy = POLICIES[name]
     x = observations(policy)
     expected = policy.reference(x)

@@ -163,7 +163,7 @@ def test_wrong_policies_are_refused(policy, said):
         policy.check()
 
 
-def test_sizes():
+def test_sizes_of_policies():
     policy = Policy((Linear(np.ones((2, 3, 4), np.float32), np.ones((2, 4), np.float32)),), Head("argmax"),
                     (3, 2), (4, 4), ("a", "b"))  # fmt: skip
     assert policy.check().parameters == 32 and policy.nbytes == 128

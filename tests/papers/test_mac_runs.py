@@ -113,7 +113,7 @@ def test_differences_are_taken_seed_by_seed():
         ([0.0, 0.0, 0.0], FAILS, HOLDS),
     ],
 )
-def test_verdicts(gaps, loss, kept):
+def test_verdicts_of_accuracy_differences(gaps, loss, kept):
     assert loses("a against b", gaps).verdict == loss
     assert keeps("a against b", gaps).verdict == kept
 

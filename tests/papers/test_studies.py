@@ -122,7 +122,7 @@ def test_ctrl_c_keeps_finished_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("gap", "ci", "verdict"), [(-3.0, 1.0, "worse"), (2.0, 1.0, "better"), (-0.5, 1.0, "no significant difference")]
 )
-def test_verdicts(gap, ci, verdict):
+def test_verdicts_of_reward_differences(gap, ci, verdict):
     row = {
         "world": "w",
         "agents": 3,

@@ -101,7 +101,7 @@ def test_the_grid_and_its_claims(made_up, tmp_path):
     assert "a pull would take 32 ms and leave" in text  # 4 MB at 1 Gbit/s
 
 
-def test_verdicts():
+def test_verdicts_of_throughput_studies():
     verdict = actorq_communication.verdict
     assert verdict(30, {8: (1.31, 1.2, 1.4), 4: (0.5, 0.4, 0.6)}) == "the paper's 30 % hold"
     assert verdict(30, {8: (1.2, 1.1, 1.3)}) == "a gain, but less than the paper's 30 %"

@@ -43,7 +43,7 @@ def test_histogram_has_one_more_edge_than_counts():
     assert panel.title == "0  (2 × 3)" and panel.series[0].at == [-1.0, 0.0, 1.0, 2.0]
 
 
-def test_the_table():
+def test_table_of_widths():
     result = width_result(WidthTable("ppo.zip", "CartPole-v1", 5, 1, 10, "calibrated", ROWS, [], []), "paper")
     (table,) = result.tables
     assert table.title == "ppo.zip in CartPole-v1, 5 episodes each"

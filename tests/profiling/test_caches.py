@@ -133,7 +133,7 @@ def test_invalid_ranges_are_refused(wrong):
         CacheModel(SMALL).run(wrong)
 
 
-def test_means():
+def test_mean_misses():
     mean = mean_misses([Misses(1, 2, 3, 4, 5, 6, 7, 8, 9), Misses(3, 2, 3, 4, 5, 6, 7, 8, 10)])
     assert list(mean) == list(Misses.__dataclass_fields__)
     assert list(mean.values()) == [2, 2, 3, 4, 5, 6, 7, 8, 9.5]

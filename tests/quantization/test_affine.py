@@ -155,7 +155,7 @@ def test_formats_by_name():
     assert [Scheme(format=name).width for name in ("fp16", "E4M3", "Q4.4")] == [16, 8, 8]
 
 
-def test_bytes():
+def test_bytes_of_codes():
     assert stored_bytes(10, 1, None) == 40
     assert stored_bytes(10, 3, Scheme(3)) == 3 + 2 + 12  # 20 bits and 10 bits, in whole bytes each
     assert stored_bytes(10, 3, Scheme(3, style="paper")) == 4 + 12  # 30 bits are 4 bytes

@@ -73,7 +73,7 @@ def box(model):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_images(tmp_path, algorithm):
+def test_image_models_play_as_in_stable_baselines(tmp_path, algorithm):
     theirs = make(algorithm, Pictures(), "CnnPolicy", policy_kwargs={})
     path = saved(theirs, tmp_path / "images.zip")
     states = np.random.default_rng(0).integers(0, 256, (5, 1, 36, 36), np.uint8)

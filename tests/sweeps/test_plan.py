@@ -27,7 +27,7 @@ def test_every_combination_and_seed_has_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "seeds"), [("3-3", (3,)), ("0-3", (0, 1, 2, 3)), ("0,3, 7", (0, 3, 7)), ([4, 2], (4, 2))]
 )
-def test_seeds(text, seeds):
+def test_parsing_of_seeds(text, seeds):
     assert parse_seeds("--seeds", text) == seeds
 
 

@@ -30,7 +30,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("settings", "sentence"), WRONG)
-def test_refused(settings, sentence):
+def test_wrong_settings_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         check_new(TrainConfig(**settings))
 

@@ -203,7 +203,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous(calm, crashed, tmp_path, 
 
 
 @pytest.mark.parametrize("until", [1, 15, 17, 100, 159])
-def test_crash_at(calm, tmp_path, until):
+def test_resume_after_a_crash_at_any_point(calm, tmp_path, until):
     crashed_run(tmp_path / "run", until)
     train(TrainConfig(out=str(tmp_path / "run")), resume=True)
     same(newest(calm), newest(tmp_path / "run"))

@@ -245,7 +245,7 @@ FUNCTIONS: dict[str, tuple] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name: str) -> None:
+def test_every_supported_function(name: str) -> None:
     close_to_plain(*FUNCTIONS[name])
 
 
@@ -391,7 +391,7 @@ def test_a_wrapped_module_can_be_copied_and_saved() -> None:
     assert wrapped.emulation.macs == 2 * macs
 
 
-def test_counts() -> None:
+def test_event_and_mac_counts() -> None:
     a, b = torch.from_numpy(numbers((6, 30), 1, 6)) * 60, torch.from_numpy(numbers((30, 5), 2, 6))
     _, expected = matmul(a, b, FIXED, stats=True)
     with emulate(FIXED) as emulation:

@@ -26,7 +26,7 @@ def test_layouts() -> None:
     assert torch.equal(quantize(t[:, :1].expand(6, 4, 10), "E5M2"), torch.from_numpy(wanted)[:, :1].expand(6, 4, 10))
 
 
-def test_sizes() -> None:
+def test_sizes_of_tensors() -> None:
     for shape in ((0,), (3, 0, 2), (), (1,), (2**15 + 1,)):
         for name in ("E5M2", "Q16.16", "E4M3/row", "E4M3/7"):
             assert quantize(np.ones(shape, np.float32), name).shape == shape

@@ -135,7 +135,7 @@ def test_unequal_agents(precision, algorithm):
     ],
     ids=str,
 )
-def test_settings(precision, settings):
+def test_update_equals_the_engine_for_all_settings(precision, settings):
     agree(make_spec(3), precision, **settings)
 
 
