@@ -1,19 +1,24 @@
-"""Training as Python programs call it: the loop, then the pictures that `shoal train` also draws."""
+"""Training as Python programs and `shoal train` call it: checks, the life of a run, then the picture.
+
+Torch, numba and what draws are imported after the checks, so that a mistake costs a moment.
+"""
 
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from shoal.errors import UserError, names_checked
-from shoal.report.curve import draw_run_curve, lacks_curve
-from shoal.training.callbacks import Callback
+from shoal.runs import lifecycle
+from shoal.runs.folder import CURVE
+from shoal.runs.observer import Observer
+from shoal.training.callbacks import Callback, check_callbacks
 from shoal.training.config import TrainConfig
-from shoal.training.loop import train as run
-from shoal.training.observer import Observer, Silent
+from shoal.training.prechecks import check_new, check_world
 from shoal.training.result import TrainResult
+from shoal.waiting import said_if_long
 
 
-class _Warnings(Silent):
+class _Warnings(Observer):
     """An observer that shows no progress; warnings are Python's."""
 
     def tell(self, sentence: str) -> None:
@@ -50,7 +55,40 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"train() takes a TrainConfig, as in train(TrainConfig(episodes=2_000)), not {config!r}.")
-    result = run(config, resume, observer or _Warnings(), trust, callbacks, asked)
-    if pictures and result.finished and lacks_curve(Path(result.run)):
-        draw_run_curve(result)
+    observer = observer or _Warnings()
+    check_callbacks(callbacks)
+    result = _resume(config, observer, trust, callbacks, asked) if resume else _begin(config, observer, callbacks)
+    if pictures and result.finished and not (Path(result.run) / CURVE).exists():
+        from shoal.report.curve import draw_run_curve
+
+        with said_if_long(observer.note, "Drawing the learning curve."):
+            draw_run_curve(result)
     return result
+
+
+def _begin(config: TrainConfig, observer: Observer, callbacks: Sequence[Callback]) -> TrainResult:
+    """Train in a new folder."""
+    config = config.checked()
+    check_new(config)
+    from shoal.training.loop import build
+
+    name = f"{config.env}-{config.algorithm}-seed{config.seed}"
+    return lifecycle.begin(config, name, lambda config: build(config, observer, callbacks), observer)
+
+
+def _resume(
+    config: TrainConfig,
+    observer: Observer,
+    trust: bool,
+    callbacks: Sequence[Callback],
+    names: Collection[str] | None,
+) -> TrainResult:
+    """Continue the run in `config.out`."""
+    asked = config.asked(names)
+    with lifecycle.reopened(TrainConfig, config.out, asked) as (folder, stored):
+        check_world(stored, folder.path, asked, trust)
+        from shoal.training.loop import build
+
+        return lifecycle.resume(
+            folder, stored, asked, TrainResult, lambda config: build(config, observer, callbacks), observer
+        )

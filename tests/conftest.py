@@ -72,7 +72,7 @@ def rendered():
 @pytest.fixture(autouse=True)
 def one_thread():
     """Whatever the test before, or the start of numba's threads, has set: two workers with two threads would wait."""
-    from shoal.training.setup import set_torch_threads
+    from shoal.runs.threads import set_torch_threads
 
     set_torch_threads(1)
 

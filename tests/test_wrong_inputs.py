@@ -104,7 +104,7 @@ WRONG = [
     ("train --resume {corrupt}", "cannot be read"),
     ("train --resume {foreign}", "unknown setting 'wings'"),
     ("train --resume {list}", "does not hold a JSON object"),
-    ("train --resume {wrong_type}", "`batch` is 'many'"),
+    ("train --resume {wrong_type}", "--batch is 'many'"),
     ("train --out {run}", "already holds a run"),
     ("train --out {file}", "is a file"),
     ("train --out {file}/below", "cannot be written"),

@@ -15,7 +15,7 @@ from shoal.inference.policy import Policy
 from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 
 PAUSE = 0.0002
 """Seconds between two checks while waiting."""

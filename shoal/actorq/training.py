@@ -22,12 +22,11 @@ from shoal.inference.policy import Policy
 from shoal.quantization.export import from_team
 from shoal.replay import Ring, can_sample
 from shoal.replay.limited import Limited
-from shoal.training import engine
+from shoal.training import builder
+from shoal.training.builder import Parts, compile_loops
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 from shoal.training.learner import Learner
-from shoal.training.parts import Parts
-from shoal.training.setup import compile_loops
 
 __all__ = ["build_parts", "compile_loops"]
 
@@ -35,7 +34,7 @@ __all__ = ["build_parts", "compile_loops"]
 def build_parts(config: TrainConfig) -> Parts:
     """The engine's parts for the copies of all actors, and what takes the place of its collector and learner."""
     together = dataclasses.replace(config, copies=config.copies * config.actors)
-    parts = engine.build_parts(together, build_env(config, 1, config.seed, stagger=False))
+    parts = builder.build_parts(together, build_env(config, 1, config.seed, stagger=False))
     assert isinstance(parts.team, BaseTeam) and isinstance(parts.ring, Ring)
     policy = from_team(parts.team)
     play = chosen_play(config, policy)

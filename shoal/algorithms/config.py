@@ -1,7 +1,7 @@
 """Settings of learning; the papers' are the defaults."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from os import PathLike, fspath
 from types import NoneType
@@ -205,7 +205,8 @@ def as_declared(config: Config) -> Config:
     numpy numbers, lists and paths are converted; anything else is refused.
     """
     hints = get_type_hints(type(config))
-    return replace(config, **{name: _declared(name, getattr(config, name), hints[name]) for name in hints})  # type: ignore[type-var]
+    names = [field.name for field in fields(config)]  # type: ignore[arg-type]
+    return replace(config, **{name: _declared(name, getattr(config, name), hints[name]) for name in names})  # type: ignore[type-var]
 
 
 def _declared(what: str, value: Any, hint: Any) -> Any:

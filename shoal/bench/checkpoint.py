@@ -14,7 +14,7 @@ from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import random_act
 from shoal.training.loop import Training
-from shoal.training.snapshot import snapshot
+from shoal.training.resume import snapshot
 
 SAVES = 3
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from shoal.training.setup import set_torch_threads
+from shoal.runs.threads import set_torch_threads
 
 
 def interleaved(sides: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:

@@ -9,9 +9,9 @@ from shoal.profiling.rounds import Timing, one_round
 from shoal.profiling.rows import time_row
 from shoal.profiling.subjects import Subject, changed
 from shoal.results import Column
+from shoal.runs.threads import set_torch_threads
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
-from shoal.training.setup import set_torch_threads
 
 RING = 25_600
 REFERENCE = {"implementation": "reference", "update": "auto"}

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
 from shoal.classifiers.data import ImageData, load_data
-from shoal.classifiers.observer import Observer
 from shoal.classifiers.result import ClassifierResult
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
 from shoal.errors import UserError, counted
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
 from shoal.runs import disk
-from shoal.training.config import CONFIG, read_settings
-from shoal.training.run_folder import RESULT, RunFolder, check_free, file_name, new_folder
+from shoal.runs.folder import CONFIG, RESULT, RunFolder, check_free, file_name, new_folder
+from shoal.runs.observer import Observer
+from shoal.runs.settings import read_settings
 from shoal.waiting import said_if_long
 
 SCHEMES = "schemes.json"

@@ -1,10 +1,10 @@
 """The settings of a classifier's training: the Python API, the command line and config.json at once."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from shoal.errors import UserError, check_range
-from shoal.training.config import StoredConfig
+from shoal.errors import UserError
+from shoal.runs.settings import StoredConfig
 
 Optimizer = Literal["sgd", "adam", "adamw"]
 RATES: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
@@ -71,6 +71,12 @@ class ClassifierConfig(StoredConfig):
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
+    ranges: ClassVar = {
+        "epochs": (1, 10**6), "batch": (2, 2**20), "momentum": (0, 0.999), "dropout": (0, 0.9), "seed": (0, 2**62),
+        "log_every": (1, None), "checkpoint_every": (0, None), "learning_rate": (1e-12, 1e3), "weight_decay": (0, 1),
+        "train_images": (2, None), "test_images": (1, None), "threads": (1, None),
+    }  # fmt: skip
+
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting; data and scheme are checked further when they are used."""
         from shoal.classifiers.data import check_data_name
@@ -80,29 +86,13 @@ class ClassifierConfig(StoredConfig):
         check_data_name(self.data)
         parse_scheme(self.scheme)
         parse_loss_scale(self.loss_scale)
-        check_range("--epochs", self.epochs, 1, 10**6)
-        check_range("--batch", self.batch, 2, 2**20)
-        check_range("--momentum", self.momentum, 0, 0.999)
-        check_range("--dropout", self.dropout, 0, 0.9)
-        check_range("--seed", self.seed, 0, 2**62)
-        check_range("--log-every", self.log_every, 1)
-        check_range("--checkpoint-every", self.checkpoint_every, 0)
-        if self.learning_rate is not None:
-            check_range("--learning-rate", self.learning_rate, 1e-12, 1e3)
-        if self.weight_decay is not None:
-            check_range("--weight-decay", self.weight_decay, 0, 1)
-        if self.train_images is not None:
-            check_range("--train-images", self.train_images, 2)
-        if self.test_images is not None:
-            check_range("--test-images", self.test_images, 1)
-        if self.threads is not None:
-            check_range("--threads", self.threads, 1)
+        super().check()
         if self.out is not None and not self.out.strip():
-            raise UserError("--out is empty, but must be the name of a folder.")
+            raise UserError("`out` is empty, but must be the name of a folder.")
         if self.momentum != type(self).momentum and self.optimizer != "sgd":
-            raise UserError(f"--momentum is for sgd, but --optimizer is {self.optimizer}.")
+            raise UserError(f"`momentum` is for sgd, but `optimizer` is {self.optimizer}.")
         if self.dropout and self.model in ("resnet20", "resnet8", "wide-resnet"):
-            raise UserError(f"--dropout is {self.dropout:g}, but {self.model} has no dropout.")
+            raise UserError(f"`dropout` is {self.dropout:g}, but {self.model} has no dropout.")
 
     @property
     def first_rate(self) -> float:

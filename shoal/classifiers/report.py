@@ -12,8 +12,8 @@ from shoal.classifiers.result import ClassifierResult
 from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 from shoal.results.figure import FAINT_INK, Numbers
+from shoal.runs.folder import METRICS
 from shoal.runs.metrics import read_metrics
-from shoal.training.run_folder import METRICS
 
 EVENTS = ("saturated", "overflowed", "underflowed")
 ROLES = {

@@ -2,14 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from shoal.errors import UserError
-from shoal.runs.checkpoint import Checkpoint
-from shoal.training.result import read_result_as
-from shoal.training.run_folder import RESULT
-from shoal.training.stored import no_checkpoint
 
 
 @dataclass(frozen=True)
@@ -40,22 +33,12 @@ class ClassifierResult:
     diverged: str = ""
     """How the training diverged, in a sentence; empty if it did not."""
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """How much was done, by the names that a checkpoint has for it."""
+        return {"steps": self.steps}
+
     def share(self, event: str) -> float | None:
         """Events (saturated, overflowed or underflowed) per multiply-accumulate; None where none was emulated."""
         macs = self.figures.get("mac/macs")
         return self.figures.get(f"mac/{event}", 0.0) / macs if macs else None
-
-
-def finished_classifier(folder: Path, checkpoint: Checkpoint | None) -> ClassifierResult | None:
-    """The result of a finished run; None if there is none yet. A `UserError` if it does not match the checkpoint."""
-    result = read_result_as(folder, ClassifierResult)
-    if result is None:
-        return None
-    if checkpoint is None:
-        raise no_checkpoint(folder)
-    if checkpoint.episode != result.steps:
-        raise UserError(
-            f"'{folder / RESULT}' does not match checkpoint '{checkpoint.path}': it has {result.steps:,} steps, the "
-            f"checkpoint {checkpoint.episode:,}; remove it, and --resume will recreate it."
-        )
-    return result

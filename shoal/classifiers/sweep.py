@@ -8,7 +8,6 @@ from typing import Any
 
 from shoal.classifiers.comparison import Comparison, compare, read_comparison
 from shoal.classifiers.config import FLOAT32, ClassifierConfig
-from shoal.classifiers.observer import Observer
 from shoal.classifiers.report import EVENTS
 from shoal.classifiers.result import ClassifierResult
 from shoal.errors import UserError, counted
@@ -17,6 +16,7 @@ from shoal.numerics.hardware.energy import Operation
 from shoal.numerics.mac.unit import parse_mac
 from shoal.numerics.sweep import cost_of, cost_table
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
+from shoal.runs.observer import Observer
 
 
 @dataclass(frozen=True)

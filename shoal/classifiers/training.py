@@ -18,22 +18,20 @@ from shoal.classifiers.config import ClassifierConfig, is_float32
 from shoal.classifiers.data import ImageData, load_data
 from shoal.classifiers.data.batches import TrainingBatches, in_order
 from shoal.classifiers.models import make_model
-from shoal.classifiers.observer import Observer
-from shoal.classifiers.result import ClassifierResult, finished_classifier
+from shoal.classifiers.result import ClassifierResult
 from shoal.errors import Diverged, UserError, counted
 from shoal.networks import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.run import LayerCounts
+from shoal.runs import lifecycle
 from shoal.runs.checkpoint import Arrays, Checkpoint
+from shoal.runs.folder import RunFolder, check_free
 from shoal.runs.interrupt import Interrupt
+from shoal.runs.metrics import LogMark, MetricsLog
+from shoal.runs.observer import Observer
+from shoal.runs.threads import PRODUCTS_PER_THREAD, set_torch_threads
 from shoal.seeding import stream_seed
 from shoal.system.processors import check_threads, usable_processors
-from shoal.training.config import CONFIG, read_settings
-from shoal.training.early import check_kept
-from shoal.training.result import result_json
-from shoal.training.run_folder import RESULT, LogMark, MetricsLog, RunFolder, check_free, new_folder
-from shoal.training.setup import PRODUCTS_PER_THREAD, set_torch_threads
-from shoal.training.stored import check_settings
 
 EVALUATED_TOGETHER = 250
 """Test images per forward pass."""
@@ -58,60 +56,18 @@ def train_classifier(
 
     """
     observer = observer or Observer()
+
+    def build(config: ClassifierConfig) -> "ClassifierTraining":
+        return ClassifierTraining(config, data, observer)
+
+    if resume:
+        asked = config.asked()
+        with lifecycle.reopened(ClassifierConfig, config.out, asked) as (folder, stored):
+            return lifecycle.resume(folder, stored, asked, ClassifierResult, build, observer)
     config = config.checked()
-    if not resume:
-        if config.out is not None:
-            check_free(Path(config.out))
-        training = ClassifierTraining(config, data)
-        with new_folder(config.out, f"{config.model}-{config.data}-seed{config.seed}") as folder:
-            return _carry_out(training, folder, None, observer)
-    if config.out is None:
-        raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
-    stored = read_settings(Path(config.out), ClassifierConfig)
-    with RunFolder(Path(config.out)) as folder:
-        default = ClassifierConfig()
-        asked = {name: value for name, value in vars(config).items() if value != getattr(default, name)}
-        check_kept(asked, stored, folder.path)
-        config = dataclasses.replace(stored, out=config.out, threads=config.threads or stored.threads)
-        checkpoint = folder.checkpoints.load(observer.tell)
-        check_settings(config, folder.path, checkpoint)
-        if (result := finished_classifier(folder.path, checkpoint)) is not None:
-            observer.tell(f"The run in '{folder.path}' is finished; there is nothing to resume.")
-            return result
-        training = ClassifierTraining(config, data)
-        if checkpoint is None:
-            observer.tell(f"'{folder.path}' has no checkpoint yet: starting over.")
-        return _carry_out(training, folder, checkpoint, observer)
-
-
-def _carry_out(
-    training: "ClassifierTraining", folder: RunFolder, checkpoint: Checkpoint | None, observer: Observer
-) -> ClassifierResult:
-    """Start or resume, and run to the end or to the first signal."""
-    config = training.config
-    with Interrupt(observer.tell) as interrupt, training.random():
-        if checkpoint is not None:
-            training.load(checkpoint, observer)
-            if damage := training.log_mark.damage(folder.path):
-                observer.tell(damage)
-        folder.write(CONFIG, config.to_json())
-        log = MetricsLog(folder.path, config.tensorboard, training.log_mark.size, counter="step")
-        training.log_mark = log.mark
-        observer.begin(config, folder.path, training.step, training.steps)
-        try:
-            training.run(folder, log, observer, interrupt)
-        except Exception:
-            if training.step == 0:  # not even one step is possible
-                folder.discard(log)
-            raise
-        finally:
-            log.close()
-            observer.end()
-    result = training.result(folder.path, interrupt.signal if training.step < training.steps else None)
-    if result.finished:
-        folder.write(RESULT, result_json(result))
-        folder.checkpoints.keep_newest()
-    return result
+    if config.out is not None:
+        check_free(config.out)
+    return lifecycle.begin(config, f"{config.model}-{config.data}-seed{config.seed}", build, observer)
 
 
 class TrainingDiverged(Diverged):
@@ -125,19 +81,23 @@ class TrainingDiverged(Diverged):
 class ClassifierTraining:
     """A training in memory: model, optimizer, scheme and data, and how far it is."""
 
-    def __init__(self, config: ClassifierConfig, data: ImageData | None = None) -> None:
-        self.config = config
+    counter = "step"
+
+    def __init__(
+        self, config: ClassifierConfig, data: ImageData | None = None, observer: Observer | None = None
+    ) -> None:
+        self.config, self._observer = config, observer or Observer()
         data = load_data(config.data) if data is None else data.checked("The given data")
         self.data = data.first(config.train_images, config.test_images)
         if config.batch > len(self.data.train):
             raise UserError(
-                f"--batch is {config.batch:,}, but there are only {counted(len(self.data.train), 'training image')}."
+                f"`batch` is {config.batch:,}, but there are only {counted(len(self.data.train), 'training image')}."
             )
         self.batches = TrainingBatches(self.data, config.batch, config.seed, config.augment)
         self.steps = config.epochs * self.batches.per_epoch
         shape = (self.data.channels, self.data.side)
         self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
-        use_threads(config, self.model, self.data)
+        self.threads = use_threads(config, self.model, self.data)
         self.optimizer = make_optimizer(config, self.model)
         self.precision = low_precision(
             self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
@@ -151,7 +111,7 @@ class ClassifierTraining:
         self.measured: dict[str, float] = {}  # of the last finished epoch
         self.best: float | None = None
         self.log_mark = LogMark()
-        self._state = torch.Generator().manual_seed(stream_seed(config.seed, "dropout")).get_state()
+        self._random = torch.Generator().manual_seed(stream_seed(config.seed, "dropout")).get_state()
 
     @property
     def epoch(self) -> int:
@@ -163,35 +123,59 @@ class ClassifierTraining:
         """On the test images, after the last finished epoch."""
         return self.measured.get("accuracy")
 
-    @contextmanager
-    def random(self) -> Iterator[None]:
-        """Torch's global generator, which only dropout uses, belongs to the training in this block."""
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._state)
-            yield
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return self.step
+
+    @property
+    def total(self) -> int:
+        """Steps in the end."""
+        return self.steps
+
+    @property
+    def started(self) -> bool:
+        """Whether even one step was possible."""
+        return self.step > 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all steps are done."""
+        return self.step == self.steps
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
-    def run(self, folder: RunFolder, log: MetricsLog, observer: Observer, interrupt: Interrupt) -> None:
+    def run(self, folder: RunFolder, log: MetricsLog, interrupt: Interrupt) -> None:
         """Train until all steps are done or a signal arrives; either way the last state is saved."""
+        self.log_mark, self._since = log.mark, time.perf_counter()
+        self._observer.begin(self, folder.path)
+        with torch.random.fork_rng(devices=[]):  # torch's global generator, which only dropout uses
+            torch.set_rng_state(self._random)
+            try:
+                self._run(folder, log, interrupt)
+            except Diverged as problem:
+                sentence = (
+                    f"{str(problem).rstrip('.')}, at {self._place()}: training has diverged; {self._kept(folder)}."
+                )
+                result = dataclasses.replace(self.result(folder.path), diverged=sentence)
+                raise TrainingDiverged(sentence, result) from None
+            self.save(folder, log)
+
+    def _run(self, folder: RunFolder, log: MetricsLog, interrupt: Interrupt) -> None:
         every = self.config.checkpoint_every
-        self._since = time.perf_counter()
-        try:
-            while self.step < self.steps and interrupt.signal is None:
-                self.take_step()
-                if self.step % self.batches.per_epoch == 0:
-                    self.finish_epoch()
-                    self.write_log(log, self.measured)
-                elif self.step % self.config.log_every == 0:
-                    self.write_log(log, {})
-                observer.advance(self)
-                if every and self.step % every == 0 and self.step < self.steps:
-                    self.save(folder, log)
-        except Diverged as how:
-            sentence = f"{str(how).rstrip('.')}, at {self._place()}: training has diverged; {self._kept(folder)}."
-            result = dataclasses.replace(self.result(folder.path, None), diverged=sentence)
-            raise TrainingDiverged(sentence, result) from None
-        self.save(folder, log)
+        while not self.complete and interrupt.signal is None:
+            self.take_step()
+            if self.step % self.batches.per_epoch == 0:
+                self.finish_epoch()
+                self.write_log(log, self.measured)
+            elif self.step % self.config.log_every == 0:
+                self.write_log(log, {})
+            self._observer.advance(self)
+            if every and self.step % every == 0 and not self.complete:
+                self.save(folder, log)
+
+    def close(self) -> None:
+        """Nothing has to be closed."""
 
     def take_step(self) -> None:
         """One update on one mini-batch."""
@@ -268,11 +252,15 @@ class ClassifierTraining:
         """Seconds of training so far, in all processes that worked on it."""
         return self.seconds + time.perf_counter() - self._since
 
-    def result(self, path: Path, signal: int | None) -> ClassifierResult:
+    def finished(self, path: Path) -> ClassifierResult:
+        """The results; they were measured after the last epoch."""
+        return self.result(path)
+
+    def result(self, path: Path, signal: int | None = None) -> ClassifierResult:
         """The results so far."""
         return ClassifierResult(
             run=str(path),
-            finished=self.step == self.steps,
+            finished=self.complete,
             scheme=self.config.scheme,
             epochs=self.epoch,
             steps=self.step,
@@ -307,29 +295,22 @@ class ClassifierTraining:
             "recent_loss": self.recent_loss,
             "log": self.log_mark,
             "seconds": self.total_seconds(),
-            "threads": torch.get_num_threads(),
+            "threads": self.threads,
             "data": self.data.sha256,
             "settings": self.config.settings,
         }
         folder.checkpoints.save(self.step, parts, meta)
         self.saved = self.step
 
-    def load(self, checkpoint: Checkpoint, observer: Observer) -> None:
+    def load(self, checkpoint: Checkpoint, folder: RunFolder) -> None:
         """Continue from a checkpoint; the data must be the same."""
         meta, parts = checkpoint.meta, checkpoint.parts
         if meta["data"] != self.data.sha256:
-            raise UserError(
-                f"--data {self.config.data} has changed since the run in '{checkpoint.path.parent.parent}' was started."
-            )
-        if meta["threads"] != torch.get_num_threads():
-            observer.tell(
-                f"The run was trained with --threads {meta['threads']}, now it has {torch.get_num_threads()}: "
-                "results will not be bit-identical."
-            )
+            raise UserError(f"`data={self.config.data}` has changed since the run in '{folder.path}' was started.")
         self.model.load_state_dict(to_tensors(parts["weights"]))
         load_optimizer(self.optimizer, to_tensors(parts["optimizer"]), meta["optimizer"])
         self.precision.load_state(to_tensors(parts["precision"]))
-        torch.set_rng_state(to_tensors(parts["random"])["torch"])
+        self._random = to_tensors(parts["random"])["torch"]
         self.step = self.saved = checkpoint.episode
         self.measured, self.best = dict(meta["measured"]), meta["best"]
         for name in ("epoch_loss", "line_loss", "line_steps", "recent_loss", "seconds"):
@@ -386,20 +367,21 @@ def layer_counts(model: nn.Module, precision: LowPrecision) -> list[dict[str, An
 
     def place(counts: LayerCounts) -> tuple[int, str, str]:
         layer = counts.layer
-        own = (number for number, name in enumerate(parameters) if layer and f"{name}.".startswith(f"{layer}."))
-        return next(own, len(parameters)), layer, counts.role
+        matches = (number for number, name in enumerate(parameters) if layer and f"{name}.".startswith(f"{layer}."))
+        return next(matches, len(parameters)), layer, counts.role
 
     return [counts._asdict() for counts in sorted(precision.by_layer(), key=place)]
 
 
-def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> None:
-    """Set torch's threads, which emulated products use, too: as configured, or by the size of a step."""
+def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> int:
+    """Set and return torch's threads, which emulated products use, too: as configured, or by the size of a step."""
     count = config.threads
     if count is None:
         work = step_products(model, data, config.batch) * (1 if is_float32(config.scheme) else EMULATED)
         count = max(1, min(usable_processors(), work // PRODUCTS_PER_THREAD))
     check_threads(count)
     set_torch_threads(count)
+    return count
 
 
 def step_products(model: nn.Module, data: ImageData, batch: int) -> int:

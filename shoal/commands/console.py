@@ -173,7 +173,7 @@ def result_folder(out: str | None, name: str) -> Iterator[Path]:
     if out is not None:
         yield output_folder(out)
         return
-    from shoal.training.run_folder import new_folder
+    from shoal.runs.folder import new_folder
 
     with new_folder(None, name) as run:
         folder = run.path

@@ -12,7 +12,7 @@ from shoal.system.streams import print_json, say
 
 if TYPE_CHECKING:
     from shoal.policies import TrainedPolicy
-    from shoal.training.play import Evaluation
+    from shoal.training.evaluation import Evaluation
 
 
 def evaluate(argv: list[str]) -> int:
@@ -58,7 +58,7 @@ def evaluate(argv: list[str]) -> int:
     with progress_bar("shoal evaluate") as advance:
         from shoal.policies import load
         from shoal.training.result import by_player
-        from shoal.training.weights_file import updates_made
+        from shoal.training.saved_team import updates_made
 
         policy = load(
             command.policy, command.env, agents=command.agents, episode_length=command.episode_length,

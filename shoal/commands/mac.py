@@ -178,7 +178,7 @@ def _training_config(command: Any) -> "ClassifierConfig | None":
 
 def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result | int":
     """The trainings through these units, or the signal that stopped them."""
-    from shoal.classifiers.observer import ClassifierDisplay
+    from shoal.classifiers.display import ClassifierDisplay
     from shoal.classifiers.sweep import train_units, training_result
 
     with contextlib.ExitStack() as stack:
@@ -241,8 +241,9 @@ def mac_train(argv: list[str]) -> int:
 
     with contextlib.nullcontext() if command.quiet else progress_bar("shoal mac train: loading"):
         from shoal.classifiers.comparison import Comparison, compare, split_schemes
-        from shoal.classifiers.observer import ClassifierDisplay, Quiet
-        from shoal.training.early import check_kept
+        from shoal.classifiers.display import ClassifierDisplay
+        from shoal.runs.observer import Quiet
+        from shoal.runs.settings import check_kept
 
     schemes = split_schemes(command.schemes)
     if before is not None:

@@ -48,7 +48,7 @@ def profile(argv: list[str]) -> int:
         from shoal.profiling import profile as profiling
         from shoal.profiling.figures import profile_result
         from shoal.report.panels import draw_figures
-        from shoal.training.setup import make_device
+        from shoal.training.resources import make_device
 
         sweep = replace(sweep, settings={"device": str(make_device(command.device))})
         with result_folder(command.out, "profile") as folder:

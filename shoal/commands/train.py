@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.commands.arguments import folder_after_resume, is_given, option, parse, renamed, stored_settings
+from shoal.commands.arguments import folder_after_resume, is_given, option, parse, renamed
 from shoal.commands.console import print_files, quoted
 from shoal.commands.returns import print_returns
 from shoal.errors import UserError, counted
@@ -29,76 +29,59 @@ def train(argv: list[str]) -> int:
     shoal train --resume runs/hunt
     shoal train --resume runs/hunt --episodes 120000
     """
+    from shoal.api import train as train_team
     from shoal.commands.train_arguments import ALIASES, TrainArguments, own_values
-    from shoal.training.config import TrainConfig, read_config
-    from shoal.training.early import check_kept, check_new, check_world, run_to_resume
-    from shoal.training.world_file import needs_trust
+    from shoal.runs.folder import CURVE
+    from shoal.runs.observer import Quiet
+    from shoal.training.progress import ProgressDisplay
 
     argv = folder_after_resume(renamed(argv, ALIASES))
-    stored = stored_settings(argv, read_config)  # a resumed run's: what is not given stays as it was
-    before = TrainArguments.of(stored) if stored else None
-    arguments = parse(TrainArguments, train, argv, before, own_values())
-    command, config = arguments.run, arguments.config().checked()
+    arguments = parse(TrainArguments, train, argv, meaning_of_none=own_values())
+    command, config = arguments.run, arguments.config()
     if command.seeds is not None:
         return train_seeds(arguments, argv)
     if command.parallel is not None:
         raise UserError("--parallel is the number of runs side by side, but there is only one; give --seeds as well.")
-    named = None
-    if not command.resume:
-        check_new(config)
-    else:
-        folder = run_to_resume(config.out)
-        assert stored is not None
-        check_kept(vars(config), stored, folder)
-        free = ("env", "env_options", "threads", "env_workers", *stored.changeable)
-        named = {name: getattr(config, name) for name in free if is_given(argv, name)}
-        check_world(stored, folder, named, command.trust)
-        if is_given(argv, "cluster"):
-            named |= {"actors": config.actors, "cluster": config.cluster}
-        config = TrainConfig(out=config.out, **named)  # everything else comes from the folder
-
-    from shoal.training import loop
-    from shoal.training.observer import Observer
-    from shoal.training.progress import ProgressDisplay, Quiet
-
     if command.watch:
         from shoal.envs.rendering import prepare_rendering
 
         prepare_rendering()
-    observer: Observer = Quiet(say) if command.quiet else ProgressDisplay()
-    result = loop.train(config, command.resume, observer, command.trust, asked=named)
-    try:
-        if command.json:
-            print_json(result.to_json())
-        elif result.signal is None and not command.quiet:
-            print_result(result)
-    finally:  # also where nobody takes the answer
-        from shoal.report.curve import draw_run_curve, lacks_curve
-
-        due = result.finished and lacks_curve(Path(result.run))
-        with said_if_long(observer.note, "Drawing the learning curve."):
-            pictures = [draw_run_curve(result)] if due else []
+    observer = Quiet(say) if command.quiet else ProgressDisplay()
+    asked = [name for name in vars(config) if is_given(argv, name)]  # a resumed run keeps everything else
+    result = train_team(config, command.resume, observer, command.trust, asked=asked)
+    run = Path(result.run)
+    if command.json:
+        print_json(result.to_json())
+    elif result.signal is None and not command.quiet:
+        print_result(result)
     if result.signal is not None:
-        held = read_config(Path(result.run))
-        trust = " --trust" if needs_trust(held, Path(result.run)) else ""
-        again = f"shoal train --resume {quoted(shown(result.run))}{trust}"
-        say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
+        say(f"Stopped and saved at episode {result.episodes:,}; resume with: {command_to_resume(run)}")
         return 128 + result.signal
+    pictures = [run / CURVE]
     if command.watch:
         from shoal.report.watch import draw_run
 
         with said_if_long(observer.note, "Drawing an episode."):
-            pictures += draw_run(Path(result.run), 0, False, say, trust=True)  # its world has just been played
+            pictures += draw_run(run, 0, False, say, trust=True)  # its world has just been played
     if not command.json and not command.quiet:
-        print_files(Path(result.run), pictures)
+        print_files(run, pictures)
     return 0
+
+
+def command_to_resume(run: Path) -> str:
+    """The command that resumes a stopped run."""
+    from shoal.training.config import read_config
+    from shoal.training.world_file import needs_trust
+
+    trust = " --trust" if needs_trust(read_config(run), run) else ""
+    return f"shoal train --resume {quoted(shown(run))}{trust}"
 
 
 def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     """The same settings with several seeds side by side."""
     from shoal.commands.sweep import chosen_folder, subject, train_all
+    from shoal.runs.folder import file_name
     from shoal.sweeps.plan import parse_seeds, planned
-    from shoal.training.early import file_name
 
     command, config = arguments.run, arguments.config()
     for name in ("seed", "threads", "resume", "watch"):

@@ -42,7 +42,7 @@ def watch(argv: list[str]) -> int:
     command = parse(WatchCommand, watch, argv)
     check_range("seed", command.seed, 0, 2**62)
     out = output_file("out", command.out, ".png", ".gif") if command.out else None
-    from shoal.training.weights_file import check_run
+    from shoal.training.saved_team import check_run
 
     check_run(Path(command.run), command.checkpoint)
     with progress_bar("shoal watch"):

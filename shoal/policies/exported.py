@@ -13,7 +13,7 @@ from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array, TrainedPolic
 from shoal.policies.worlds import world_config
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 
 
 class ExportedPolicy(TrainedPolicy):

@@ -28,7 +28,7 @@ def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
     """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
     kind = kind_of(path)
     if kind == "run":
-        from shoal.training.weights_file import check_run
+        from shoal.training.saved_team import check_run
 
         check_run(Path(path), checkpoint)
     elif checkpoint != "last":

@@ -24,9 +24,9 @@ from shoal.policies.worlds import world_config, world_settings
 from shoal.quantization.export import from_team
 from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 from shoal.training.precision import QatPrecision
-from shoal.training.trained_team import acting_team, load_team
+from shoal.training.saved_team import acting_team, load_team
 
 COPIES, STEPS = 16, 128
 """Copies of the world in which states are collected, with exploration noise."""

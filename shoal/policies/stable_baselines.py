@@ -22,7 +22,7 @@ from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array
 from shoal.policies.worlds import world_config
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
-from shoal.training.play import Act, Evaluation, build_env, random_act
+from shoal.training.evaluation import Act, Evaluation, build_env, random_act
 
 COPIES, AT_RANDOM = 16, 0.2
 """For collecting states: copies of the environment, and the share of random actions."""

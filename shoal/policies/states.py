@@ -11,8 +11,8 @@ from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.policies.trained import Array
 from shoal.replay.layout import RowLayout
 from shoal.runs.checkpoint import newest_segment
-from shoal.training.play import Act
-from shoal.training.run_folder import CHECKPOINTS
+from shoal.runs.folder import CHECKPOINTS
+from shoal.training.evaluation import Act
 
 STATES = 512
 """Number of states for checking and calibrating an export."""

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
-from shoal.training.play import Evaluation, play, random_act
+from shoal.training.evaluation import Evaluation, play, random_act
 
 if TYPE_CHECKING:
     from shoal.policies.widths import WidthTable

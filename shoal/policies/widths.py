@@ -24,7 +24,7 @@ from shoal.quantization.export import predicted_bytes
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, Ranges, calibrate, model_bytes, quantized
 from shoal.quantization.scheme import Scheme
-from shoal.training.play import play
+from shoal.training.evaluation import play
 from shoal.waiting import Advance
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from shoal.training.collector import Collector
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act, build_env, random_act
 from shoal.training.loop import Training, implementation
-from shoal.training.setup import update_bytes
+from shoal.training.resources import update_bytes
 
 PAPER_RING = 1_000_000
 

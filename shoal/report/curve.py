@@ -14,9 +14,9 @@ from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.report.panels import draw_figure
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Figure, Panel, Series
+from shoal.runs.folder import CURVE, METRICS
 from shoal.runs.metrics import read_metrics
 from shoal.training.config import read_config
-from shoal.training.early import CURVE, METRICS
 from shoal.training.returns import smooth
 
 if TYPE_CHECKING:
@@ -95,11 +95,6 @@ def draw_run_curve(result: "TrainResult") -> Path:
     groups = {group: values.get("random") for group, values in result.groups.items()}
     picture = run / CURVE
     return draw_curve(run / METRICS, picture, title=title, random_return=result.return_random, random_groups=groups)
-
-
-def lacks_curve(run: Path) -> bool:
-    """Whether a finished run has no learning curve."""
-    return not (run / CURVE).exists()
 
 
 def draw_curves(

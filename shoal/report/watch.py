@@ -18,7 +18,7 @@ from shoal.envs.base import Array, Entity, VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
 from shoal.system.files import write_whole
-from shoal.training.play import Act
+from shoal.training.evaluation import Act
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -227,7 +227,7 @@ def record_run(
     """Record an episode of a run's trained team with this random seed. For the other arguments see `shoal.load`."""
     from shoal.envs.rendering import prepare_rendering
     from shoal.policies.run import load_run
-    from shoal.training.weights_file import updates_made
+    from shoal.training.saved_team import updates_made
 
     prepare_rendering()
     policy = load_run(run, {}, trust, warn, checkpoint)

@@ -9,15 +9,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.errors import SETTING_ALIASES, UserError, check_range, nearest, whole_number
-from shoal.training.config import CONFIG, TrainConfig, read_config
-from shoal.training.early import check_new
+from shoal.runs.folder import CONFIG, read_result
+from shoal.training.config import TrainConfig, read_config
+from shoal.training.prechecks import check_new
+from shoal.training.result import TrainResult
 from shoal.trust import check_importable
-
-if TYPE_CHECKING:
-    from shoal.training.result import TrainResult
 
 KEYS = ("base", "grid", "seeds")
 NOT_HERE = {
@@ -59,12 +58,10 @@ class PlannedRun:
         """Its folder's name."""
         return self.folder.name
 
-    def result(self) -> "TrainResult | None":
+    def result(self) -> TrainResult | None:
         """The result in its folder; None if there is none, or a damaged one, which its own process will report."""
-        from shoal.training.result import read_result  # here, because what it imports takes its time
-
         with contextlib.suppress(UserError):
-            return read_result(self.folder)
+            return read_result(self.folder, TrainResult)
         return None
 
     @property

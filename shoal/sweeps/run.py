@@ -36,19 +36,19 @@ def run(spec: Message, parent: Channel) -> int:
 
 def _train(config: TrainConfig, resume: bool, parent: Channel) -> int:
     from shoal.api import train
-    from shoal.training.observer import Silent
+    from shoal.runs.observer import Observer
 
     def send(**message: Any) -> None:
         with contextlib.suppress(OSError):  # the sweep was killed: a signal follows, at which the run is saved
             parent.send(message)
 
-    class Sending(Silent):
+    class Sending(Observer):
         """Sends progress and warnings to the sweep."""
 
         due = 0.0
 
-        def begin(self, config: TrainConfig, folder: Path, episode: int) -> None:
-            send(episode=episode, before=True)
+        def begin(self, training: "Training", folder: Path) -> None:
+            send(episode=training.episodes, before=True)
 
         def tell(self, sentence: str) -> None:
             send(warning=sentence)
@@ -58,9 +58,8 @@ def _train(config: TrainConfig, resume: bool, parent: Channel) -> int:
                 self.due = now + SEND_EVERY
                 send(episode=training.episodes)
 
-    if resume:  # a resumed run keeps its settings; the sweep has compared them
-        config = TrainConfig(out=config.out, env=config.env, env_options=config.env_options, threads=config.threads)
-    result = train(config, resume, Sending(), trust=True)
+    asked = ("env", "env_options", "threads")  # a resumed run keeps the others; the sweep has compared them
+    result = train(config, resume, Sending(), trust=True, asked=asked)
     return 128 + result.signal if result.signal is not None else 0
 
 

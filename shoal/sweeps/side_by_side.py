@@ -14,14 +14,14 @@ from typing import Protocol
 
 from shoal.algorithms.base import check_choices
 from shoal.errors import UserError, counted
-from shoal.report.curve import lacks_curve
+from shoal.runs.folder import CURVE, read_result
+from shoal.runs.observer import Observer
 from shoal.sweeps.plan import PlannedRun
 from shoal.system.child import Child, Ended, Message, ended
 from shoal.system.memory import check_fits, free_memory, human_bytes
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig, read_config
-from shoal.training.observer import Silent
-from shoal.training.result import TrainResult, read_result
+from shoal.training.result import TrainResult
 
 CHILD = "shoal.sweeps.run"
 """The module of a run's process."""
@@ -119,11 +119,11 @@ def _complete(run: PlannedRun, watcher: Watcher) -> None:
     log = log_file(run)
     if log.exists() and not log.stat().st_size:
         log.unlink()
-    if lacks_curve(run.folder):
+    if not (run.folder / CURVE).exists():
         from shoal.api import train  # here, because what it imports takes its time
 
         try:
-            train(TrainConfig(out=str(run.folder)), resume=True, observer=Silent(), trust=True)
+            train(TrainConfig(out=str(run.folder)), resume=True, observer=Observer(), trust=True)
         except UserError as error:
             watcher.warned(run, str(error))
 
@@ -185,7 +185,7 @@ class _Process:
         if not logged:
             self._log.unlink()
         try:
-            result = read_result(self.run.folder) if code == 0 or code in STOPPED else None
+            result = read_result(self.run.folder, TrainResult) if code == 0 or code in STOPPED else None
         except UserError as error:
             return Outcome(self.run, None, str(error))
         if result is not None or (asked and code in STOPPED):
@@ -231,8 +231,8 @@ def _advice(usable: int, needed: int) -> str:
 def run_bytes(config: TrainConfig) -> int:
     """Approximate peak memory of a run: its process, the networks and an update, and the ring when it is full."""
     from shoal.replay.layout import RowLayout, ring_bytes
-    from shoal.training.play import build_env
-    from shoal.training.setup import make_device, most_samples, update_bytes
+    from shoal.training.evaluation import build_env
+    from shoal.training.resources import make_device, most_samples, update_bytes
 
     env = build_env(config, 1, config.seed, stagger=False)
     spec = env.spec

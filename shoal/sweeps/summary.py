@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
 from shoal.results import ADVICE, Column, Figure, Panel, Result, Series, Table
+from shoal.runs.folder import METRICS
 from shoal.runs.metrics import read_metrics
 from shoal.sweeps.side_by_side import Outcome
-from shoal.training.early import METRICS
 from shoal.training.result import TrainResult
 from shoal.training.returns import confidence95, smooth
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UserError
 from shoal.training.config import TrainConfig
-from shoal.training.play import Evaluation
+from shoal.training.evaluation import Evaluation
 from shoal.training.returns import Episode
 
 if TYPE_CHECKING:

@@ -7,59 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from shoal.algorithms.config import LearnConfig, as_declared
-from shoal.errors import UserError, check_names, check_range, printable
-from shoal.runs import disk
+from shoal.algorithms.config import LearnConfig
+from shoal.errors import UserError, counted, printable
+from shoal.runs.settings import StoredConfig, read_settings
 from shoal.trust import check_importable, env_name
 
-CONFIG = "config.json"
-
-
-@dataclass(frozen=True)
-class StoredConfig:
-    """A configuration that a run folder holds: checked, with a JSON form."""
-
-    result_independent = frozenset({"out", "threads"})
-    """Settings that may differ when a run is resumed."""
-    changeable = frozenset[str]()
-    """Settings that a resume may change for the rest of the run."""
-
-    before = MappingProxyType[str, Any]({})
-    """What runs did that were stored before a setting existed, where that is not the default."""
-
-    def __new__(cls, *values: Any, **settings: Any) -> Self:
-        """Suggest a setting in place of an unknown one."""
-        check_names(cls.__name__, settings, [field.name for field in dataclasses.fields(cls)])
-        return super().__new__(cls)
-
-    @classmethod
-    def stored(cls, fields: Mapping[str, Any]) -> Self:
-        """The configuration with these stored settings."""
-        return cls(**{**cls.before, **fields})
-
-    def checked(self) -> Self:
-        """The same settings in their declared types; a `UserError` for the first invalid one."""
-        config = as_declared(self)
-        config.check()
-        return config
-
-    def check(self) -> None:
-        """Raise a `UserError` for the first invalid setting."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that determine a run's results, as JSON values."""
-        held: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return {name: value for name, value in held.items() if name not in self.result_independent}
-
-    def to_json(self) -> str:
-        """The text of config.json."""
-        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
-
-
-Stored = TypeVar("Stored", bound=StoredConfig)
+if TYPE_CHECKING:
+    from shoal.runs.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -103,7 +59,7 @@ class RunConfig:
     seed: int = 0
     """Random seed."""
     implementation: Literal["engine", "reference"] = "engine"
-    """Shoal's engine, or the papers' baseline, which is slow."""
+    """Shoal's own implementation, or the papers' baseline, which is slow."""
     update: Literal["auto", "native", "torch"] = "auto"
     """What learns and acts: native code (maddpg and masac in full precision on a CPU) or torch; auto: native where it
     can. config.json records which it was."""
@@ -154,8 +110,8 @@ class PrecisionConfig:
     qat_agent: int | None = None
     """Quantization-aware training: only this agent's actor, counted from 0, and no critics; None: all agents."""
     scheme: str | None = None
-    """Train in few bits, emulated bit by bit: a MAC unit for all products, e.g. E5M2:5+E6M5, or a scheme, e.g. hfp8;
-    None: float32. See docs/schemes.md."""
+    """Train in low precision, emulated bit by bit: a MAC unit for all products, e.g. E5M2:5+E6M5, or a scheme, e.g.
+    hfp8; None: float32. See docs/schemes.md."""
     scheme_networks: Literal["all", "actors", "critics"] = "all"
     """Networks whose products go through the scheme; all optimizers have its loss scale and update."""
     loss_scale: str = "none"
@@ -191,29 +147,32 @@ class ActorConfig:
     """Ray cluster that runs the actors: local, or the HOST:PORT of one; None: processes on this machine."""
 
 
+RANGES: dict[str, tuple[float, float | None]] = {
+    "episodes": (1, 2**40), "seed": (0, 2**62), "copies": (1, 2**20), "log_every": (1, 100),
+    "checkpoint_every": (0, None), "evaluate_episodes": (0, 10**7), "evaluate_every": (0, None),
+    "evaluate_during": (1, 10**7), "snapshots": (0, 10_000), "threads": (1, None), "env_workers": (1, 1024),
+    "qat_bits": (2, 8), "quant_delay": (0, 1), "qat_agent": (0, None),
+    "actors": (0, 1024), "pull_every": (1, 2**40), "samples_per_insert": (1e-6, 1e6), "error_buffer": (0, None),
+    "max_times_sampled": (1, 2**16 - 1),
+}  # fmt: skip
+"""Smallest and largest values of settings."""
+OF_EVALUATIONS = ("evaluate_during", "stop_at_return")
+OF_QAT = ("qat_agent", "quant_delay", "qat_critics")
+OF_SCHEMES = ("loss_scale", "scheme_networks")
+OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if field.name != "actors")
+"""Settings that only mean something together with another one."""
+
+
 @dataclass(frozen=True)
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent = StoredConfig.result_independent | {"cluster", "env_workers"}
-    before = MappingProxyType[str, Any]({"update": "torch"})
-    changeable = frozenset(
+    result_independent: ClassVar = StoredConfig.result_independent | {"cluster", "env_workers"}
+    changeable: ClassVar = frozenset(
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )
-
-    @classmethod
-    def stored(cls, fields: Mapping[str, Any]) -> Self:
-        """The configuration with these stored settings; runs with actors once stored `auto` as their update."""
-        config = super().stored(fields)
-        if config.update != "auto":
-            return config
-        return dataclasses.replace(config, update="torch" if config.why_torch() else "native")
-
-    @property
-    def settled_later(self) -> frozenset[str]:
-        """Settings that a run chooses or fixes when it is built; its config.json then has other values for them."""
-        names = {"copies", "minibatch"} if self.implementation == "reference" else set()
-        return frozenset(names | {"update"} if self.update == "auto" else names)
+    before: ClassVar = MappingProxyType[str, Any]({"update": "torch"})
+    ranges: ClassVar = RANGES
 
     def __post_init__(self) -> None:
         """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
@@ -236,167 +195,6 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         """Samples (steps of one copy) between two updates, to the nearest whole one."""
         return self.update_every or max(1, round(self.batch / self.pace))
 
-    def check(self) -> None:
-        """Raise a `UserError` for the first invalid setting; the world checks its own."""
-        super().check()
-        check_range("--episodes", self.episodes, 1, 2**40)
-        check_range("--seed", self.seed, 0, 2**62)
-        check_range("--copies", self.copies, 1, 2**20)
-        check_range("--log-every", self.log_every, 1, 100)
-        check_range("--checkpoint-every", self.checkpoint_every, 0)
-        check_range("--evaluate-episodes", self.evaluate_episodes, 0, 10**7)
-        self._check_milestones()
-        if self.threads is not None:
-            check_range("--threads", self.threads, 1)
-        if self.env_workers is not None:
-            check_range("--env-workers", self.env_workers, 1, 1024)
-        if self.actors or (self.env_workers or 1) > 1:
-            check_importable("env", self.env, "actors" if self.actors else "workers")
-        if self.qat_bits is not None:
-            check_range("--qat-bits", self.qat_bits, 2, 8)
-            if self.implementation == "reference":
-                raise UserError("--qat-bits needs --implementation engine; the reference has full precision only.")
-        self._check_scheme()
-        self._check_actors()
-        if self.update == "native" and (reason := self.why_torch()) is not None:
-            raise UserError(f"--update is native, but {reason}; leave it out, or use --update torch.")
-        check_range("--quant-delay", self.quant_delay, 0, 1)
-        if self.qat_agent is not None:
-            check_range("--qat-agent", self.qat_agent, 0)
-        for name in ("qat_agent", "quant_delay", "qat_critics"):
-            if self.qat_bits is None and getattr(self, name) != getattr(PrecisionConfig, name):
-                raise UserError(f"`{name}` is for quantization-aware training, but --qat-bits is not given.")
-        if self.implementation == "reference":
-            self._check_reference()
-        if self.implementation == "engine" and self.sampler in ("neighbor-v1", "neighbor-v2"):
-            raise UserError(f"--sampler {self.sampler} needs --implementation reference; the engine has neighbor.")
-
-    def _check_milestones(self) -> None:
-        """Refuse evaluations and snapshots that cannot be."""
-        check_range("--evaluate-every", self.evaluate_every, 0)
-        check_range("--evaluate-during", self.evaluate_during, 1, 10**7)
-        check_range("--snapshots", self.snapshots, 0, 10_000)
-        if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
-            raise UserError(f"--stop-at-return is {self.stop_at_return}, but must be a finite number.")
-
-    def check_evaluated(self, names: Collection[str] = ("evaluate_during", "stop_at_return")) -> None:
-        """Refuse these settings of evaluations where there are none.
-
-        Not part of `check`: a run that is resumed without evaluations keeps the settings that it had for them.
-        """
-        for name in ("evaluate_during", "stop_at_return"):
-            if name in names and not self.evaluate_every and getattr(self, name) != getattr(RunConfig, name):
-                raise UserError(f"`{name}` is for evaluations during training, but --evaluate-every is 0.")
-
-    def why_torch(self) -> str | None:
-        """Why only torch can learn in this run, as far as its settings tell; None if native code can."""
-        reasons = {
-            "the papers' baseline learns in torch": self.implementation == "reference",
-            "quantization-aware training is in torch": self.qat_bits is not None,
-            "schemes emulate torch's products": self.scheme is not None,
-            f"--device is {self.device}, and native code runs on the CPU": self.device != "cpu",
-            f"there is no native update for {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
-            "native code has no layer normalization": self.layer_norm,
-        }
-        return next((reason for reason, so in reasons.items() if so), None)
-
-    def _check_actors(self) -> None:
-        """Refuse settings of actors that cannot be."""
-        check_range("--actors", self.actors, 0, 1024)
-        for field in dataclasses.fields(ActorConfig):
-            if not self.actors and getattr(self, field.name) != field.default:
-                raise UserError(f"`{field.name}` is for runs with actors, but --actors is 0.")
-        check_range("--pull-every", self.pull_every, 1, 2**40)
-        if self.samples_per_insert is not None:
-            check_range("--samples-per-insert", self.samples_per_insert, 1e-6, 1e6)
-            every = self.update_every
-            if every is not None and not math.isclose(self.batch / every, self.samples_per_insert, rel_tol=1e-9):
-                raise UserError(
-                    f"--samples-per-insert is {self.samples_per_insert:g}, but --batch {self.batch} per --update-every "
-                    f"{every} makes {self.batch / every:g}; leave one of them out."
-                )
-            rounded = self.batch / self.samples_per_update
-            if self.lockstep and not math.isclose(rounded, self.samples_per_insert, rel_tol=1e-9):
-                raise UserError(
-                    f"--samples-per-insert is {self.samples_per_insert:g}, but with --lockstep it must be --batch "
-                    f"{self.batch} divided by a whole number, e.g. {rounded:g}."
-                )
-        if self.error_buffer is not None:
-            check_range("--error-buffer", self.error_buffer, 0)
-        if self.max_times_sampled is not None:
-            check_range("--max-times-sampled", self.max_times_sampled, 1, 2**16 - 1)
-            if self.sampler != "uniform":
-                raise UserError(f"--max-times-sampled works with --sampler uniform, but --sampler is {self.sampler}.")
-        if self.broadcast_bits is not None and self.broadcast_bits not in (32, 16, 8, 6, 4, 2):
-            raise UserError(f"--broadcast-bits is {self.broadcast_bits}, but must be 32, 16, 8, 6, 4 or 2.")
-        if self.actor_precision == "int8" and self.broadcast_bits not in (None, 8):
-            raise UserError(
-                f"--broadcast-bits is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they play with."
-            )
-        if self.actor_bias_correction and self.actor_precision != "int8" and (self.broadcast_bits or 32) >= 16:
-            raise UserError(
-                "--actor-bias-correction is for int8 actors or --broadcast-bits of 8 and below: other weights are not "
-                "rounded to codes."
-            )
-        if self.cluster is not None:
-            self._check_cluster(self.cluster)
-        able = {"torch": ("float32",), "numba": ("float32",), "native": ("int8",)}.get(self.actor_engine)
-        if able is not None and self.actor_precision not in able:
-            raise UserError(f"--actor-engine {self.actor_engine} computes in {able[0]}, not {self.actor_precision}.")
-        if self.actors and self.implementation == "reference":
-            raise UserError("--actors needs --implementation engine; the reference plays and learns in turn.")
-        if self.actors and (self.env_workers or 1) > 1:
-            raise UserError("--actors and --env-workers cannot be used together: actors are such processes already.")
-        if self.actors and self.qat_bits is not None:
-            raise UserError("--actors and --qat-bits cannot be used together: actors quantize by themselves.")
-
-    def _check_cluster(self, cluster: str) -> None:
-        """Refuse an address that cannot be one, and what a cluster does not have."""
-        host, _, port = cluster.rpartition(":")
-        named = host and not set(host) & set("/ \t\n") and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
-        if cluster != "local" and not named:
-            raise UserError(f"--cluster is '{printable(cluster)}', but must be local or HOST:PORT, e.g. 10.0.0.1:6379.")
-        if self.lockstep:
-            raise UserError("--lockstep and --cluster cannot be used together: actors of a cluster are never in step.")
-
-    def _check_reference(self) -> None:
-        """Refuse what only the engine has."""
-        engine_only = {
-            f"--algorithm {self.algorithm}": self.algorithm not in ("maddpg", "masac"),
-            "--n-step": self.n_step > 1,
-            "--target-period": self.target_period > 1,
-            "--critic-hidden": self.critic_hidden is not None,
-            "--layer-norm": self.layer_norm,
-        }
-        for name, asked in engine_only.items():
-            if asked:
-                raise UserError(f"{name} needs --implementation engine; the reference does not have it.")
-
-    def _check_scheme(self) -> None:
-        """Refuse schemes that are none, and what they cannot be combined with."""
-        if self.scheme is None:
-            for name in ("loss_scale", "scheme_networks"):
-                if getattr(self, name) != getattr(PrecisionConfig, name):
-                    raise UserError(f"`{name}` is for training in few bits, but --scheme is not given.")
-            return
-        from shoal.numerics.schemes.loss_scale import parse_loss_scale
-        from shoal.numerics.schemes.scheme import parse_scheme
-
-        scheme = parse_scheme(self.scheme)
-        parse_loss_scale(self.loss_scale)
-        if scheme.average_after is not None:
-            raise UserError(
-                f"--scheme {self.scheme} averages weights, which teams do not; add '; average_after=never' to it."
-            )
-        if self.scheme_networks == "critics" and self.algorithm == "dqn":
-            raise UserError("--scheme-networks is critics, but dqn has only its Q networks; use actors or all.")
-        if self.implementation == "reference":
-            raise UserError("--scheme needs --implementation engine; the reference has full precision only.")
-        if self.qat_bits is not None:
-            raise UserError("--scheme and --qat-bits cannot be used together.")
-        if self.device != "cpu":
-            raise UserError(f"--scheme is emulated on the CPU, but --device is {self.device}.")
-
     @property
     def world_options(self) -> dict[str, Any]:
         """`env_options` as a dictionary."""
@@ -405,57 +203,195 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         try:
             options = json.loads(self.env_options)
         except json.JSONDecodeError as error:
-            raise UserError(f"--env-options is not JSON ({error}); use e.g. '{{\"N\": 4}}'.") from None
+            raise UserError(f"`env_options` is not JSON ({error}); use e.g. '{{\"N\": 4}}'.") from None
         if not isinstance(options, dict):
-            raise UserError("--env-options must be a JSON object, e.g. '{\"N\": 4}'.")
+            raise UserError("`env_options` must be a JSON object, e.g. '{\"N\": 4}'.")
         return options
+
+    def why_torch(self) -> str | None:
+        """Why only torch can learn in this run, as far as its settings tell; None if native code can."""
+        if self.implementation == "reference":
+            return "the papers' baseline learns in torch"
+        if self.qat_bits is not None:
+            return "quantization-aware training is in torch"
+        if self.scheme is not None:
+            return "schemes emulate torch's products"
+        if self.device != "cpu":
+            return f"`device` is {self.device}, and native code runs on the CPU"
+        if self.algorithm not in ("maddpg", "masac"):
+            return f"there is no native update for {self.algorithm}"
+        return "native code has no layer normalization" if self.layer_norm else None
+
+    # ---- checks ----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a `UserError` for the first invalid setting; the world checks its own."""
+        LearnConfig.check(self)
+        StoredConfig.check(self)
+        if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
+            raise UserError(f"`stop_at_return` is {self.stop_at_return}, but must be a finite number.")
+        if self.actors or (self.env_workers or 1) > 1:
+            check_importable("env", self.env, "actors" if self.actors else "workers")
+        if self.qat_bits is None:
+            self._check_defaults(OF_QAT, "quantization-aware training, but `qat_bits` is not given")
+        if self.scheme is None:
+            self._check_defaults(OF_SCHEMES, "training in low precision, but `scheme` is not given")
+        else:
+            self._check_scheme(self.scheme)
+        if self.actors:
+            self._check_actors()
+        else:
+            self._check_defaults(OF_ACTORS, "runs with actors, but `actors` is 0")
+        if self.implementation == "reference":
+            self._check_reference()
+        elif self.sampler in ("neighbor-v1", "neighbor-v2"):
+            raise UserError(f"`sampler={self.sampler}` needs `implementation=reference`; the engine has neighbor.")
+        if self.update == "native" and (reason := self.why_torch()) is not None:
+            raise UserError(f"`update` is native, but {reason}; leave it out, or use `update=torch`.")
+
+    def _check_defaults(self, names: Collection[str], purpose: str) -> None:
+        """Refuse settings that have no effect here."""
+        for name in names:
+            if getattr(self, name) != getattr(TrainConfig, name):
+                raise UserError(f"`{name}` is for {purpose}.")
+
+    def check_evaluated(self, names: Collection[str] = OF_EVALUATIONS) -> None:
+        """Refuse these settings of evaluations where there are none.
+
+        Not part of `check`: a run that is resumed without evaluations keeps the settings that it had for them.
+        """
+        if not self.evaluate_every:
+            names = [name for name in OF_EVALUATIONS if name in names]
+            self._check_defaults(names, "evaluations during training, but `evaluate_every` is 0")
+
+    def _check_scheme(self, text: str) -> None:
+        """Refuse unknown schemes, and what they cannot be combined with."""
+        from shoal.numerics.schemes.loss_scale import parse_loss_scale
+        from shoal.numerics.schemes.scheme import parse_scheme
+
+        scheme = parse_scheme(text)
+        parse_loss_scale(self.loss_scale)
+        if scheme.average_after is not None:
+            raise UserError(f"`scheme={text}` averages weights, which teams do not; add '; average_after=never' to it.")
+        if self.scheme_networks == "critics" and self.algorithm == "dqn":
+            raise UserError("`scheme_networks` is critics, but dqn has only its Q networks; use actors or all.")
+        if self.qat_bits is not None:
+            raise UserError("`scheme` and `qat_bits` cannot be used together.")
+        if self.device != "cpu":
+            raise UserError(f"`scheme` is emulated on the CPU, but `device` is {self.device}.")
+
+    def _check_actors(self) -> None:
+        """Refuse invalid settings of actors, and what they cannot be combined with."""
+        if self.samples_per_insert is not None:
+            self._check_pace(self.samples_per_insert)
+        if self.max_times_sampled is not None and self.sampler != "uniform":
+            raise UserError(f"`max_times_sampled` works with `sampler=uniform`, but `sampler` is {self.sampler}.")
+        if self.broadcast_bits not in (None, 32, 16, 8, 6, 4, 2):
+            raise UserError(f"`broadcast_bits` is {self.broadcast_bits}, but must be 32, 16, 8, 6, 4 or 2.")
+        if self.actor_precision == "int8" and self.broadcast_bits not in (None, 8):
+            raise UserError(
+                f"`broadcast_bits` is {self.broadcast_bits}, but int8 actors take the 8-bit codes that they play with."
+            )
+        if self.actor_bias_correction and self.actor_precision != "int8" and (self.broadcast_bits or 32) >= 16:
+            raise UserError(
+                "`actor_bias_correction` is for int8 actors or `broadcast_bits` of 8 and below: other weights are not "
+                "rounded to codes."
+            )
+        if self.cluster is not None:
+            self._check_cluster(self.cluster)
+        able = {"torch": "float32", "numba": "float32", "native": "int8"}.get(self.actor_engine)
+        if able not in (None, self.actor_precision):
+            raise UserError(f"`actor_engine={self.actor_engine}` computes in {able}, not {self.actor_precision}.")
+        if (self.env_workers or 1) > 1:
+            raise UserError("`actors` and `env_workers` cannot be used together: actors are such processes already.")
+        if self.qat_bits is not None:
+            raise UserError("`actors` and `qat_bits` cannot be used together: actors quantize by themselves.")
+
+    def _check_pace(self, samples_per_insert: float) -> None:
+        """Refuse a pace that differs from that of the updates."""
+        every = self.update_every
+        if every is not None and not math.isclose(self.batch / every, samples_per_insert, rel_tol=1e-9):
+            raise UserError(
+                f"`samples_per_insert` is {samples_per_insert:g}, but `batch={self.batch}` per "
+                f"`update_every={every}` makes {self.batch / every:g}; leave one of them out."
+            )
+        rounded = self.batch / self.samples_per_update
+        if self.lockstep and not math.isclose(rounded, samples_per_insert, rel_tol=1e-9):
+            raise UserError(
+                f"`samples_per_insert` is {samples_per_insert:g}, but with `lockstep` it must be `batch={self.batch}` "
+                f"divided by a whole number, e.g. {rounded:g}."
+            )
+
+    def _check_cluster(self, cluster: str) -> None:
+        """Refuse an invalid address, and what a cluster does not have."""
+        host, _, port = cluster.rpartition(":")
+        named = host and not set(host) & set("/ \t\n") and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+        if cluster != "local" and not named:
+            raise UserError(f"`cluster` is '{printable(cluster)}', but must be local or HOST:PORT, e.g. 10.0.0.1:6379.")
+        if self.lockstep:
+            raise UserError("`lockstep` and `cluster` cannot be used together: actors of a cluster are never in step.")
+
+    def _check_reference(self) -> None:
+        """Refuse what the papers' baseline does not have."""
+        lacks = {
+            f"`algorithm={self.algorithm}`": self.algorithm not in ("maddpg", "masac"),
+            "`n_step`": self.n_step > 1,
+            "`target_period`": self.target_period > 1,
+            "`critic_hidden`": self.critic_hidden is not None,
+            "`layer_norm`": self.layer_norm,
+            "`qat_bits`": self.qat_bits is not None,
+            "`scheme`": self.scheme is not None,
+            "`actors`": self.actors > 0,
+        }
+        for name, asked in lacks.items():
+            if asked:
+                raise UserError(f"{name} needs `implementation=engine`; the reference does not have it.")
+
+    # ---- stored and resumed ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def stored(cls, fields: Mapping[str, Any]) -> Self:
+        """The configuration with these stored settings; runs with actors once stored `auto` as their update."""
+        config = super().stored(fields)
+        if config.update != "auto":
+            return config
+        return dataclasses.replace(config, update="torch" if config.why_torch() else "native")
+
+    @property
+    def settled_later(self) -> frozenset[str]:
+        """Settings that a run chooses or fixes when it is built; its config.json then has other values for them."""
+        names = {"copies", "minibatch"} if self.implementation == "reference" else set()
+        return frozenset(names | {"update"} if self.update == "auto" else names)
+
+    def defaults(self) -> Self:
+        """The settings of this algorithm, where nothing but the algorithm was chosen."""
+        return dataclasses.replace(type(self)(algorithm=self.algorithm), algorithm=TrainConfig.algorithm)
+
+    def resumed(self, asked: Mapping[str, Any], checkpoint: "Checkpoint | None") -> Self:
+        """The stored settings with the changes that a resume asks for; too few episodes are refused."""
+        config = super().resumed(asked, checkpoint)
+        config.check_evaluated(asked)
+        done = 0 if checkpoint is None else checkpoint.meta["episodes"]
+        if config.episodes != self.episodes and config.episodes < done:
+            raise UserError(
+                f"`episodes` is {config.episodes:,}, but the run in '{config.out}' has already had "
+                f"{counted(done, 'episode')}: it is the new total."
+            )
+        if checkpoint is not None and config.extends(checkpoint) and config.actors and "replay" not in checkpoint.parts:
+            raise UserError(
+                f"The run in '{config.out}' had `actors` but not `keep_replay`: its ring is gone, and it cannot be "
+                "extended."
+            )
+        return config
+
+    def extends(self, checkpoint: "Checkpoint") -> bool:
+        """Whether these settings let a run continue that was finished with the settings in its checkpoint."""
+        before, meta = checkpoint.meta["settings"], checkpoint.meta
+        over = meta["episodes"] >= before["episodes"] or meta.get("stopped") is not None
+        changed = any(before.get(name) != getattr(self, name) for name in ("episodes", "stop_at_return"))
+        return over and self.episodes > meta["episodes"] and changed
 
 
 def read_config(folder: Path) -> TrainConfig:
     """The configuration of a team's run folder; `check_settings` compares it with the checkpoint's."""
     return read_settings(folder, TrainConfig)
-
-
-def read_settings(folder: Path, kind: type[Stored]) -> Stored:
-    """The configuration of a run folder, of this kind."""
-    path = folder / CONFIG
-    fields = read_fields(folder)
-    fields.pop(disk.SEAL, None)
-    known = {field.name for field in dataclasses.fields(kind)}
-    if unknown := fields.keys() - known:
-        raise UserError(
-            f"'{path}' has the unknown setting '{min(unknown)}': it is damaged, or from another command or version of "
-            f"Shoal{_also_in(folder)}."
-        )
-    try:
-        return kind.stored(fields).checked()
-    except UserError as error:
-        raise UserError(f"'{path}' cannot be used: {str(error).rstrip('.')}{_also_in(folder)}.") from None
-
-
-def read_fields(folder: Path) -> dict[str, Any]:
-    """The contents of config.json, unchecked."""
-    path = folder / CONFIG
-    try:
-        if folder.is_file():
-            raise UserError(f"'{folder}' is a file, but must be a run folder.")
-        if not folder.is_dir():
-            raise UserError(f"There is no run folder '{folder}'.")
-        if not path.exists():
-            raise UserError(f"'{folder}' is not a run folder: it has no {CONFIG}{_also_in(folder)}.")
-        fields = json.loads(disk.read(path))
-    except disk.Damaged as error:
-        raise UserError(f"'{path}' cannot be read: {error}{_also_in(folder)}.") from None
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' cannot be read: {error}{_also_in(folder)}.") from None
-    if not isinstance(fields, dict):
-        raise UserError(f"'{path}' does not hold a JSON object{_also_in(folder)}.")
-    return fields
-
-
-def _also_in(folder: Path) -> str:
-    """Where else the settings of a run are, for repairing its config.json."""
-    held = sorted(folder.glob("checkpoints/[0-9]*/meta.json"))
-    return f"; the run's settings are also in '{held[-1]}'" if held else ""

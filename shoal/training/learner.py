@@ -10,7 +10,7 @@ from shoal.algorithms.base import Arrays
 from shoal.errors import Diverged
 from shoal.replay import can_sample
 from shoal.seeding import stream
-from shoal.training.parts import Parts
+from shoal.training.builder import Parts
 
 
 class Learner:

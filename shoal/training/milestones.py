@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.runs import disk
 from shoal.runs.interrupt import Interrupt
+from shoal.runs.observer import Observer
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import team_act
-from shoal.training.observer import Observer
-from shoal.training.play import Act, Evaluation, build_env, play
-from shoal.training.result import by_player, flat
-from shoal.training.weights_file import BEST, read_weights, snapshot_path, write_weights
+from shoal.training.evaluation import Act, Evaluation, build_env, play, team_act
+from shoal.training.saved_team import BEST, read_weights, snapshot_path, write_weights
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -55,13 +53,13 @@ class Milestones:
 
     def _return_of(self, facts: dict[str, Any]) -> float:
         """The return of weights with these facts, unless somebody has copied them from elsewhere."""
-        if not isinstance(found := facts.get("return_mean"), float):
+        if not isinstance(value := facts.get("return_mean"), float):
             raise disk.Damaged("they were not evaluated")
-        own, may_differ = self.config.settings, self.config.changeable | self.config.settled_later
-        if facts["settings"].keys() <= own.keys():  # else those of another version
+        settings, may_differ = self.config.settings, self.config.changeable | self.config.settled_later
+        if facts["settings"].keys() <= settings.keys():  # else those of another version
             trained = self.config.stored(facts["settings"]).settings
-            if all(own[name] == trained[name] for name in own.keys() - may_differ):
-                return found
+            if all(settings[name] == trained[name] for name in settings.keys() - may_differ):
+                return value
         raise disk.Damaged("they are another run's")
 
     def close(self) -> None:
@@ -104,9 +102,9 @@ class Milestones:
         if self._snapshot_due(training.episodes):
             self._keep(training, snapshot_path(folder, training.episodes), {})
         self.passed = training.episodes
-        wanted = self.config.stop_at_return
-        if evaluation is not None and wanted is not None and evaluation.mean >= wanted:
-            training.stop(f"the evaluation return {evaluation.mean:g} reached --stop-at-return {wanted:g}")
+        goal = self.config.stop_at_return
+        if evaluation is not None and goal is not None and evaluation.mean >= goal:
+            training.stop(f"the evaluation return {evaluation.mean:g} reached `stop_at_return={goal:g}`")
         return evaluation
 
     def _evaluate(self, training: "Training", interrupt: Interrupt, observer: Observer) -> Evaluation:
@@ -133,12 +131,3 @@ def interruptible(act: Act, interrupt: Interrupt) -> Act:
         return act(observation)
 
     return acting
-
-
-def evaluation_figures(evaluation: Evaluation) -> dict[str, float | None]:
-    """An evaluation as numbers of a log line, under the names of `shoal evaluate --json`."""
-    figures: dict[str, float | None] = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
-    if evaluation.prey_mean is not None:
-        figures["return_prey"] = evaluation.prey_mean
-    figures |= flat(by_player({"own": evaluation}), "own")
-    return {f"evaluate/{name}": value for name, value in figures.items()}

@@ -1,18 +1,18 @@
-"""The result of a run."""
+"""The result of a run, and the lines of its log: the same numbers, at the end and along the way."""
 
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UserError
-from shoal.runs import disk
-from shoal.system.files import finite
-from shoal.training.play import Evaluation
+import numpy as np
+
+from shoal.training.evaluation import Evaluation
 from shoal.training.returns import Columns, means
-from shoal.training.run_folder import RESULT
+
+if TYPE_CHECKING:
+    from shoal.training.loop import Training
 
 Figures = dict[str, dict[str, float | None]]
 
@@ -48,17 +48,22 @@ class TrainResult:
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
     stopped: str | None = None
-    """Why a run ended before its last episode, e.g. --stop-at-return; None: it did not."""
+    """Why a run ended before its last episode, e.g. `stop_at_return`; None: it did not."""
     signal: int | None = None
     """The signal that stopped an unfinished run."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """How much was done, by the names that a checkpoint has for it."""
+        return {"episodes": self.episodes, "samples": self.env_steps, "updates": self.updates}
 
     def with_evaluations(self, played: dict[str, Evaluation]) -> "TrainResult":
         """The result with evaluations by player: return_random, return_random_ci95, …"""
         fields: dict[str, Any] = {f"return_{player}": evaluation.mean for player, evaluation in played.items()}
         fields |= {f"return_{player}_ci95": evaluation.ci95 for player, evaluation in played.items()}
-        for field, found in by_player(played).items():
-            known: Figures = getattr(self, field)
-            fields[field] = {name: known[name] | values for name, values in found.items()}
+        for field, evaluations in by_player(played).items():
+            training: Figures = getattr(self, field)
+            fields[field] = {name: training[name] | values for name, values in evaluations.items()}
         return dataclasses.replace(self, **fields)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,24 +73,16 @@ class TrainResult:
 
 
 COLUMNS = ("agents", "groups", "figures")
-"""Fields of a result and of an evaluation that hold figures by name."""
-
-
-def training_means(columns: Columns) -> dict[str, Any]:
-    """Means in training, as fields of a result."""
-    return {
-        field: {name: {"training": value} for name, value in means(getattr(columns, field)).items()}
-        for field in COLUMNS
-    }
+"""Fields of a result and of an evaluation that hold numbers by name."""
 
 
 def by_player(played: Mapping[str, Evaluation]) -> dict[str, Figures]:
     """Evaluations as fields of a result: means as "random", …, half-widths of their intervals as "random_ci95", …"""
     fields: dict[str, Figures] = {field: {} for field in COLUMNS}
     for player, evaluation in played.items():
-        for field, found in fields.items():
+        for field, by_name in fields.items():
             for name, (mean, ci95) in getattr(evaluation, field).items():
-                found.setdefault(name, {}).update({player: mean, f"{player}_ci95": ci95})
+                by_name.setdefault(name, {}).update({player: mean, f"{player}_ci95": ci95})
     return fields
 
 
@@ -101,27 +98,70 @@ def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
     }
 
 
-Result = TypeVar("Result")
+def result_so_far(training: "Training", path: Path, signal: int | None) -> TrainResult:
+    """The results of a run so far; `signal` is the one that stopped it, if any."""
+    phases = training.clock.by_phase()
+    seconds = sum(phases.values())  # of the same moment
+    columns = Columns.of(training.env.spec, training.last)
+    named: dict[str, Any] = {
+        field: {name: {"training": value} for name, value in means(values).items()}
+        for field, values in zip(COLUMNS, columns, strict=True)
+    }
+    return TrainResult(
+        run=str(path),
+        finished=signal is None,
+        episodes=training.episodes,
+        env_steps=training.samples,
+        updates=training.updates,
+        seconds=seconds,
+        steps_per_second=training.samples / seconds,
+        return_mean=_mean(episode.team for episode in training.last),
+        return_prey=_mean(episode.prey for episode in training.last if episode.prey is not None),
+        **named,
+        phases=phases,
+        stopped=training.stopped,
+        signal=signal,
+    )
 
 
-def result_json(result: Any) -> str:
-    """The text of result.json for a dataclass; non-finite numbers become null."""
-    return json.dumps(disk.sealed(finite(dataclasses.asdict(result))), indent=2) + "\n"
+def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict[str, Any]:
+    """A line of metrics.jsonl: returns of the episodes since the last line, an evaluation, losses, time per phase."""
+    phases = training.clock.by_phase()
+    seconds = sum(phases.values())
+    spec, episodes, learner = training.env.spec, training.fresh, training.learner
+    line: dict[str, Any] = {
+        "episode": training.episodes,
+        "env_steps": training.samples,
+        "updates": training.updates,
+        "return_mean": _mean(episode.team for episode in episodes),
+    }
+    if spec.team:
+        line["return_prey"] = _mean(episode.prey for episode in episodes if episode.prey is not None)
+    line |= Columns.of(spec, episodes).line()
+    if evaluation is not None:
+        line |= _evaluation_line(evaluation)
+    return {
+        **line,
+        "seconds": seconds,
+        "steps_per_second": training.samples / seconds,
+        **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
+        **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
+        **learner.precision.metrics(),
+        **training.collector.metrics(),
+        **{f"time/{phase}": passed for phase, passed in phases.items()},
+    }
 
 
-def read_result(run: Path) -> TrainResult | None:
-    """The result of a team's run; None while it is not finished."""
-    return read_result_as(run, TrainResult)
+def _evaluation_line(evaluation: Evaluation) -> dict[str, float | None]:
+    """An evaluation as numbers of a log line, under the names of `shoal evaluate --json`."""
+    metrics: dict[str, float | None] = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
+    if evaluation.prey_mean is not None:
+        metrics["return_prey"] = evaluation.prey_mean
+    metrics |= flat(by_player({"own": evaluation}), "own")
+    return {f"evaluate/{name}": value for name, value in metrics.items()}
 
 
-def read_result_as(run: Path, kind: type[Result]) -> Result | None:
-    """Read result.json into this dataclass; None while the run is not finished. The run may have been moved since."""
-    path = run / RESULT
-    try:
-        if not path.exists():
-            return None
-        return kind(**{**disk.unsealed(json.loads(disk.read(path))), "run": str(run)})
-    except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except (disk.Damaged, ValueError, RecursionError, TypeError) as error:  # TypeError: a field is missing or unknown
-        raise UserError(f"'{path}' is damaged ({error}); remove it, and --resume will recreate it.") from None
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean; None of nothing."""
+    values = list(values)
+    return float(np.mean(values)) if values else None

@@ -1,4 +1,4 @@
-"""Returns: sums of an agent's rewards over a whole episode, never discounted; and the world's figures of an episode.
+"""Returns: sums of an agent's rewards over a whole episode, never discounted; and the world's metrics of an episode.
 
 The return of an episode is the mean over the agents of the team (the predators, where the prey learns too);
 the other side's is kept separately. Episodes cut short by a staggered start are not counted.
@@ -27,7 +27,7 @@ class Episode(NamedTuple):
     """Mean over the learning prey."""
     agents: tuple[float, ...] = ()
     """Each agent's."""
-    figures: tuple[float, ...] = ()
+    metrics: tuple[float, ...] = ()
     """What the world reports of it, in the order of the spec's names."""
 
 
@@ -54,26 +54,26 @@ class Columns(NamedTuple):
     """Returns by agent."""
     groups: Named
     """Returns by group: the mean over its agents."""
-    figures: Named
+    metrics: Named
     """What the world reports."""
 
     @classmethod
     def of(cls, spec: EnvSpec, episodes: Collection[Episode]) -> "Columns":
         """The episodes' values by the names of the spec."""
         returns = np.array([episode.agents for episode in episodes]).reshape(-1, spec.agents)  # (n, N)
-        figures = np.array([episode.figures for episode in episodes]).reshape(len(returns), len(spec.metrics))  # (n, F)
+        metrics = np.array([episode.metrics for episode in episodes]).reshape(len(returns), len(spec.metrics))  # (n, F)
         return cls(
             {name: returns[:, i] for i, name in enumerate(spec.agent_names)},
             {name: returns[:, members].mean(1) for name, members in spec.groups.items()},
-            {name: figures[:, f] for f, name in enumerate(spec.metrics)},
+            {name: metrics[:, f] for f, name in enumerate(spec.metrics)},
         )
 
     def line(self) -> dict[str, float | None]:
-        """Means as keys of metrics.jsonl: return/agent/NAME, return/group/NAME, and the world's figures."""
+        """Means as keys of metrics.jsonl: return/agent/NAME, return/group/NAME, and the world's metrics."""
         return {
             **{f"return/agent/{name}": value for name, value in means(self.agents).items()},
             **{f"return/group/{name}": value for name, value in means(self.groups).items()},
-            **means(self.figures),
+            **means(self.metrics),
         }
 
 
@@ -105,8 +105,8 @@ class ReturnTracker:
             if self.counts[copy]:
                 sums = self.sums[copy]
                 prey = float(sums[self.team :].mean()) if self.team < len(sums) else None
-                figures = () if step.metrics is None else tuple(step.metrics[copy].tolist())
-                ended.append(Episode(float(sums[: self.team].mean()), prey, tuple(sums.tolist()), figures))
+                metrics = () if step.metrics is None else tuple(step.metrics[copy].tolist())
+                ended.append(Episode(float(sums[: self.team].mean()), prey, tuple(sums.tolist()), metrics))
             self.sums[copy] = 0.0
             self.counts[copy] = True
         return ended

@@ -20,8 +20,9 @@ from shoal.actorq import training as actorq_training
 from shoal.actorq.system import ending, own_processors, pinned_processors
 from shoal.actorq.training import chosen_play
 from shoal.errors import Diverged, UserError
-from shoal.training.loop import Silent, Training
-from shoal.training.trained_team import load_team
+from shoal.runs.observer import Observer
+from shoal.training.loop import Training
+from shoal.training.saved_team import load_team
 
 SMALL = TrainConfig(
     episodes=40, copies=2, episode_length=5, warmup=40, batch=16, hidden=(8, 8), update_every=8, evaluate_episodes=0,
@@ -91,7 +92,7 @@ def test_no_transition_is_sampled_more_often_than_allowed(tmp_path, threads):
     assert 0 < learner.updates * config.batch <= result.env_steps
 
 
-class Meddler(Silent):
+class Meddler(Observer):
     """Does something to the run's processes, once, after some samples."""
 
     def __init__(self, meddle, after=60):
@@ -191,19 +192,19 @@ def alive(pid):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"actors": 0}, "`pull_every` is for runs with actors, but --actors is 0"),
-        ({"pull_every": 0}, "--pull-every is 0"),
-        ({"samples_per_insert": 0.0}, "--samples-per-insert is 0"),
+        ({"actors": 0}, "`pull_every` is for runs with actors, but `actors` is 0"),
+        ({"pull_every": 0}, "`pull_every` is 0"),
+        ({"samples_per_insert": 0.0}, "`samples_per_insert` is 0"),
         ({"samples_per_insert": float("nan")}, "`samples_per_insert` is nan"),
-        ({"samples_per_insert": 4.0}, "--samples-per-insert is 4, but --batch 16 per --update-every 8 makes 2"),
-        ({"update_every": 2, "samples_per_insert": 10.0}, "10, but --batch 16 per --update-every 2 makes 8"),
-        ({"update_every": None, "samples_per_insert": 10.0, "lockstep": True}, "16 divided by a whole number, e.g. 8"),
-        ({"actor_engine": "torch", "actor_precision": "int8"}, "--actor-engine torch computes in float32, not int8"),
-        ({"actor_precision": "int8", "broadcast_bits": 4}, "--broadcast-bits is 4, but int8 actors take"),
-        ({"broadcast_bits": 3}, "--broadcast-bits is 3, but must be 32, 16, 8, 6, 4 or 2"),
-        ({"actor_bias_correction": True}, "--actor-bias-correction is for int8 actors or --broadcast-bits of 8"),
-        ({"qat_bits": 4}, "--actors and --qat-bits cannot be used together"),
-        ({"implementation": "reference", "copies": 1}, "--actors needs --implementation engine"),
+        ({"samples_per_insert": 4.0}, "`samples_per_insert` is 4, but `batch=16` per `update_every=8` makes 2"),
+        ({"update_every": 2, "samples_per_insert": 10.0}, "10, but `batch=16` per `update_every=2` makes 8"),
+        ({"update_every": None, "samples_per_insert": 10.0, "lockstep": True}, "divided by a whole number, e.g. 8"),
+        ({"actor_engine": "torch", "actor_precision": "int8"}, "`actor_engine=torch` computes in float32, not int8"),
+        ({"actor_precision": "int8", "broadcast_bits": 4}, "`broadcast_bits` is 4, but int8 actors take"),
+        ({"broadcast_bits": 3}, "`broadcast_bits` is 3, but must be 32, 16, 8, 6, 4 or 2"),
+        ({"actor_bias_correction": True}, "`actor_bias_correction` is for int8 actors or `broadcast_bits` of 8"),
+        ({"qat_bits": 4}, "`actors` and `qat_bits` cannot be used together"),
+        ({"implementation": "reference", "copies": 1}, "`actors` needs `implementation=engine`"),
         ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
         ({"max_times_sampled": 1, "capacity": 40, "batch": 64}, "--max-times-sampled 1 allows only 40 draws"),
         ({"warmup": 50, "capacity": 40}, "--warmup is 50, but the replay ring of this run holds at most 40"),

@@ -57,8 +57,8 @@ def test_target_period_and_soft_updates(given, tau, period):
         ({"n_step": 0}, "`n_step` is 0"),
         ({"target_period": 0}, "`target_period` is 0"),
         ({"critic_hidden": ()}, "`critic_hidden` is"),
-        ({"implementation": "reference", "algorithm": "dqn"}, "--algorithm dqn needs --implementation engine"),
-        ({"implementation": "reference", "n_step": 3}, "--n-step needs --implementation engine"),
+        ({"implementation": "reference", "algorithm": "dqn"}, "`algorithm=dqn` needs `implementation=engine`"),
+        ({"implementation": "reference", "n_step": 3}, "`n_step` needs `implementation=engine`"),
     ],
     ids=str,
 )

@@ -8,11 +8,11 @@ import pytest
 
 from shoal.classifiers import comparison, training
 from shoal.classifiers.comparison import Comparison, compare, read_comparison, split_schemes
-from shoal.classifiers.observer import Observer
 from shoal.classifiers.report import comparison_result
 from shoal.classifiers.training import TrainingDiverged
 from shoal.errors import UserError
 from shoal.results import Result
+from shoal.runs.observer import Observer
 from tests.classifiers.helpers import tiny
 
 UNIT = "E5M2:5+Q8.13"
@@ -24,8 +24,8 @@ class StopAt(Observer):
     def __init__(self, scheme, step):
         self.scheme, self.step, self.begun = scheme, step, []
 
-    def begin(self, config, folder, step, steps):
-        self.begun.append((config.scheme, step))
+    def begin(self, training, folder):
+        self.begun.append((training.config.scheme, training.step))
 
     def advance(self, training):
         if (training.config.scheme, training.step) == (self.scheme, self.step):

@@ -13,10 +13,10 @@ from torch.optim.swa_utils import update_bn
 
 from shoal.classifiers import ClassifierConfig, load_data, train_classifier
 from shoal.classifiers.data.batches import in_order
-from shoal.classifiers.observer import Observer
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, make_optimizer, rate
 from shoal.errors import UserError
 from shoal.runs.checkpoint import newest
+from shoal.runs.observer import Observer
 from tests.classifiers.helpers import assert_same_run, tiny, weights
 from tests.cli.helpers import lines
 
@@ -164,7 +164,7 @@ def test_resume_with_other_settings_is_refused(tmp_path, asked, sentence):
 def test_resume_with_other_data_is_refused(tmp_path):
     data, config = load_data("digits"), tiny(tmp_path / "run", scheme="float32", train_images=None)
     train_classifier(config, At(5, stop), data=data.first(64, None))
-    with pytest.raises(UserError, match="--data digits has changed since the run"):
+    with pytest.raises(UserError, match="`data=digits` has changed since the run"):
         train_classifier(config, resume=True, data=data.first(65, None))
 
 
@@ -236,13 +236,13 @@ def test_averaged_weights_have_their_own_batch_norm_statistics():
     [
         ({"model": "alexnet"}, "`model` 'alexnet' is not known"), ({"data": "mnist"}, "--data 'mnist' is not known"),
         ({"scheme": "hfp9"}, "hfp9"), ({"optimizer": "lion"}, "`optimizer` 'lion' is not known"),
-        ({"epochs": 0}, "--epochs is 0"), ({"batch": 65}, "--batch is 65, but there are only 64 training images"),
-        ({"batch": 1}, "--batch is 1"), ({"loss_scale": "big"}, "'big' is not a loss scale"),
-        ({"loss_scale": "0"}, "loss scale is 0"), ({"learning_rate": 0.0}, "--learning-rate is 0.0"),
+        ({"epochs": 0}, "`epochs` is 0"), ({"batch": 65}, "`batch` is 65, but there are only 64 training images"),
+        ({"batch": 1}, "`batch` is 1"), ({"loss_scale": "big"}, "'big' is not a loss scale"),
+        ({"loss_scale": "0"}, "loss scale is 0"), ({"learning_rate": 0.0}, "`learning_rate` is 0.0"),
         ({"learning_rate": float("nan")}, "`learning_rate` is nan"), ({"train_images": 10**6}, "--train-images is 1,0"),
-        ({"schedule": "linear"}, "`schedule` 'linear' is not known"), ({"seed": -1}, "--seed is -1"),
-        ({"optimizer": "adam", "momentum": 0.5}, "--momentum is for sgd"), ({"out": " "}, "--out is empty"),
-        ({"model": "resnet8", "dropout": 0.1}, "resnet8 has no dropout"), ({"threads": 0}, "--threads is 0"),
+        ({"schedule": "linear"}, "`schedule` 'linear' is not known"), ({"seed": -1}, "`seed` is -1"),
+        ({"optimizer": "adam", "momentum": 0.5}, "`momentum` is for sgd"), ({"out": " "}, "`out` is empty"),
+        ({"model": "resnet8", "dropout": 0.1}, "resnet8 has no dropout"), ({"threads": 0}, "`threads` is 0"),
     ],
     ids=str,
 )  # fmt: skip

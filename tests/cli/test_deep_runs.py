@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from shoal.training import loop
 from shoal.training.config import read_config
-from shoal.training.trained_team import load_team
+from shoal.training.saved_team import load_team
 from tests.cli.helpers import call_before, one_sentence, send, strict
 
 COMMON = (

@@ -14,7 +14,7 @@ from shoal import TrainConfig
 from shoal.envs.parallel import ParallelCopies
 from shoal.errors import UserError
 from shoal.training import loop
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 from tests.cli.helpers import QUIET, call_before, lines, one_sentence, send
 
 WORDS = [*QUIET, "--env", "gym:CartPole-v1", "--episode-length", "20", "--copies", "5", "--evaluate-episodes", "2"]
@@ -80,7 +80,7 @@ def test_workers_do_not_change_the_run(shoal, tmp_path, monkeypatch, in_one_proc
 
 @pytest.mark.parametrize("episodes", [1, 3])
 def test_native_worlds_refuse_workers(episodes):
-    with pytest.raises(UserError, match=r"^--env-workers is not a setting of predator-prey; leave it out\.$"):
+    with pytest.raises(UserError, match=r"^`env_workers` is not a setting of predator-prey; leave it out\.$"):
         build_env(TrainConfig(env="predator-prey", env_workers=2), episodes, 0, stagger=False)
     env = build_env(TrainConfig(env="gym:CartPole-v1", env_workers=2), 1, 0, stagger=False)
     assert isinstance(env, ParallelCopies)  # one copy is not shared

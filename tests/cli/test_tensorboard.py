@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.runs.events import EventsFile, tag
-from shoal.training.run_folder import MetricsLog
+from shoal.runs.metrics import MetricsLog
 from tests.cli.helpers import SHORT, lines, one_sentence, strict
 
 

@@ -10,7 +10,7 @@ from shoal.cli import main
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.file import PolicyFile
 from shoal.inference.runtime import onnxruntime
-from shoal.training.trained_team import load_team
+from shoal.training.saved_team import load_team
 from tests.quantization.teams import export_policy
 
 

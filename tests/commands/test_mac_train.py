@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from shoal.classifiers import training
-from shoal.classifiers.observer import ClassifierDisplay
+from shoal.classifiers.display import ClassifierDisplay
 from tests.classifiers.helpers import idx, tiny, write_idx
 from tests.cli.helpers import call_before, one_sentence, send, strict
 from tests.commands.test_mac import cells
@@ -81,7 +81,7 @@ def test_a_sweep_with_training(shoal, tmp_path, monkeypatch):
     folder = write_idx(tmp_path / "set")
     words += ["--data", f"idx:{folder}", "--loss-scale", "none", "--out", "runs/sweep", "--picture", "accuracy.png"]
     code, out, err = shoal(*words)
-    assert code == 2 and "--batch is 64, but there are only 40 training images" in one_sentence(err)
+    assert code == 2 and "`batch` is 64, but there are only 40 training images" in one_sentence(err)
     write_idx(folder, train=70)
     code, out, _ = shoal(*words)
     assert code == 0 and "mlp on idx" in out and "Products through MAC units" in out

@@ -21,8 +21,8 @@ from shoal.policies.widths import STATES, Row, WidthSweep, _row, sweep
 from shoal.quantization.affine import Scheme
 from shoal.quantization.ptq import Plan
 from shoal.quantization.stable_baselines import Model
-from shoal.training.play import play
-from shoal.training.trained_team import load_team
+from shoal.training.evaluation import play
+from shoal.training.saved_team import load_team
 from tests.quantization.zips import Pictures, changed, make, playing, saved
 
 FOUR = Width("4 bits", Scheme(4, per_channel=True))

@@ -23,7 +23,7 @@ def test_a_sweep_with_a_failure_then_again(shoal, tmp_path):
     file.write_text(json.dumps({"base": base, "grid": {"capacity": [1_000, 5]}, "seeds": [4]}))
     code, printed, err = shoal("sweep", file, "--out", out, "--json", "--quiet")
     found = strict(printed)
-    assert code == 2 and "1 run failed, 1 did not; --sampler neighbor needs" in err.splitlines()[-1]
+    assert code == 2 and "1 run failed, 1 did not; `sampler=neighbor` needs" in err.splitlines()[-1]
     assert [run["finished"] for run in found["runs"]] == [True, False]
     assert found["title"] == "Sweep tiny, MADDPG in cooperative-navigation"
     title, rows = found["tables"][0]
@@ -114,7 +114,7 @@ def test_custom_world_in_the_working_directory(shoal, tmp_path, monkeypatch):
         ("train --seeds 0-1 --device cuda:99 --out new", "--device 'cuda:99' cannot be used here"),
         ("train --seeds 0-1 --parallel 0", "--parallel is 0"),
         ("train --parallel 2 --episodes 1 --out new", "--parallel is the number of runs side by side"),
-        ("sweep device.json --out new", "--device 'nothing' is not a torch device"),
+        ("sweep device.json --out new", "`device` 'nothing' is not a torch device"),
         ("train --seeds 0-1 --env nothing", "The world 'nothing' is not known"),
         ("train --seeds 0-1 --out", "--out needs a value"),
         ("sweep", "FILE is missing"),

@@ -15,7 +15,7 @@ from shoal import TrainConfig, train
 from shoal.errors import UserError
 from shoal.policies.loading import kind_of
 from shoal.training.evaluation import evaluate_team
-from shoal.training.trained_team import acting_team, load_team
+from shoal.training.saved_team import acting_team, load_team
 from tests.quantization.zips import make, saved
 
 SMALL = TrainConfig(

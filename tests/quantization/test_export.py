@@ -27,7 +27,7 @@ from shoal.replay.layout import RowLayout
 from shoal.runs.checkpoint import Checkpoints
 from shoal.training.loop import Training
 from shoal.training.precision import make_precision
-from shoal.training.snapshot import snapshot
+from shoal.training.resume import snapshot
 from tests.inference.policies import few_bits, observations, random_policy
 from tests.inference.simulated import int8_outputs
 from tests.quantization.teams import SMALL, box_spec, choice_spec, export_policy, states_for, team_outputs

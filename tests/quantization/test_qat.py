@@ -19,9 +19,9 @@ from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
 from shoal.runs.checkpoint import newest
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 from shoal.training.precision import make_precision
-from shoal.training.trained_team import load_team
+from shoal.training.saved_team import load_team
 
 SPEC = EnvSpec("spec", ("a", "b", "c"), (3, 4, 4), (2, 2, 2), True)
 SMALL = TrainConfig(
@@ -246,9 +246,9 @@ def test_resume_is_bit_identical(tmp_path):
     class Stop(Exception):
         pass
 
-    from shoal.training.loop import Silent
+    from shoal.runs.observer import Observer
 
-    class Stopper(Silent):
+    class Stopper(Observer):
         def advance(self, training):
             if training.saved:
                 raise Stop
@@ -284,13 +284,13 @@ def test_no_quantizers_without_qat_bits(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"qat_bits": 1}, "--qat-bits is 1, but must be from 2 to 8"),
-        ({"qat_agent": 0}, "--qat-bits is not given"),
+        ({"qat_bits": 1}, "`qat_bits` is 1, but must be from 2 to 8"),
+        ({"qat_agent": 0}, "`qat_bits` is not given"),
         ({"quant_delay": 0.3}, "`quant_delay` is for quantization-aware training"),
         ({"qat_critics": False}, "`qat_critics` is for quantization-aware training"),
-        ({"qat_bits": 9}, "--qat-bits is 9"),
-        ({"quant_delay": 1.5}, "--quant-delay is 1.5"),
-        ({"qat_bits": 4, "implementation": "reference"}, "--qat-bits needs --implementation engine"),
+        ({"qat_bits": 9}, "`qat_bits` is 9"),
+        ({"quant_delay": 1.5}, "`quant_delay` is 1.5"),
+        ({"qat_bits": 4, "implementation": "reference"}, "`qat_bits` needs `implementation=engine`"),
     ],
 )
 def test_wrong_settings_are_refused(settings, sentence):

@@ -62,7 +62,7 @@ class ToyWorld:
             alive=self.rng.random(each) < 0.7,
             ended=ended,
             final_observation=final,
-            figures=np.zeros((self.copies, 0), np.float32),
+            metrics=np.zeros((self.copies, 0), np.float32),
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shoal import TrainConfig, train
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.report import watch
@@ -22,8 +23,7 @@ from shoal.report.watch import (
     record_frames,
     record_run,
 )
-from shoal.training import TrainConfig, train
-from shoal.training.play import build_env
+from shoal.training.evaluation import build_env
 
 
 def gif_frames(path):

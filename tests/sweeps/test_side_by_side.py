@@ -11,12 +11,13 @@ import time
 import pytest
 
 from shoal.errors import UserError
+from shoal.runs.folder import result_json
 from shoal.runs.interrupt import Stopped
 from shoal.sweeps import side_by_side
 from shoal.sweeps.plan import sweep_runs
 from shoal.sweeps.side_by_side import choose_parallel, kept_threads, locked, run_bytes, run_side_by_side
 from shoal.training.config import TrainConfig
-from shoal.training.result import TrainResult, result_json
+from shoal.training.result import TrainResult
 
 HEAD = """
 import json, os, pathlib, signal, sys, time

@@ -7,8 +7,8 @@ import torch
 from shoal import TrainConfig
 from shoal.errors import Diverged
 from shoal.replay import Ring, Uniform
+from shoal.training.builder import Parts
 from shoal.training.learner import Learner
-from shoal.training.parts import Parts
 from tests.replay.model import ToyWorld, make_spec
 
 

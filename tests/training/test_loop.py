@@ -112,7 +112,7 @@ def test_team_learns(tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_loss_ends_the_run_with_a_sentence(tmp_path, monkeypatch, value):
     monkeypatch.setattr(MADDPG, "learn", lambda self, batch, phase: {"q": torch.full((3,), value), "p": torch.zeros(3)})
-    with pytest.raises(UserError, match=r"q loss is (nan|inf).*--learning-rate"):
+    with pytest.raises(UserError, match=r"q loss is (nan|inf).*`learning_rate`"):
         train(TrainConfig(**SMALL, episodes=100, update="torch", out=str(tmp_path / "run")))
     assert not list((tmp_path / "run" / "checkpoints").glob("0*"))  # what is poisoned is not saved
 
@@ -137,7 +137,7 @@ def diverged(tmp_path, **settings):
 def test_a_run_that_diverges_names_rewards_that_are_too_large(tmp_path):
     said = diverged(tmp_path, env="gym:tests.envs.own_worlds:Rich")
     assert "diverged; returns are as large as 7.6e+31: scale down the rewards of gym:tests.envs" in said
-    assert "learning-rate" not in said
+    assert "learning_rate" not in said
 
 
 def test_a_run_that_diverges_names_the_learning_rate(tmp_path, monkeypatch):
@@ -146,4 +146,4 @@ def test_a_run_that_diverges_names_the_learning_rate(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Training, "update", update)
     said = diverged(tmp_path)
-    assert said.endswith("training has diverged; a smaller --learning-rate than 0.01 may help.")
+    assert said.endswith("training has diverged; a smaller `learning_rate` than 0.01 may help.")

@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.errors import ActorsLost, UserError
-from shoal.runs import disk
+from shoal.runs import disk, lifecycle
+from shoal.runs.observer import Observer
 from shoal.training import loop
-from shoal.training.loop import Silent
 from shoal.training.result import COLUMNS
-from shoal.training.weights_file import BEST
+from shoal.training.saved_team import BEST
 from tests.training.witness import Crash, Witness
 
 ARGUMENTS = (
@@ -35,15 +35,15 @@ import os, signal, sys
 from shoal.cli import main
 from shoal.training import loop
 
-def run(training, *arguments, run=loop.Training.run):
+def run(team, *arguments, run=loop.TeamRun.run):
     {begin}
-    run(training, *arguments)
+    run(team, *arguments)
 
 def step(training, step=loop.Training.step):
     {each}
     return step(training)
 
-loop.Training.run, loop.Training.step = run, step
+loop.TeamRun.run, loop.Training.step = run, step
 sys.exit(main())
 """
 
@@ -211,7 +211,7 @@ def test_resume_after_a_crash_at_any_point(calm, tmp_path, until):
 
 
 def test_killed_between_the_last_episode_and_the_result(calm, tmp_path):
-    class KilledAtTheEnd(Silent):
+    class KilledAtTheEnd(Observer):
         def end(self):
             raise Crash
 
@@ -268,9 +268,9 @@ def test_run_killed_while_creating_its_folder_resumes(tmp_path, monkeypatch):
         raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(loop, "MetricsLog", killed)
+        patch.setattr(lifecycle, "MetricsLog", killed)
         train(TrainConfig(episodes=1, evaluate_episodes=0, out=str(run)))
-    with pytest.raises(UserError, match="continue it with --resume"):
+    with pytest.raises(UserError, match="already holds a run: resume it"):
         train(TrainConfig(episodes=1, evaluate_episodes=0, out=str(run)))
     assert train(TrainConfig(out=str(run)), resume=True).finished
 

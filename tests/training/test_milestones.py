@@ -13,9 +13,9 @@ from shoal import Callback, TrainConfig, load, train
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.runs import disk
+from shoal.runs.observer import Observer
 from shoal.training.milestones import BEST, Milestones
-from shoal.training.observer import Silent
-from shoal.training.weights_file import read_weights
+from shoal.training.saved_team import read_weights
 from tests.cli.helpers import call_before, lines, send
 from tests.training.witness import Crash, Witness
 
@@ -99,7 +99,7 @@ def test_the_best_weights_are_those_of_the_best_evaluation(evaluated):
     # the same evaluation of the weights that were kept: another engine, hence not the last bit
     config = TrainConfig(**SMALL, **EVALUATED)
     milestones = Milestones(config)
-    played = milestones._evaluate(_Holder(policy.team), _Calm(), Silent())
+    played = milestones._evaluate(_Holder(policy.team), _Calm(), Observer())
     assert played.mean == pytest.approx(best, rel=1e-3)
 
 
@@ -132,8 +132,8 @@ def test_stop_at_return_finishes_the_run(shoal, tmp_path):
     code, out, _ = shoal(*words, "--json")
     result = json.loads(out)
     assert code == 0 and result["finished"] and 20 <= result["episodes"] < 40
-    assert "reached --stop-at-return" in result["stopped"]
-    assert "--stop-at-return" in json.loads((tmp_path / "run" / "result.json").read_text())["stopped"]
+    assert "reached `stop_at_return=" in result["stopped"]
+    assert "`stop_at_return=" in json.loads((tmp_path / "run" / "result.json").read_text())["stopped"]
     code, _, err = shoal("train", "--resume", tmp_path / "run")
     assert code == 0 and "is finished" in err
     (tmp_path / "run" / "result.json").unlink()  # killed before it was written
@@ -272,5 +272,5 @@ def test_missing_weights_are_refused(shoal, tmp_path):
         code, _, err = shoal("evaluate", tmp_path / "run", "--checkpoint", name)
         assert code == 2 and sentence in err
     (tmp_path / "policy.onnx").write_bytes(b"x")
-    with pytest.raises(UserError, match="--checkpoint is for run folders"):
+    with pytest.raises(UserError, match="`checkpoint` is for run folders"):
         load(tmp_path / "policy.onnx", checkpoint="best")

@@ -10,8 +10,9 @@ import torch
 from shoal import TrainConfig, train
 from shoal.errors import UserError
 from shoal.numerics import emulate
-from shoal.training.loop import Silent, Training
-from shoal.training.trained_team import load_team
+from shoal.runs.observer import Observer
+from shoal.training.loop import Training
+from shoal.training.saved_team import load_team
 from tests.quantization.teams import SMALL
 
 UNIT = "E5M2:5+E6M5"
@@ -50,7 +51,7 @@ class Stop(Exception):
     """A crash."""
 
 
-class Stopper(Silent):
+class Stopper(Observer):
     """Crashes after the first checkpoint."""
 
     def advance(self, training):
@@ -121,11 +122,11 @@ def test_actors_play_in_float32_beside_a_learner_in_a_scheme(tmp_path):
         ({"scheme": "hfp8; colour=red"}, "'colour' is not known"),
         ({"scheme": "swalp"}, "average_after=never"),
         ({"scheme": UNIT, "loss_scale": "large"}, "'large' is not a loss scale"),
-        ({"loss_scale": "dynamic"}, "`loss_scale` is for training in few bits"),
+        ({"loss_scale": "dynamic"}, "`loss_scale` is for training in low precision"),
         ({"scheme": UNIT, "scheme_networks": "critics", "algorithm": "dqn"}, "dqn has only its Q networks"),
         ({"scheme": UNIT, "qat_bits": 8}, "cannot be used together"),
-        ({"scheme": UNIT, "implementation": "reference"}, "--scheme needs --implementation engine"),
-        ({"scheme": UNIT, "device": "cuda"}, "--scheme is emulated on the CPU"),
+        ({"scheme": UNIT, "implementation": "reference"}, "`scheme` needs `implementation=engine`"),
+        ({"scheme": UNIT, "device": "cuda"}, "`scheme` is emulated on the CPU"),
     ],
 )
 def test_unsupported_settings_are_refused(settings, said):

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from shoal import TrainConfig, waiting
 from shoal.envs.base import EnvSpec
-from shoal.training.play import evaluation
-from shoal.training.progress import Display, ProgressDisplay, catching_up, summary, timing
+from shoal.runs.display import Display
+from shoal.training.evaluation import evaluation
+from shoal.training.progress import ProgressDisplay, catching_up, summary, timing
 from shoal.training.returns import Episode
 
 PHASES = {
@@ -36,11 +37,11 @@ def shown(width, figures, below):
     """The lines of the display on a terminal of this width, 1,234 of 3,000 episodes into a run."""
     display = Display()
     display.console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    display._bar = True
+    display.has_bar = True
     display._start("episode", 3_000, 0)
     display._show("episode", 3_000, 1_234, figures, below)
     text = display.console.file.getvalue().rpartition("episode 1,234/3,000")
-    display._stop()
+    display._bar.stop()
     return "".join(text[1:]).splitlines()
 
 
@@ -81,7 +82,7 @@ def test_short_phases_are_merged_into_other():
 
 def test_line_without_a_terminal_is_complete(capsys):
     display = Display()
-    display._bar = False
+    display.has_bar = False
     display._start("episode", 60, 0)
     display._show("episode", 60, 30, "return 0.5", "9 steps/s")
     display._show("episode", 60, 30, "", "9 steps/s")
@@ -94,7 +95,8 @@ def learning(updates, **settings):
     """A run that has just reached its warm-up of 1,000 samples, with 10 samples per update."""
     config = TrainConfig(warmup=1_000, update_every=10, episodes=60, **settings).checked()
     run = training("agent_0")
-    run.config, run.updates, run.samples, run.episodes = config, updates, 1_025, 41
+    run.config, run.updates, run.samples = config, updates, 1_025
+    run.counter, run.total, run.done = "episode", 60, 41
     return run
 
 
@@ -109,9 +111,9 @@ def test_the_updates_due_after_the_warm_up_are_counted():
 def test_lines_without_a_terminal_report_other_work(capsys, monkeypatch):
     monkeypatch.setattr(waiting, "FIRST", 0.0)
     monkeypatch.setattr(waiting, "EVERY", 0.0)
-    monkeypatch.setattr("shoal.training.progress.REFRESH", 0.0)
+    monkeypatch.setattr("shoal.runs.display.REFRESH", 0.0)
     display = ProgressDisplay()
-    display._bar = False
+    display.has_bar = False
     display._start("episode", 60, 0)
     display.advance(learning(40))
     advance = display.aside("evaluating: episode", 20)

@@ -1,13 +1,13 @@
 """An observer that remembers what was said, and a crash at a chosen moment."""
 
-from shoal.training.observer import Silent
+from shoal.runs.observer import Observer
 
 
 class Crash(BaseException):
     """The process is gone."""
 
 
-class Witness(Silent):
+class Witness(Observer):
     """Remembers what was said; with `until`, the run crashes at that episode, wherever it is."""
 
     def __init__(self, until=None):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from shoal.training.run_folder import file_name
+from shoal.runs.folder import file_name
 from shoal.waiting import Advance
 from shoal_papers.cells import Cells, StudyCell
 from shoal_papers.study import Options

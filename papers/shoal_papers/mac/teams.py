@@ -125,7 +125,7 @@ class Found(TypedDict):
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cell: train a team; returns a `TeamRun`. That it diverges is a result, too."""
-    from shoal.training.loop import train
+    from shoal.api import train
 
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"

@@ -185,7 +185,7 @@ def settings_of(case: Case, variant: str, seed: int) -> dict[str, Any]:
 
 def train_one(settings: dict[str, Any], folder: str) -> list[CurvePoint]:
     """Train in a separate process; returns the learning curve."""
-    from shoal.training.loop import train
+    from shoal.api import train
 
     if train(TrainConfig(**settings, out=folder)).signal is not None:
         raise KeyboardInterrupt

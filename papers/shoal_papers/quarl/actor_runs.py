@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError
 from shoal.results import Panel, Series
+from shoal.runs.observer import Observer
 from shoal.training.config import TrainConfig
-from shoal.training.observer import Silent
 from shoal.training.returns import confidence95
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Enough(Exception):
     """The run has lasted as long as it should."""
 
 
-class Limit(Silent):
+class Limit(Observer):
     """Ends a run after a number of env steps, or of seconds since its first transition."""
 
     def __init__(self, steps: float = math.inf, seconds: float = math.inf) -> None:
@@ -90,7 +90,7 @@ class Limit(Silent):
 
 def limited_run(train_settings: Mapping[str, Any], limit: Limit) -> tuple[TrainConfig, list[dict[str, Any]]]:
     """Train until the limit; returns the configuration and the lines of metrics.jsonl."""
-    from shoal.training.loop import train
+    from shoal.api import train
 
     settings = {**train_settings, **QUIET}
     with tempfile.TemporaryDirectory() as run:

@@ -24,7 +24,7 @@ from shoal.runs.disk import sha256
 from shoal.system.calls import call_in_child
 from shoal.system.child import Ended
 from shoal.training.config import TrainConfig
-from shoal.training.play import Act
+from shoal.training.evaluation import Act
 from shoal.waiting import Advance
 from shoal_papers.cells import Cells, StudyCell, total_seconds
 from shoal_papers.quarl.edge_device import measure
@@ -94,7 +94,7 @@ def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
 
 def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train one policy, export it in both precisions, and count how often each reaches its goal."""
-    from shoal.training.loop import train
+    from shoal.api import train
 
     name, seed = settings["policy"], settings["seed"]
     place = folder / "models"

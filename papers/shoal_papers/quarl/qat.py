@@ -119,7 +119,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _team(settings: dict[str, Any], run: str) -> TorchPolicy:
-    from shoal.training.loop import train
+    from shoal.api import train
 
     config = TrainConfig(
         **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], seed=settings["seed"],

@@ -3,9 +3,9 @@
 import dataclasses
 
 from shoal.errors import UserError, counted
+from shoal.training.builder import Parts
 from shoal.training.config import TrainConfig
-from shoal.training.parts import Parts
-from shoal.training.setup import check_update_memory, make_device, most_samples
+from shoal.training.resources import check_update_memory, make_device, most_samples
 from shoal_papers.reference.replay import ListSampler, Replays
 from shoal_papers.reference.team import ReferenceTeam
 from shoal_papers.reference.world import make_world

@@ -10,9 +10,10 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, train
 from shoal.errors import UserError
 from shoal.replay import Ring
+from shoal.runs.observer import Observer
 from shoal.training.evaluation import evaluate_team
-from shoal.training.loop import Silent, Training
-from shoal.training.trained_team import load_team
+from shoal.training.loop import Training
+from shoal.training.saved_team import load_team
 from shoal_papers.reference.replay import Replays
 from shoal_papers.reference.training import fitted
 
@@ -56,7 +57,7 @@ def test_run_folder(tmp_path, settings):
     assert again["deterministic"].mean == pytest.approx(result.return_deterministic, rel=1e-4)
 
 
-class StopAt(Silent):
+class StopAt(Observer):
     """Ends the run as a crash would, after so many calls."""
 
     def __init__(self, calls):

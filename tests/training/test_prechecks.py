@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UserError
+from shoal.runs.settings import check_kept
 from shoal.training.config import TrainConfig
-from shoal.training.early import check_kept, check_new
+from shoal.training.prechecks import check_new
 
 WRONG = [
     ({"env": "nothing"}, "The world 'nothing' is not known"),
@@ -19,13 +20,13 @@ WRONG = [
     ({"agents": 0}, "`agents` is 0"),
     ({"landmarks": 0}, "`landmarks` is 0"),
     ({"env": "predator-prey", "landmarks": 3}, "`landmarks` is not a setting of predator-prey"),
-    ({"env_options": "x"}, "--env-options is not JSON"),
+    ({"env_options": "x"}, "`env_options` is not JSON"),
     ({"threads": 10_000}, "--threads is 10000"),
     ({"env": "gym:CartPole-v1", "env_workers": 30}, "only 25 copies to share"),
-    ({"out": " "}, "--out is empty"),
+    ({"out": " "}, "`out` is empty"),
     ({"out": "/dev/null"}, "is a file"),
     ({"out": "/proc/x"}, "'/proc/x' cannot be written"),
-    ({"capacity": 10}, "--capacity is 10, but must be at least 25"),
+    ({"capacity": 10}, "`capacity` is 10, but must be at least 25"),
 ]
 
 

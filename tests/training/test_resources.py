@@ -1,12 +1,10 @@
-"""What is found out before a run begins: memory, threads, and what has to be compiled."""
+"""What a run takes of the machine: device, threads and memory."""
 
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numba
@@ -18,16 +16,14 @@ from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import ONE_THREAD, threads_for
 from shoal.envs import make_env
 from shoal.errors import UserError
-from shoal.training import setup
+from shoal.runs import threads as torch_threads
 from shoal.training.config import TrainConfig
-from shoal.training.setup import (
+from shoal.training.resources import (
     SAVED,
     check_update_memory,
-    compile_loops,
     default_threads,
     make_device,
     native_rows,
-    told_if_long,
     update_bytes,
     use_threads,
 )
@@ -72,7 +68,7 @@ def test_native_memory_is_counted(algorithm, agents):
 PEAK = """
 import dataclasses, json, resource, sys
 from shoal import TrainConfig, make_env, train
-from shoal.training.setup import update_bytes
+from shoal.training.resources import update_bytes
 
 def peak(config):
     train(config, pictures=False)
@@ -124,7 +120,7 @@ def test_native_activations_are_counted_per_chunk():
 def test_update_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     assert check_update_memory(TrainConfig(), SPEC) < 10**8
-    with pytest.raises(UserError, match=r"update of 4 agents needs .* smaller --hidden"):
+    with pytest.raises(UserError, match=r"update of 4 agents needs .* smaller `hidden`"):
         check_update_memory(TrainConfig(hidden=(1000, 1000)), SPEC)
 
 
@@ -163,13 +159,13 @@ def test_small_updates_use_one_thread():
 )
 def test_number_of_threads_follows_the_work(monkeypatch, usable, agents, settings, threads):
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: usable)
+    monkeypatch.setattr("shoal.training.resources.usable_processors", lambda: usable)
     spec = make_env("predator-prey", agents=agents).spec
     assert default_threads(TrainConfig(**settings), spec) == threads
 
 
 def test_thread_settings_of_the_environment_are_respected(monkeypatch):
-    monkeypatch.setattr("shoal.training.setup.usable_processors", lambda: 8)
+    monkeypatch.setattr("shoal.training.resources.usable_processors", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     large = TrainConfig(hidden=(2048, 2048))
     assert default_threads(large, SPEC) == 2
@@ -192,46 +188,17 @@ def test_threads_are_set_in_torch_and_numba(monkeypatch):
         numba.set_num_threads(before_numba)
 
 
-def test_only_long_waits_are_explained():
-    said = []
-
-    def until(lines):
-        began = time.monotonic()
-        while len(said) < lines and time.monotonic() < began + 30:
-            time.sleep(0.01)
-
-    one = numba.njit(lambda x: x + 1)
-    with told_if_long(said.append, seconds=30):
-        one(1)
-    with told_if_long(said.append, seconds=0.001):  # slow, but nothing is compiled
-        one(1)
-        time.sleep(0.02)
-    assert said == []
-    with told_if_long(said.append, seconds=0.001, every=0.02):
-        one(1.0)
-        until(3)
-        one(1j)
-    assert said[0] == "Compiling native code for this machine; it is cached for later runs."
-    assert said[1:-1] and all(re.fullmatch("Compiled [012] functions? so far.", line) for line in said[1:-1])
-    assert re.fullmatch("Compiled 2 functions in [0-9]+ s.", said[-1])
-
-
-@pytest.mark.parametrize("env", ["cooperative-navigation", "predator-prey", "gym:CartPole-v1"])
-def test_compiling_has_no_effect_on_anything(env):
-    compile_loops(TrainConfig(env=env, sampler="neighbor", storage="float16"))
-
-
 def test_devices():
     assert make_device("cpu").type == "cpu"
-    with pytest.raises(UserError, match="'gpu' is not a torch device"):
+    with pytest.raises(UserError, match="`device` 'gpu' is not a torch device"):
         make_device("gpu")
 
 
 def test_multithreaded_torch_after_fork_is_refused(monkeypatch):
-    monkeypatch.setattr(setup, "_threads_of", os.getpid() + 1)  # as a child of that process sees it
-    setup.set_torch_threads(1)
+    monkeypatch.setattr(torch_threads, "_threads_of", os.getpid() + 1)  # as a child of that process sees it
+    torch_threads.set_torch_threads(1)
     with pytest.raises(UserError, match="was forked from one in which torch has already learned with several threads"):
-        setup.set_torch_threads(2)
-    monkeypatch.setattr(setup, "_threads_of", None)
-    setup.set_torch_threads(2)
-    setup.set_torch_threads(2)
+        torch_threads.set_torch_threads(2)
+    monkeypatch.setattr(torch_threads, "_threads_of", None)
+    torch_threads.set_torch_threads(2)
+    torch_threads.set_torch_threads(2)

@@ -11,10 +11,11 @@ from safetensors.numpy import load_file
 from shoal import TrainConfig, load, train
 from shoal.errors import UserError
 from shoal.runs import checkpoint, disk
-from shoal.training import extend, loop
+from shoal.training import loop
+from shoal.training import resume as resume_module
 from shoal.training.clock import PhaseClock
 from shoal.training.config import read_config
-from shoal.training.trained_team import load_team
+from shoal.training.saved_team import load_team
 from tests.cli.helpers import call_before, lines, one_sentence, send
 from tests.training.witness import Crash, Witness
 
@@ -78,7 +79,7 @@ def test_extension_without_replay_refills_the_ring(short, monkeypatch):
     before = json.loads((short / "result.json").read_text())
     assert not (short / "checkpoints" / "replay").exists()
     witness = Witness()
-    monkeypatch.setattr(extend, "PhaseClock", lambda: clocks.append(PhaseClock()) or clocks[-1])
+    monkeypatch.setattr(resume_module, "PhaseClock", lambda: clocks.append(PhaseClock()) or clocks[-1])
     result = train(TrainConfig(out=str(short), episodes=80, keep_replay=True), resume=True, observer=witness)
     assert len(witness.said) == 1 and "400 samples are played with the present policy" in witness.said[0]
     # what was refilled counts nowhere, and has a clock of its own
@@ -92,7 +93,7 @@ def test_extension_without_replay_refills_the_ring(short, monkeypatch):
 def test_refill_starts_from_the_current_states(short, monkeypatch):
     """The first transition of the refilled ring starts at the observation that the run ended with."""
     seen = []
-    original = extend.refill
+    original = resume_module.refill
 
     def look(training, *arguments):
         original(training, *arguments)
@@ -133,7 +134,7 @@ def test_extension_killed_before_writing_the_new_length(short, monkeypatch):
     def gone(self, name, text):
         raise Crash
 
-    monkeypatch.setattr("shoal.training.run_folder.RunFolder.write", gone)
+    monkeypatch.setattr("shoal.runs.folder.RunFolder.write", gone)
     with pytest.raises(Crash):
         train(TrainConfig(out=str(short), episodes=80), resume=True)
     monkeypatch.undo()
@@ -168,7 +169,7 @@ def test_extension_on_the_command_line(shoal, short):
 
 
 def test_asked_marks_default_values_as_given(short):
-    with pytest.raises(UserError, match="asked has 'episode', which is not a setting"):
+    with pytest.raises(UserError, match="`asked` has 'episode', which is not a setting"):
         train(TrainConfig(out=str(short)), resume=True, asked=["episode"])
     asked = ["episodes", "stop_at_return"]
     result = train(TrainConfig(out=str(short), stop_at_return=-1e6), resume=True, asked=asked, pictures=False)
@@ -188,7 +189,7 @@ def test_stopped_run_may_change_its_length(tmp_path, total):
 def test_extension_keeps_the_best_weights(short):
     train(TrainConfig(out=str(short), episodes=80), resume=True)
     assert load(short, checkpoint="best").act(load(short).make_env(2).reset()).shape == (2, 3, 5)
-    with pytest.raises(UserError, match="--threads is 0"):
+    with pytest.raises(UserError, match="`threads` is 0"):
         train(TrainConfig(out=str(short), threads=0), resume=True)
 
 
@@ -204,7 +205,7 @@ def test_evaluations_may_be_switched_off_at_resume(short):
     """Without a word on the settings that the run has for them."""
     for name in ("evaluate_during", "stop_at_return"):
         asked = {"evaluate_every": 0, "episodes": 80, name: 7}
-        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} is for evaluations during training"):
+        with pytest.raises(UserError, match=f"`{name}` is for evaluations during training"):
             train(TrainConfig(out=str(short), **asked), resume=True, asked=list(asked))
     train(TrainConfig(out=str(short), evaluate_every=0, episodes=80), resume=True, asked=["evaluate_every", "episodes"])
     assert [line["episode"] for line in lines(short) if "evaluate/return_mean" in line] == [40]
@@ -224,5 +225,5 @@ def test_manually_changed_length_is_refused(short):
 def test_extension_with_actors_needs_the_replay(short):
     fields = {**disk.unsealed(json.loads((short / "config.json").read_text())), "actors": 1}
     config = TrainConfig(**fields)
-    with pytest.raises(UserError, match="had --actors but not --keep-replay"):
-        extend.changed_config(config, {"episodes": 80}, checkpoint.newest(short / "checkpoints"), short)
+    with pytest.raises(UserError, match="had `actors` but not `keep_replay`"):
+        config.resumed({"episodes": 80}, checkpoint.newest(short / "checkpoints"))

@@ -11,7 +11,7 @@ from shoal import TrainConfig
 from shoal.errors import UserError
 from shoal.native import engine as native_engine
 from shoal.replay import Neighbor, Ring
-from shoal.training import engine as training_engine
+from shoal.training import builder as builder_module
 from shoal.training.collector import Collector
 from shoal.training.learner import Learner
 from shoal.training.loop import implementation
@@ -73,27 +73,27 @@ def test_every_implementation_builds_the_same_kinds_of_parts(name):
 
 
 def test_a_ring_that_is_too_small_for_its_sampler_is_refused():
-    with pytest.raises(UserError, match="--sampler neighbor needs 2 transitions per copy, but --capacity 49 holds 1"):
+    with pytest.raises(UserError, match="`sampler=neighbor` needs 2 transitions per copy, but `capacity=49` holds 1"):
         implementation(SMALL).build_parts(dataclasses.replace(SMALL, capacity=49))
 
 
 def test_failed_compilation_falls_back_to_torch(monkeypatch):
-    monkeypatch.setattr(training_engine, "why_unusable", lambda: "numba cannot compile it here (no reason)")
-    found, note = training_engine.chosen_update(SMALL)
+    monkeypatch.setattr(builder_module, "why_unusable", lambda: "numba cannot compile it here (no reason)")
+    found, note = builder_module.chosen_update(SMALL)
     assert found.update == "torch" and note == "Learning in torch: numba cannot compile it here (no reason)."
-    with pytest.raises(UserError, match="--update is native, but numba cannot compile it here"):
-        training_engine.chosen_update(dataclasses.replace(SMALL, update="native"))
+    with pytest.raises(UserError, match="`update` is native, but numba cannot compile it here"):
+        builder_module.chosen_update(dataclasses.replace(SMALL, update="native"))
 
 
 def test_start_line_names_the_update_and_the_reason():
-    assert training_engine.chosen_update(SMALL)[0].update == "native"
+    assert builder_module.chosen_update(SMALL)[0].update == "native"
     reasons = {
-        "Learning in torch, as --update says.": {"update": "torch"},
+        "Learning in torch, as `update` says.": {"update": "torch"},
         "Learning in torch: quantization-aware training is in torch.": {"qat_bits": 8, "update": "torch"},
         "Learning in native code on 1 thread.": {"threads": 1},
     }
     for wanted, settings in reasons.items():
-        assert training_engine.chosen_update(dataclasses.replace(SMALL, **settings))[1] == wanted
+        assert builder_module.chosen_update(dataclasses.replace(SMALL, **settings))[1] == wanted
 
 
 def test_reasons_against_native_code(monkeypatch):
@@ -106,3 +106,8 @@ def test_reasons_against_native_code(monkeypatch):
 
     monkeypatch.setattr(native_engine, "compile_native", failing)
     assert native_engine.why_unusable.__wrapped__() == "numba cannot compile it here (LLVM says no)"
+
+
+@pytest.mark.parametrize("env", ["cooperative-navigation", "predator-prey", "gym:CartPole-v1"])
+def test_compiling_has_no_effect_on_anything(env):
+    builder_module.compile_loops(TrainConfig(env=env, sampler="neighbor", storage="float16"))

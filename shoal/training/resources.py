@@ -1,52 +1,27 @@
-"""Checks and setup before a run starts: settings, threads, device and memory."""
+"""What a run takes of the machine: device, threads and memory."""
 
-import contextlib
-import dataclasses
 import os
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numba.core import event
+from typing import TYPE_CHECKING
 
 from shoal.algorithms.base import heads, network_weights
-from shoal.envs import ADAPTERS, make_env
-from shoal.envs.base import EnvSpec, Step
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.native.engine import why_unusable
 from shoal.native.maddpg import CHUNK, copies_of_weights
-from shoal.replay import Ring, make_sampler
-from shoal.replay.ring import PARALLEL_BYTES
+from shoal.runs.threads import PRODUCTS_PER_THREAD, set_torch_threads
 from shoal.system.memory import check_fits
 from shoal.system.processors import check_threads, usable_processors
-from shoal.training.config import TrainConfig, read_config
-from shoal.training.early import check_kept
-from shoal.training.evaluation import build_env
+from shoal.training.config import TrainConfig
 
 if TYPE_CHECKING:
     import torch
+
+if TYPE_CHECKING:
+    pass
 
 SAVED, TORCH, REFERENCE, SCHEME = 9, 10, 17, 18
 """How often all weights of a team are in memory while a checkpoint is saved: beside what learns in native code, and in
 all with torch, in the reference, and in a scheme. Measured by peak memory, with two layers of 600 to 3000 neurons, as
 8.6, 10.0, 16.5 and 18.0 at most; schemes differ (bf16 11.4, bm8 18.0)."""
-_threads_of: int | None = None  # the process in which torch has several threads
-PRODUCTS_PER_THREAD = 1_000_000_000
-"""Multiplications of an update from which one more thread pays off. With fewer, a second thread saves less than a
-third of the time on an idle machine, and costs up to nine tenths of the speed if another program occupies one of the
-CPUs (`shoal bench steady`)."""
-
-
-def stored_config(asked: Mapping[str, Any], folder: Path) -> TrainConfig:
-    """The settings of the run in this folder, on the hardware that was asked for; other differences are refused."""
-    stored = read_config(folder)
-    check_kept(asked, stored, folder)
-    hardware = {name: asked.get(name, getattr(stored, name)) for name in ("threads", "cluster", "env_workers")}
-    return dataclasses.replace(stored, out=str(folder), **hardware)
 
 
 def use_threads(config: TrainConfig, spec: EnvSpec) -> int:
@@ -74,36 +49,6 @@ def native_threads(config: TrainConfig) -> int:
     return config.threads or usable_processors()
 
 
-def set_torch_threads(count: int) -> None:
-    """Set the number of torch's threads permanently.
-
-    Starting numba's threads sets OpenMP's number of threads, which torch shares, so they are started first.
-    """
-    global _threads_of
-    if count > 1:
-        if _threads_of not in (None, os.getpid()):
-            raise UserError(
-                "This process was forked from one in which torch has already learned with several threads, which do "
-                "not survive a fork; set --threads 1, or start the process with the method spawn."
-            )
-        _threads_of = os.getpid()
-    import numba
-    import torch
-
-    numba.get_num_threads()  # starts them
-    torch.set_num_threads(count)
-
-
-def _after_fork() -> None:
-    """OpenMP would wait forever for threads that the fork has left behind: whatever torch does, it does alone."""
-    if _threads_of is not None:
-        sys.modules["torch"].set_num_threads(1)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
     """One thread per `PRODUCTS_PER_THREAD` of an update, at least one, at most as many CPUs as the process may use."""
     set_by_user = os.environ.get("OMP_NUM_THREADS", "")
@@ -127,13 +72,13 @@ def make_device(name: str) -> "torch.device":
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--device '{name}' is not a torch device; use e.g. cpu, cuda or cuda:1.") from None
+        raise UserError(f"`device` '{name}' is not a torch device; use e.g. cpu, cuda or cuda:1.") from None
     try:
         torch.zeros(1, device=device).cpu()
         torch.Generator(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].partition(";")[0].rstrip(".")[:120]
-        raise UserError(f"--device '{name}' cannot be used here ({reason}); 'cpu' always works.") from None
+        raise UserError(f"`device` '{name}' cannot be used here ({reason}); 'cpu' always works.") from None
     return device
 
 
@@ -186,7 +131,7 @@ def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
     check_fits(
         f"An update of {counted(spec.agents, 'agent')}",
         needed,
-        lambda usable: "train fewer --agents or --copies, or with smaller --hidden layers or a smaller --batch",
+        lambda usable: "train fewer `agents` or `copies`, or with smaller `hidden` layers or a smaller `batch`",
     )
     return needed
 
@@ -195,67 +140,3 @@ def most_samples(config: TrainConfig, spec: EnvSpec) -> int | None:
     """Upper bound of the samples that the run can produce; None: unknown."""
     length = spec.episode_length  # no episode is longer
     return None if length is None else (config.episodes + 2 * config.copies) * length
-
-
-class _Compiled(event.Listener):
-    """Counts the functions that numba has begun to compile, and those that it has compiled."""
-
-    begun = count = 0
-
-    def on_start(self, event: Any) -> None:
-        """One more is begun."""
-        self.begun += 1
-
-    def on_end(self, event: Any) -> None:
-        """One more is done."""
-        self.count += 1
-
-
-@contextlib.contextmanager
-def told_if_long(tell: Callable[[str], None], seconds: float = 2.0, every: float = 5.0) -> Iterator[None]:
-    """Tell the user why they wait if compiling takes long, then how far it is, and when it is done.
-
-    How many functions are missing from the cache is not known before they are called, so no total is given.
-    """
-    over, compiled, began, told = threading.Event(), _Compiled(), time.monotonic(), False
-
-    def report() -> None:
-        nonlocal told
-        while not over.wait(every if told else seconds):
-            if told:
-                tell(f"Compiled {counted(compiled.count, 'function')} so far.")
-            elif compiled.begun:  # not where loading takes long
-                tell("Compiling native code for this machine; it is cached for later runs.")
-                told = True
-
-    thread = threading.Thread(target=report, daemon=True)
-    with event.install_listener("numba:compile", compiled):
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-    if told:
-        tell(f"Compiled {counted(compiled.count, 'function')} in {time.monotonic() - began:.0f} s.")
-
-
-def compile_loops(config: TrainConfig) -> None:
-    """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
-    if config.update != "torch" and config.why_torch() is None:
-        why_unusable()
-    foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
-    twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
-    spec = twin.spec
-    twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
-    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
-    ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
-    seen = np.zeros((1, spec.agents, spec.observation_size), np.float32)
-    none, flags = np.zeros((1, spec.agents), np.float32), np.zeros((1, spec.agents), bool)
-    step = Step(seen, none, flags, np.zeros(1, bool), ~flags, np.zeros(1, bool), seen)
-    ring.begin(seen)
-    for _ in range(sampler.needs):
-        ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
-    large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
-    for rows in (1, min(large, config.batch)):
-        ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.runs import disk
-from shoal.training.weights_file import BEST, read_weights, write_weights
+from shoal.training.saved_team import BEST, read_weights, write_weights
 
 WEIGHTS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.array(3.5)}
 

@@ -1,0 +1,200 @@
+"""The parts of a run: the interfaces that the loop uses, and how Shoal's own implementation builds them.
+
+World, stacked agents, one ring for all. Other implementations have modules with the same two functions, `compile_loops`
+and `build_parts`: `shoal_papers.reference.training` and `shoal.actorq.training`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.algorithms.base import Arrays, check_choices
+from shoal.algorithms.native import NativeTeam
+from shoal.algorithms.precision import FULL, Precision
+from shoal.envs import ADAPTERS, make_env
+from shoal.envs.base import EnvSpec, Step, VectorEnv
+from shoal.errors import UserError, counted
+from shoal.native.engine import why_unusable
+from shoal.replay import Ring, Sampler, make_sampler
+from shoal.replay.ring import PARALLEL_BYTES
+from shoal.runs.checkpoint import RingStore
+from shoal.training.collector import Rows
+from shoal.training.config import TrainConfig
+from shoal.training.evaluation import build_env
+from shoal.training.resources import check_update_memory, make_device, most_samples, native_threads
+from shoal.training.returns import Episode
+
+if TYPE_CHECKING:
+    from shoal.training.learner import Learner
+
+
+class Replay(Rows, RingStore, Protocol):
+    """Stores every step of every copy; can be saved in a checkpoint."""
+
+    def __len__(self) -> int:
+        """Live transitions of all copies."""
+
+
+class Collecting(Protocol):
+    """Fills the ring, in this process or with the help of others, and counts samples and whole episodes."""
+
+    env: VectorEnv
+    episodes: int
+    samples: int
+
+    def begin(self) -> None:
+        """The run begins, or resumes."""
+
+    def step(self, phase: Callable[[str], None]) -> list[Episode]:
+        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
+
+    def close(self) -> None:
+        """Collecting has ended."""
+
+    def metrics(self) -> dict[str, float | str | None]:
+        """What else to log, by name."""
+
+    def summary(self) -> str:
+        """A sentence for the end of the run; may be empty."""
+
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """Arrays and counters; the world and the rows have states of their own."""
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+
+
+class LearningTeam(Protocol):
+    """A team of agents; its state has the stacked format of `shoal.algorithms`."""
+
+    losses: tuple[str, ...]
+    """Names of the losses that `update` returns."""
+    targets: dict[str, str]
+    """Names of target networks, each with that of its online network."""
+
+    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
+        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+
+    def progress(self, samples: int) -> None:
+        """The run has collected so many samples: schedules advance."""
+
+    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Actions in the world's units."""
+
+    def update(self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]) -> Arrays:
+        """Draw mini-batches, update all agents once, and return each agent's losses (N,)."""
+
+    def weights(self) -> Arrays:
+        """All networks' parameters by name, targets included."""
+
+    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
+        """Restore what `weights` returned."""
+
+    def optimizer_state(self) -> Arrays:
+        """All optimizers' moments by name."""
+
+    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
+        """Continue from what `optimizer_state` returned."""
+
+    def random_state(self) -> Arrays:
+        """The states of the noise generators."""
+
+    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
+        """Continue from what `random_state` returned."""
+
+
+@dataclass
+class Parts:
+    """The parts that an implementation builds from a configuration; nothing has been played yet."""
+
+    config: TrainConfig
+    """The configuration, with the settings that the implementation fixes."""
+    env: VectorEnv
+    team: LearningTeam
+    ring: Replay
+    sampler: Sampler
+    precision: Precision = FULL
+    collector: Collecting | None = None
+    """None: one that plays in this process."""
+    learner: "Learner | None" = None
+    """None: one that owes an update for every so many samples."""
+    note: str = ""
+    """A sentence on how the run learns."""
+
+
+class Implementation(Protocol):
+    """A module that builds the parts of a run."""
+
+    def compile_loops(self, config: TrainConfig) -> None:
+        """Compile everything that such a run calls."""
+
+    def build_parts(self, config: TrainConfig) -> Parts:
+        """Build world, team, ring and sampler; invalid settings are detected here."""
+
+
+def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
+    """Build the engine's world (unless it is given), team, ring and sampler."""
+    env = env or build_env(config, config.copies, config.seed, config.stagger)
+    spec = env.spec
+    check_choices(spec, config.algorithm)
+    reserved = check_update_memory(config, spec)
+    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    ring = Ring(spec, config.copies, config.capacity, config.storage, most_samples(config, spec), reserved)
+    if sampler.needs > ring.capacity_per_copy:
+        raise UserError(
+            f"`sampler={config.sampler}` needs {counted(sampler.needs, 'transition')} per copy, but "
+            f"`capacity={config.capacity}` holds {ring.capacity_per_copy} for each of "
+            f"{counted(config.copies, 'copy', 'copies')}."
+        )
+    config, note = chosen_update(config)
+    team, precision = build_team(config, spec)
+    return Parts(config, env, team, ring, sampler, precision, note=note)
+
+
+def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[LearningTeam, Precision]:
+    """The team, and the precision that it learns in; torch is imported only if it learns there."""
+    if config.update == "native":
+        return NativeTeam(spec, config, config.seed, native_threads(config)), FULL
+    from shoal.algorithms import make_team
+    from shoal.training.precision import make_precision
+
+    team = make_team(spec, config, config.seed, make_device(config.device))
+    return team, make_precision(team, config)
+
+
+def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:
+    """The settings with the update that the run learns with, and why it is that one."""
+    reason = config.why_torch()
+    if reason is None and config.update == "torch":
+        return config, "Learning in torch, as `update` says."
+    if reason is None and (reason := why_unusable()) is not None and config.update == "native":
+        raise UserError(f"`update` is native, but {reason}; a new run can have `update=torch`.")
+    if reason is not None:
+        return dataclasses.replace(config, update="torch"), f"Learning in torch: {reason}."
+    threads = counted(native_threads(config), "thread")
+    return dataclasses.replace(config, update="native"), f"Learning in native code on {threads}."
+
+
+def compile_loops(config: TrainConfig) -> None:
+    """Compile the numba kernels that the run will call, or load them from the cache, before the clock starts."""
+    if config.update != "torch" and config.why_torch() is None:
+        why_unusable()
+    foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
+    twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
+    spec = twin.spec
+    twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
+    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
+    seen = np.zeros((1, spec.agents, spec.observation_size), np.float32)
+    none, flags = np.zeros((1, spec.agents), np.float32), np.zeros((1, spec.agents), bool)
+    step = Step(seen, none, flags, np.zeros(1, bool), ~flags, np.zeros(1, bool), seen)
+    ring.begin(seen)
+    for _ in range(sampler.needs):
+        ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
+    large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
+    for rows in (1, min(large, config.batch)):
+        ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)
