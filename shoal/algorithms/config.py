@@ -59,7 +59,7 @@ class AlgorithmConfig:
     discount: Own[float] = OWN
     """Discount factor; also --gamma."""
     tau: Own[float] = OWN
-    """Soft-update coefficient (tau) of the target networks; 1 copies."""
+    """Soft-update coefficient (tau) of the target networks; 1: hard updates."""
     target_period: Own[int] = OWN
     """Updates between two updates of the target networks. If only this is given, tau is 1; if only --tau is given,
     this is 1."""
@@ -118,7 +118,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The replay ring, mini-batches, and how often there is an update."""
+    """The replay ring, mini-batches and the frequency of updates."""
 
     batch: Own[int] = OWN
     """Mini-batch size; also --batch-size."""

@@ -145,13 +145,13 @@ def with_lists(argv: list[str], kind: type) -> list[str]:
         alone += group[length:]
         del group[length:]
     argument = next((field for field in fields_in(kind) if is_positional(field) and not list_item(field.type)), None)
-    if not alone and argument is not None:
+    if lists and not alone and argument is not None:  # the parser would take the last item of a list
         ends = [group for group, item in lists if len(group) > 2 and item is WORD and not NUMBER.fullmatch(group[-1])]
         if ends:
             alone = [ends[-1].pop()]
         elif argument.default is not dataclasses.MISSING:
             alone = [argument.default]
-        else:  # the parser would take the last item of a list
+        else:
             groups = [group for group in groups if not any(group is words for words, _ in lists)]
     for group, _ in lists:
         if len(group) == 1:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Returns, landmarks covered or prey caught of a trained and of a random team, with 95 % confidence intervals.
+    """Returns, landmarks covered and prey caught of a policy and of a random team, with 95 % confidence intervals.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json

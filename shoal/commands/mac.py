@@ -135,7 +135,7 @@ def mac_sweep(argv: list[str]) -> int:
         loss_scale: str | None = None
         """With --train: none, a number, dynamic or adaptive; None: dynamic."""
         out: str | None = None
-        """With --train: folder of the trainings; those that it holds are not repeated. None: they are not kept."""
+        """With --train: folder of the trainings, in which finished ones are not repeated; None: they are not kept."""
         picture: str = ""
         """PNG file for a plot of error, or with --train accuracy, over LUTs; the result is saved beside it as JSON."""
         json: bool = False
@@ -221,7 +221,7 @@ def mac_train(argv: list[str]) -> int:
         """Several schemes side by side, in place of --scheme: one word each, or separated by commas (a comma before an
         option such as order=pairwise belongs to its scheme)."""
         resume: bool = False
-        """Continue what is in --out (short: --resume FOLDER)."""
+        """Continue the run in --out (short: --resume FOLDER)."""
         quiet: bool = False
         """Show no progress."""
         json: bool = False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def simulate(argv: list[str]) -> int:
-    """What more actors, fewer bits, a faster learner or a network would give: a simulated run with quantized actors.
+    """Simulate a run with quantized actors: the effect of more actors, fewer bits, a faster learner or a network.
 
     shoal simulate actorq
     shoal simulate actorq --actors 1,4,16,64,256,1000 --network-mbit 1000 --latency-ms 40

@@ -28,7 +28,7 @@ def own_values() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunArguments(RunConfig):
-    """Length of the run, hardware, output, and what the command does."""
+    """Length of the run, hardware, output, and what else the command does."""
 
     resume: bool = False
     """Continue the run in --out (short: --resume FOLDER) from its newest complete checkpoint."""
