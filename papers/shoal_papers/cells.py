@@ -23,12 +23,31 @@ from shoal.system.child import Ended
 from shoal.system.files import finite, write_whole
 from shoal.system.processors import usable_processors
 from shoal.waiting import Advance
-from shoal_papers.study import Options
 
 NAMED = 6
 """Unfinished cells that are named one by one."""
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 """A function of a module: from a cell's settings, and a folder for files that cells share, to its result."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The user's options for a study that consists of cells."""
+
+    folder: Path = Path("runs/studies")
+    """Folder for trained models and, unless `cells` names another, finished cells."""
+    budget: float = 60.0
+    """Minutes after which no more cells are started."""
+    model: str = ""
+    """A Stable-Baselines3 zip to measure instead of models that the study trains."""
+    env: str = ""
+    """The environment of that model."""
+    normaliser: str = ""
+    """Its observation normaliser."""
+    trust: bool = False
+    """Load it with its own library, which runs the code in it."""
+    cells: Path | None = None
+    """Folder for finished cells; None: "cells" in `folder`."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +92,27 @@ class Cells:
         Without `workers` there are as many as CPUs. `short` cells take seconds and run regardless of the budget.
         A `UserError` if none of the study is finished then, unless these are `optional`.
         """
-        found = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
-        self._finished += len(found)
+        results = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
+        self._finished += len(results)
         for cell in cells:
-            if cell.name in found:
+            if cell.name in results:
                 self.advance(cell.seconds, f"{cell.name} (kept)")
-        todo = [cell for cell in cells if cell.name not in found]
+        todo = [cell for cell in cells if cell.name not in results]
         count = min(workers or usable_processors(), len(todo))
         if todo and not self._stopped:
             with ChildPool(count) as pool:
                 try:
-                    self._do(todo, work, pool, count, found, math.inf if short else self._deadline)
+                    self._do(todo, work, pool, count, results, math.inf if short else self._deadline)
                 except (KeyboardInterrupt, Ended) as stop:
                     pool.kill()
                     if not self._finished:
                         raise
                     self._stopped, self.interrupted = True, isinstance(stop, KeyboardInterrupt)
                     why = "Interrupted" if self.interrupted else "A cell was killed by the system"
-                    self.failed.append(f"{why}: {len(found)} of {len(cells)} cells are finished.")
+                    self.failed.append(f"{why}: {len(results)} of {len(cells)} cells are finished.")
         if not self._finished and not optional:
             raise UserError(f"Nothing could be measured: {' '.join(self.failed)}")
-        return {cell.name: found[cell.name] for cell in cells if cell.name in found}
+        return {cell.name: results[cell.name] for cell in cells if cell.name in results}
 
     def machines(self) -> list[str]:
         """One sentence for each machine that computed cells of this study, with the dates."""
@@ -108,7 +127,7 @@ class Cells:
         work: Work,
         pool: ChildPool,
         workers: int,
-        found: dict[str, dict[str, Any]],
+        results: dict[str, dict[str, Any]],
         deadline: float,
     ) -> None:
         waiting: dict[Future[dict[str, Any]], StudyCell] = {}
@@ -129,7 +148,7 @@ class Cells:
                     self.failed.append(f"{cell.name}: {error}")
                 else:
                     self._keep(cell, result)
-                    found[cell.name] = result
+                    results[cell.name] = result
                     self._finished += 1
                 self.advance(cell.seconds, cell.name)
         if left:
@@ -142,14 +161,14 @@ class Cells:
     def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
         """The stored result of a cell with the same settings."""
         try:
-            held = json.loads(self._path(cell).read_text())
-            if held["settings"] != _plain(cell.settings):
+            kept = json.loads(self._path(cell).read_text())
+            if kept["settings"] != _plain(cell.settings):
                 return None
-            result = dict(held["result"])
+            result = dict(kept["result"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        if "provenance" in held:  # not in files of older versions
-            self._made.append(held["provenance"])
+        if "provenance" in kept:  # not in files of older versions
+            self._made.append(kept["provenance"])
         return result
 
     def _keep(self, cell: StudyCell, result: dict[str, Any]) -> None:
@@ -166,11 +185,6 @@ def do_cell(module: str, work: str, settings: dict[str, Any], folder: str) -> di
     """In a child process: the result of a cell."""
     result: dict[str, Any] = getattr(importlib.import_module(module), work)(settings, Path(folder))
     return result
-
-
-def total_seconds(cells: Sequence[StudyCell]) -> float:
-    """Approximate total run time, one after the other."""
-    return sum(cell.seconds for cell in cells)
 
 
 def _span(dates: Sequence[str]) -> str:

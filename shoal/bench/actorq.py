@@ -13,7 +13,7 @@ from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
 from shoal.actorq.service_times import FIRST
 from shoal.actorq.system import LocalSystem
-from shoal.profiling.energy import EnergyMeter
+from shoal.profiling.counters import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from shoal.profiling.cells import Cell
-from shoal.profiling.rounds import Timing, one_round
-from shoal.profiling.subjects import Subject, changed, play_step, rows_that_fit
+from shoal.profiling.rounds import Subject, Timing, changed, one_round, play_step, rows_that_fit
 from shoal.results import Column
 from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig

@@ -3,9 +3,8 @@
 from typing import Annotated, TypedDict
 
 from shoal.profiling.cells import Cell
-from shoal.profiling.rounds import measure
-from shoal.profiling.rows import neighbor_rows, time_row
-from shoal.profiling.subjects import Subject, changed, rows_that_fit, transition_bytes
+from shoal.profiling.records import saving_records, time_record
+from shoal.profiling.rounds import Subject, changed, measure, rows_that_fit, transition_bytes
 from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -36,8 +35,8 @@ def run(agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 5.0, algo
         ring = rows_that_fit(min(1_000_000, ring_rows(config)), config, (algorithm,), ("engine",))
         subject = Subject(config, (algorithm,), ring)
         cells = [Cell("predator-prey", n, algorithm, sampler, "engine") for sampler in ("uniform", "neighbor")]
-        timed = [time_row(one) for one in measure(cells, {"engine": subject}, ring, seconds, lambda used: None)]
-        uniform, neighbor = timed[0], neighbor_rows(timed)[0]
+        timed = [time_record(one) for one in measure(cells, {"engine": subject}, ring, seconds, lambda used: None)]
+        uniform, neighbor = timed[0], saving_records(timed)[0]
         phases = uniform["phases_ms"]
         acting = phases["action selection"] + phases["environment"] + phases["replay insertion"]
         rows.append(

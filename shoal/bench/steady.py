@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
 from shoal.profiling.cells import Cell
-from shoal.profiling.rounds import Timing, one_round
-from shoal.profiling.subjects import Subject, changed
+from shoal.profiling.rounds import Subject, Timing, changed, one_round
 from shoal.results import Column
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig

@@ -5,9 +5,8 @@ from typing import Annotated, TypedDict
 
 from shoal.bench.bare import BareProducts
 from shoal.profiling.cells import Cell
-from shoal.profiling.rounds import Timing, one_round
-from shoal.profiling.rows import time_row
-from shoal.profiling.subjects import Subject, changed
+from shoal.profiling.records import time_record
+from shoal.profiling.rounds import Subject, Timing, changed, one_round
 from shoal.results import Column
 from shoal.runs.threads import set_torch_threads
 from shoal.system.processors import usable_processors
@@ -70,7 +69,7 @@ def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str
 
 
 def _row(agents: int, algorithm: str, threads: int, every: int, timings: dict[str, Timing], products: float) -> Row:
-    native, torch, reference = (time_row(timings[name]) for name in ("native", "torch", "reference"))
+    native, torch, reference = (time_record(timings[name]) for name in ("native", "torch", "reference"))
     without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, native)]
     return {
         "agents": agents,

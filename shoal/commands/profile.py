@@ -46,7 +46,7 @@ def profile(argv: list[str]) -> int:
 
     with progress_bar("shoal profile") as progress:
         from shoal.profiling import profile as profiling
-        from shoal.profiling.figures import profile_result
+        from shoal.profiling.result import profile_result
         from shoal.report.panels import draw_figures
         from shoal.training.resources import make_device
 

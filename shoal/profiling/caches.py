@@ -1,6 +1,6 @@
 """A model of the data caches: which accesses miss, exactly and repeatably, on a machine of any geometry.
 
-What it is: three caches over lines and two translation buffers over pages, each set-associative with a true
+The model: three caches over lines and two translation buffers over pages, each set-associative with a true
 least-recently-used order in every set. An access that misses L1 asks L2, one that misses there asks L3; a line is put
 into every level that was asked. So each level is an LRU of its own over the lines that reach it: nothing is taken out
 of a small cache because a large one forgot it. A page that is not in the first translation buffer asks the second; one
@@ -12,16 +12,23 @@ mod sets, without the hashing of L3 slices), and neither page tables nor instruc
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.compiled import njit
+from shoal.lazy import papers
 from shoal.profiling.machine import Geometry
+from shoal.profiling.ring_addresses import Ints, VirtualRing
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from shoal.profiling.rounds import Subject
 
 EMPTY = -1
+WARM, COUNTED = 1, 3
+"""Mini-batches; they are alike, so a few tell the mean of all."""
+Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
+EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
 
 
 @dataclass(frozen=True)
@@ -123,3 +130,25 @@ def _run(  # type: ignore[no-untyped-def]
                     l2 += 1
                     l3 += not _touch(level3, line)
     return touched, size, lines, l1, l2, l3, pages, first, walks
+
+
+def sampling_misses(subject: "Subject", algorithm: str, sampler_name: str, geometry: Geometry) -> dict[str, float]:
+    """Misses of the mini-batches of one update of all trainers.
+
+    The engine's addresses are those of a ring laid out like the real one; the reference's are its objects' own.
+    """
+    training = subject.use(algorithm, sampler_name)
+    rng, model = np.random.default_rng(0), CacheModel(geometry)
+    config, ring, sampler = training.config, training.ring, training.learner.sampler
+    misses: list[Misses] = []
+    if config.implementation == "reference":
+        ranges = papers("reference.profiling").sampled_ranges(ring, sampler, config.batch, rng)
+        misses += [model.run(next(ranges)) for _ in range(WARM + COUNTED)]
+    else:
+        virtual = VirtualRing(training.env.spec, config.copies, len(ring), config.storage)
+        for _ in range(WARM + COUNTED):
+            copies, transitions = sampler.draw(virtual, 1, config.batch, rng)
+            misses.append(model.run(virtual.ranges(copies, transitions)))
+    minibatches = 1 if config.minibatch == "shared" else training.env.spec.agents
+    mean = mean_misses(misses[WARM:])
+    return {"minibatches": minibatches} | {name: minibatches * mean[name] for name in ("bytes", "lines", *EVENTS)}

@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile  # not torch.profiler's, which impor
 
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import Team
-from shoal.profiling.subjects import replay_bytes
+from shoal.profiling.rounds import replay_bytes
 from shoal.training.clock import PhaseClock
 from shoal.training.loop import Training
 

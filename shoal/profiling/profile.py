@@ -1,4 +1,4 @@
-"""`shoal profile`: time, misses and memory of every requested cell, as rows for tables, JSON and pictures."""
+"""`shoal profile`: time, misses and memory of every requested cell, as records for tables, JSON and pictures."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -6,27 +6,13 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import counted
+from shoal.profiling.caches import sampling_misses
 from shoal.profiling.cells import Cell, Sweep
-from shoal.profiling.counters import Counters
-from shoal.profiling.energy import EnergyMeter
+from shoal.profiling.counters import Counters, EnergyMeter
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import Geometry, Level
-from shoal.profiling.misses import sampling_misses
-from shoal.profiling.rounds import measure
-from shoal.profiling.rows import (
-    GrowthRow,
-    MemoryRow,
-    MissesRow,
-    SavingRow,
-    TimeRow,
-    add_growth,
-    growth_rows,
-    memory_row,
-    misses_row,
-    neighbor_rows,
-    time_row,
-)
-from shoal.profiling.subjects import Subject, changed, rows_that_fit
+from shoal.profiling.records import Record, add_growth, growth_records, saving_records, time_record
+from shoal.profiling.rounds import Subject, changed, measure, rows_that_fit
 from shoal.system.calls import call_in_child
 from shoal.system.child import Ended
 from shoal.training.config import TrainConfig
@@ -39,32 +25,32 @@ PAPER_TOTAL_REDUCTION = {12: 10.2}  # and of the whole
 
 @dataclass
 class Profile:
-    """Everything that was found, as rows."""
+    """Everything that was measured, as records."""
 
     machine: str
     counters: str
-    """Which of the processor's counters there are, and why the others are missing."""
-    rows: list[TimeRow] = field(default_factory=list)
-    """Time, one row a cell."""
-    growth: list[GrowthRow] = field(default_factory=list)
+    """Which of the processor's counters are available, and why the others are missing."""
+    rows: list[Record] = field(default_factory=list)
+    """Time, one record per cell."""
+    growth: list[Record] = field(default_factory=list)
     """How much longer a round takes when the agents double."""
-    neighbor: list[SavingRow] = field(default_factory=list)
+    neighbor: list[Record] = field(default_factory=list)
     """What neighbour sampling saves."""
-    misses: list[MissesRow] = field(default_factory=list)
+    misses: list[Record] = field(default_factory=list)
     """The cache model, per update of all trainers."""
-    memory: list[MemoryRow] = field(default_factory=list)
+    memory: list[Record] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     """Sentences about what could not be measured."""
     interrupted: bool = False
     """Ctrl-C ended it early."""
 
     def add(self, part: "Profile") -> None:
-        """Take in what was found of another group."""
+        """Take in what was measured of another group."""
         self.rows += part.rows
         self.misses += part.misses
         self.memory += part.memory
-        self.growth = growth_rows(self.rows)
-        self.neighbor = neighbor_rows(self.rows)
+        self.growth = growth_records(self.rows)
+        self.neighbor = saving_records(self.rows)
         add_growth(self.misses)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,11 +67,11 @@ def profile(
 ) -> Profile:
     """Measure all cells, one world and number of agents after the other, each in a process of its own.
 
-    `keep` is given what there is whenever there is more.
+    `keep` is called with the profile so far whenever it has grown.
     """
     sweep.check()
     with Counters() as counters:
-        found = Profile(geometry.describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
+        so_far = Profile(geometry.describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
     groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
     try:
         for group in groups:
@@ -97,17 +83,17 @@ def profile(
                     given = asdict(cells), asdict(geometry)
                     part = Profile(**call_in_child(group_in_child, *given, advance=advance, threads=None))
             except Ended as error:
-                found.failed.append(f"{group.label}: not measured, its process {error}.")
+                so_far.failed.append(f"{group.label}: not measured, its process {error}.")
                 continue
-            found.add(part)
+            so_far.add(part)
             if keep is not None:
-                keep(found)
+                keep(so_far)
     except KeyboardInterrupt:
-        if not found.rows:
+        if not so_far.rows:
             raise
-        found.interrupted = True
-        found.failed.append("Interrupted: not everything that was asked for was measured.")
-    return found
+        so_far.interrupted = True
+        so_far.failed.append("Interrupted: not everything that was asked for was measured.")
+    return so_far
 
 
 @dataclass(frozen=True)
@@ -116,21 +102,26 @@ class Group:
 
     cells: list[Cell]
     config: TrainConfig
+    implementations: list[str]
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """For people."""
         return f"{counted(self.config.agents or 0, 'agent')}, {self.config.env}"
 
     @staticmethod
     def of(sweep: Sweep, env: str, agents: int) -> "Group":
-        """Find out whether it fits before anything is measured."""
+        """Check that it fits before anything is measured."""
         cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
         settings = {"env": env, "agents": agents, "threads": sweep.threads} | sweep.settings
         config = changed(TrainConfig(episodes=10**7), **settings).checked()
-        names = sorted({cell.implementation for cell in cells})
-        rows_that_fit(sweep.ring, config, sweep.algorithm, names)
-        return Group(cells, config)
+        group = Group(cells, config, sorted({cell.implementation for cell in cells}))
+        group.ring(sweep)
+        return group
+
+    def ring(self, sweep: Sweep) -> int:
+        """Transitions of each ring, if they fit into the memory that is free now."""
+        return rows_that_fit(sweep.ring, self.config, sweep.algorithm, self.implementations)
 
 
 def group_in_child(sweep: dict[str, Any], geometry: dict[str, Any], advance: Advance) -> dict[str, Any]:
@@ -146,29 +137,32 @@ def group_in_child(sweep: dict[str, Any], geometry: dict[str, Any], advance: Adv
 
 def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":
     """Measure the cells of one world and number of agents."""
-    cells, config, label = group.cells, group.config, group.label
-    names = sorted({cell.implementation for cell in cells})
-    ring = rows_that_fit(sweep.ring, config, sweep.algorithm, names)  # once more: memory may be scarcer now
+    cells, label = group.cells, group.label
+    ring = group.ring(sweep)  # once more: memory may be scarcer now
     subjects = {}
-    for name in names:
+    for name in group.implementations:
         advance(0.0, f"{label}: filling the ring of the {name}")
-        subjects[name] = Subject(changed(config, implementation=name), sweep.algorithm, ring)
+        subjects[name] = Subject(changed(group.config, implementation=name), sweep.algorithm, ring)
     advance(0.0, label)
-    found = Profile("", "")
+    part = Profile("", "")
+
+    def record(cell: Cell, regardless: str, values: Record) -> Record:
+        return {name: value for name, value in asdict(cell).items() if name != regardless} | {"ring": ring} | values
+
     with Counters() as counters:
         counting = counters if counters.available()[0] else None
         timings = measure(cells, subjects, ring, sweep.seconds, lambda used: advance(used, label), counting)
-    found.rows = [time_row(timing) for timing in timings]
+    part.rows = [time_record(timing) for timing in timings]
     if sweep.misses:
         advance(0.0, f"{label}: cache model")
         for cell in cells:
             if cell.algorithm == sweep.algorithm[0]:  # the samplers know nothing of algorithms
-                missed = sampling_misses(cell, subjects[cell.implementation], geometry)
-                found.misses.append(misses_row(cell, ring, missed))
+                misses = sampling_misses(subjects[cell.implementation], cell.algorithm, cell.sampler, geometry)
+                part.misses.append(record(cell, "algorithm", {**misses, "growth": None}))
     if sweep.memory:
         advance(0.0, f"{label}: memory")
         for cell in cells:
             if cell.sampler == sweep.sampler[0]:
                 taken = footprint(subjects[cell.implementation].use(cell.algorithm, cell.sampler))
-                found.memory.append(memory_row(cell, ring, taken))
-    return found
+                part.memory.append(record(cell, "sampler", asdict(taken)))
+    return part

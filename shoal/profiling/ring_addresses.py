@@ -1,5 +1,6 @@
-"""Which bytes the engine's sampler touches in a ring (`ring_ranges`), or would touch in a larger one (`VirtualRing`).
+"""Addresses for the cache model: which bytes the engine's sampler touches in a ring, in the order it touches them.
 
+Everything is a list of ranges (K, 2), address and length in bytes; a range of length 0 is one that did not happen.
 What `gather.py` reads and writes, run by one thread: `locate` over all rows, then chunk by chunk the joint vectors and
 the outcomes. A copied block is a read and then a write. The prefetches are left out: they bring a line sooner, not more
 often. So is drawing the numbers: only the drawn ones are read.
@@ -8,18 +9,44 @@ Shape letters: E copies, R rows per copy, W words per row, C transitions per cop
 K ranges.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import EnvSpec, stagger_offsets
 from shoal.errors import UserError, check_choice, counted
-from shoal.profiling.addresses import Ints, laid_out, touches
-from shoal.replay import STORAGES, Batch, Ring
+from shoal.replay import STORAGES
 from shoal.replay.gather import CHUNK
 from shoal.replay.layout import RowLayout, ring_bytes, rows_needed
+
+Ints = NDArray[np.int64]
+
+NOWHERE = 2**46
+"""Where invented addresses begin: no allocator gets there."""
+PAGE = 4096
+
+
+def touches(*accesses: tuple[ArrayLike, ArrayLike]) -> Ints:
+    """(rows, K, 2) of K addresses and lengths, each for all rows or one for each."""
+    rows = np.broadcast_shapes(*(np.shape(value) for access in accesses for value in access))[0]
+    ranges = np.empty((rows, len(accesses), 2), np.int64)
+    for k, (address, length) in enumerate(accesses):
+        ranges[:, k, 0] = address
+        ranges[:, k, 1] = length
+    return ranges
+
+
+def laid_out(sizes: Iterable[int], first: int = NOWHERE) -> list[int]:
+    """Invented addresses of arrays one after the other as the allocator puts large ones: 16 bytes into a page."""
+    places = []
+    for size in sizes:
+        places.append(first + 16)
+        first += -(-(size + 16) // PAGE) * PAGE
+    return places
 
 
 class Places(NamedTuple):
@@ -36,20 +63,6 @@ class Places(NamedTuple):
     transitions: int  # (M, B)
     at: int  # (M·B,)
     after: int  # (M·B,)
-
-
-def ring_places(ring: Ring, batch: Batch) -> Places:
-    """Where the arrays of a ring and of its newest sample really lie."""
-    store = ring.store
-    arrays = (store.floats, store.start, *batch, ring.rows_at, ring.rows_after)
-    return Places(*(array.__array_interface__["data"][0] for array in arrays))
-
-
-def ring_ranges(ring: Ring, batch: Batch, writes: bool = True) -> Ints:
-    """What gathering the ring's newest sample touched; see `engine_ranges`."""
-    copies, transitions, capacity = batch.copies.ravel(), batch.transitions.ravel(), ring.capacity_per_copy
-    begin, rows = ring.store.start[copies, transitions % capacity], ring.store.rows
-    return engine_ranges(ring.layout, rows, capacity, ring_places(ring, batch), copies, transitions, begin, writes)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 from shoal.errors import UserError
 from shoal_papers.quarl import actor_runs
 from shoal_papers.quarl.actor_runs import Limit
+from shoal_papers.seeds import with_interval
 
 TINY = {"hidden": (8,), "batch": 32, "warmup": 100, "update_every": 50, "copies": 4, "log_every": 1, "capacity": 1_000}
 
@@ -22,13 +23,13 @@ def made(returns, seconds=None, random=0.0, updates=10, seed=0, **actors):
 
 def test_run_ends_at_its_steps(tmp_path):
     settings = {"env": "cooperative-navigation", **TINY, "seed": 3}
-    run = actor_runs.work({"train": settings, "steps": 2_000, "evaluate": 4}, tmp_path)
+    run = actor_runs.train_run({"train": settings, "steps": 2_000, "evaluate": 4}, tmp_path)
     assert len(run["returns"]) == actor_runs.POINTS and 1_900 <= run["env_steps"][-1] <= 2_000
     assert np.all(np.diff(run["seconds"]) >= 0) and run["seconds"][0] > 0
     assert run["seed"] == 3 and run["updates"] == int(run["env_steps"][-1]) // 50
     assert run["actors"] == {} and run["trained"] < 0 and run["random"] < 0
     with pytest.raises(UserError, match="No episode ended within 50 env steps"):
-        actor_runs.work({"train": settings, "steps": 50, "evaluate": 4}, tmp_path)
+        actor_runs.train_run({"train": settings, "steps": 50, "evaluate": 4}, tmp_path)
 
 
 def test_start_up_time_is_excluded():
@@ -52,7 +53,7 @@ def test_start_up_time_is_excluded():
     training.samples, training.clock.now = 100, 12.0
     with pytest.raises(actor_runs.Enough):
         limit.advance(training)
-    assert limit.passed == 3.0 and limit.figures == {"actors/lag_mean": 2.0}
+    assert limit.passed == 3.0 and limit.metrics == {"actors/lag_mean": 2.0}
     with pytest.raises(actor_runs.Enough):
         limit = Limit(seconds=0.0)
         limit.advance(training)
@@ -103,11 +104,11 @@ def test_kinds_are_compared_seed_by_seed():
 def test_figures_of_actors():
     runs = [made([1, 2], bottleneck="actors", lag_mean=4.0, learner_wait_seconds=1.0),
             made([1, 2], bottleneck="learner", lag_mean=6.0, learner_wait_seconds=0.0)]  # fmt: skip
-    assert actor_runs.figure_of(runs, "lag_mean") == 5 and actor_runs.figure_of(runs, "load_ms") is None
+    assert actor_runs.metric_of(runs, "lag_mean") == 5 and actor_runs.metric_of(runs, "load_ms") is None
     assert actor_runs.bottleneck(runs) == "actors and learner" and actor_runs.bottleneck([made([1, 2])]) == ""
     assert actor_runs.waiting(runs, "learner") == 25 and actor_runs.waiting(runs, "actor") is None
     assert actor_runs.steps_per_second(runs) == 100 and actor_runs.updates_per_second(runs) == 5
-    assert actor_runs.with_interval([]) == "not run" and actor_runs.with_interval([1.0]) == "1.0"
+    assert with_interval([]) == "not run" and with_interval([1.0]) == "1.0"
 
 
 def test_a_panel_has_the_spread_of_the_seeds():

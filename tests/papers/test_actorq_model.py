@@ -68,7 +68,7 @@ def test_the_quick_form(systems, tmp_path):
     assert near.startswith("0 of 6") and "the largest error is -20.0%" in near
     assert disturbed.startswith("Other programs used up to 40% of the processors in 6 of the runs")
     # cells that the budget does not reach: a run, and service times of one of the paper's tasks
-    cells = actorq_model.cells(True)
+    cells = actorq_model.ActorqModel().cells(True, Options())
     for cell in cells[:1] + cells[-1:]:
         (tmp_path / "cells" / "actorq-model-quick" / f"{cell.name.replace(' ', '-')}.json").unlink()
     found, _, _ = ran(True, tmp_path, budget=0.0)

@@ -12,12 +12,16 @@ from shoal_papers.quarl import actorq_model, actorq_speed, actorq_staleness, act
 from tests.papers.at_once import AtOnce
 from tests.papers.test_actor_runs import TINY, made
 
-STUDIES = {"actorq-speed": actorq_speed, "actorq-staleness": actorq_staleness, "actorq-teams": actorq_teams}
+STUDIES = {
+    "actorq-speed": actorq_speed.ActorqSpeed(),
+    "actorq-staleness": actorq_staleness.ActorqStaleness(),
+    "actorq-teams": actorq_teams.ActorqTeams(),
+}
 NOTHING = {"rows": [], "speeds": [], "failed": []}
 
 
-def every_cell(module, quick):
-    return module.cells(quick) + (module.width_cells(quick) if module is actorq_teams else [])
+def every_cell(study, quick):
+    return study.cells(quick, Options()) + (actorq_teams.width_cells(quick) if study.name == "actorq-teams" else [])
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -31,13 +35,13 @@ def test_every_cell_can_be_trained(name):
             TrainConfig(**cell.settings["train"], episodes=10**9).checked()
         service = actorq_speed.service_cells(quick) if name == "actorq-speed" else []
         assert STUDIES[name].length(quick, Options()) == pytest.approx(sum(cell.seconds for cell in cells + service))
-    seeds = [cell.settings["train"]["seed"] for cell in STUDIES[name].cells(False)]
+    seeds = [cell.settings["train"]["seed"] for cell in STUDIES[name].cells(False, Options())]
     assert seeds == sorted(seeds) and set(seeds) == {0, 1, 2}
     assert sum(cell.seconds for cell in every_cell(STUDIES[name], True)) < 100
 
 
 def test_all_cells_take_at_most_two_hours():
-    assert sum(module.length(False, Options()) for module in STUDIES.values()) <= 120 * 60
+    assert sum(study.length(False, Options()) for study in STUDIES.values()) <= 120 * 60
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -123,7 +127,9 @@ def test_unreached_level_has_no_time():
 
 def test_tasks_that_are_not_trained_are_marked_as_simulated():
     service = {cell.name for cell in actorq_speed.service_cells(quick=False)}
-    assert len(service) == 3 * 6 and service < {cell.name for cell in actorq_model.cells(quick=False)}
+    assert len(service) == 3 * 6 and service < {
+        cell.name for cell in actorq_model.ActorqModel().cells(False, Options())
+    }
     found = NOTHING | {"simulated": {"Walker Stand": 2.5, "Acrobot (Gym)": 9.0}}
     rows = {(row["task"], row["pace"]): row for row in study_of("actorq-speed", found).tables[1].records()}
     assert rows["Walker Stand", None]["source"] == "simulated" and rows["Walker Stand", None]["int8"] == 2.5

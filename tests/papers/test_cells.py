@@ -7,8 +7,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal_papers import cells as cells_module
-from shoal_papers.cells import Cells, StudyCell
-from shoal_papers.study import Options
+from shoal_papers.cells import Cells, Options, StudyCell
 from tests.papers.at_once import AtOnce
 
 CELLS = [StudyCell(f"cell {k}", {"k": k}, 2.0) for k in range(3)]

@@ -1,16 +1,19 @@
 """Trainings through MAC units as cells: what is kept of one, and how claims are judged by seeds."""
 
+import functools
+
 import pytest
 
 from shoal.classifiers import training as classifiers
 from shoal.classifiers.config import ClassifierConfig
 from shoal.errors import Diverged
 from shoal_papers import cells as cells_module
+from shoal_papers.cells import Options
 from shoal_papers.mac import claims as mac_claims
 from shoal_papers.mac import runs as mac_runs
-from shoal_papers.mac.claims import FAILS, HOLDS, NOT_RUN, UNKNOWN, Claim, keeps, loses
-from shoal_papers.mac.runs import Kind, Trainings
-from shoal_papers.study import Options
+from shoal_papers.mac.claims import FAILS, HOLDS, UNKNOWN, Claim, MacStudy, Trainings, keeps, loses
+from shoal_papers.mac.runs import Kind
+from shoal_papers.seeds import NOT_RUN
 from tests.papers.at_once import AtOnce
 
 TINY = {"model": "mlp", "data": "digits", "epochs": 2, "train_images": 128, "test_images": 64}
@@ -29,13 +32,13 @@ def outcome(seed=0, accuracy=0.9, diverged="", **shares):
 
 def rows_of(kind, accuracies):
     """The rows of a kind with these accuracies by seed."""
-    about = {"scheme": kind.scheme, "loss_scale": kind.loss_scale, "plan": kind.plan}
+    about = {"scheme": kind.scheme, "loss_scale": kind.loss_scale, "plan": kind.task}
     return [{**about, "outcome": outcome(seed, accuracy)} for seed, accuracy in enumerate(accuracies)]
 
 
 def test_training_cell_is_kept(tmp_path):
     settings = {"train": {**TINY, "scheme": "E5M2:5+Q8.13", "loss_scale": "dynamic", "seed": 3}, "classes": 10}
-    found = mac_runs.work(settings, tmp_path)
+    found = mac_runs.train_one(settings, tmp_path)
     assert found["seed"] == 3 and found["steps"] == 4 and not found["diverged"]
     assert [point[0] for point in found["curve"]] == [1.0, 2.0] and found["curve"][-1][1] == round(found["accuracy"], 5)
     assert set(found["roles"]) == {
@@ -60,7 +63,9 @@ def test_diverged_training_is_a_result(monkeypatch, tmp_path):
     monkeypatch.setattr(classifiers.ClassifierTraining, "take_step", diverge)
     for steps, chance in ((1, True), (2, False)):
         taken.clear()
-        found = mac_runs.work({"train": {**TINY, "scheme": "float32", "loss_scale": "none"}, "classes": 10}, tmp_path)
+        found = mac_runs.train_one(
+            {"train": {**TINY, "scheme": "float32", "loss_scale": "none"}, "classes": 10}, tmp_path
+        )
         assert "diverged" in found["diverged"] and found["steps"] == steps
         assert (found["accuracy"] == 0.1) == chance and len(found["curve"]) == (0 if chance else 1)
 
@@ -76,17 +81,26 @@ def test_a_kind_is_trained_once_for_all_studies(monkeypatch, tmp_path):
     monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     done = []
 
+    @functools.wraps(mac_runs.train_one)
     def train(settings, folder):
         ClassifierConfig(**settings["train"]).checked()
         done.append(settings["train"]["scheme"])
         return outcome(settings["train"]["seed"])
 
-    monkeypatch.setattr(mac_runs, "work", train)
+    monkeypatch.setattr(mac_runs, "train_one", train)
     kinds = [Kind("float32", "none"), Kind("E5M2:5+E6M5"), Kind("float32", "none")]
     options = Options(tmp_path, cells=tmp_path / "cells")
-    first = mac_runs.measured("mac-formats", kinds, False, lambda *_: None, options)
+
+    class Some(MacStudy):
+        name = "some"
+
+        def kinds(self, quick):
+            return kinds
+
+    first = Some().measured(False, lambda *_: None, options)
     assert len(first["rows"]) == len(done) == 6 and not first["failed"]
-    again = mac_runs.measured("mac-full", [*kinds, Kind("bf16")], False, lambda *_: None, options)
+    kinds.append(Kind("bf16"))
+    again = Some().measured(False, lambda *_: None, options)
     assert done[6:] == ["bf16"] * 3 and len(again["rows"]) == 9
     assert [path.name for path in (tmp_path / "cells").iterdir()] == ["mac"]
     assert (tmp_path / "cells" / "mac" / "resnet8-E5M2-5_E6M5-scale-dynamic-seed-0.json").exists()
@@ -128,8 +142,8 @@ def test_claim_holds_if_all_parts_do():
         assert Claim("a", "Words", parts).verdict == verdict
     said = Claim("a", "Words", (yes, no, unknown, missing)).sentence()
     assert said == (
-        "(a) Words: DOES NOT HOLD. Holds: yes (-50.0 ± 0.0 points). Does not hold: no (+0.0 ± 0.0 points). Cannot be "
-        "told with these data: unknown (-50.0 points). Not run: missing."
+        "(a) Words: DOES NOT HOLD. Holds: yes (-50.0 ± 0.0 points). Does not hold: no (+0.0 ± 0.0 points). "
+        "Inconclusive with these data: unknown (-50.0 points). Not run: missing."
     )
     assert Claim("", "Question: which?", (yes,)).sentence() == "Question: which? Holds: yes (-50.0 ± 0.0 points)."
 

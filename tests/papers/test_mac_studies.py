@@ -1,6 +1,6 @@
 """The studies of MAC units, made of trainings that nobody had to run."""
 
-import importlib
+import functools
 import shlex
 
 import pytest
@@ -18,8 +18,8 @@ from shoal_papers.mac import error as mac_error
 from shoal_papers.mac import frameworks
 from shoal_papers.mac import runs as mac_runs
 from shoal_papers.mac import teams as mac_teams
-from shoal_papers.mac.claims import baseline
-from shoal_papers.mac.runs import PLANS, Kind, cells
+from shoal_papers.mac.runs import TASKS, Kind, baseline, cells
+from shoal_papers.study import Study
 from tests.papers.at_once import AtOnce
 from tests.papers.test_mac_runs import outcome, rows_of
 
@@ -30,12 +30,9 @@ NAMES = (
 ONE_CORE = 75 * 60
 
 
-def module(name):
-    return importlib.import_module(f"shoal_papers.mac.{name.removeprefix('mac-').replace('-', '_')}")
-
-
 def kinds_of(name, quick):
-    return list(dict.fromkeys(module(name).kinds(quick)))
+    study_length(name, quick)  # imports its module
+    return list(dict.fromkeys(Study.named[name].kinds(quick)))
 
 
 def result(name, accuracy):
@@ -54,7 +51,7 @@ def test_every_kind_can_be_trained(name):
     for kind in every:
         settings = kind.cell(0, False).settings["train"]
         ClassifierConfig(**settings).checked()
-    assert set(kinds_of(name, True)) <= set(every) and {baseline(kind.plan) for kind in every} <= set(every)
+    assert set(kinds_of(name, True)) <= set(every) and {baseline(kind.task) for kind in every} <= set(every)
     assert study_length(name, True) < 100
 
 
@@ -65,7 +62,7 @@ def test_cell_names_are_unique_and_costs_fit_the_budget():
     assert len({cell.name for cell in todo}) == len(todo) == 3 * len(every)
     assert len({str(cell.settings) for cell in todo}) == len(todo)
     assert sum(cell.seconds for cell in todo) + study_length("mac-error", False) <= ONE_CORE
-    assert {kind.plan for kind in every} <= set(PLANS)
+    assert {kind.task for kind in every} <= set(TASKS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,7 +91,7 @@ def test_loss_scaling():
     """(a) and (b): E4 and E5 fail without loss scaling, E6 does not, and narrow accumulators make it worse."""
 
     def accuracy(kind):
-        if kind.scaled or kind.scheme[1] == "6" or kind == baseline():
+        if kind.loss_scale != "none" or kind.scheme[1] == "6" or kind == baseline():
             return 0.9
         return 0.3 if kind.scheme.endswith("M5") else 0.6
 
@@ -127,7 +124,7 @@ def test_whole_units():
     low = {"E4M2:5+E5M5", "E4M2:5+Q8.12", "E5M2:5+Q8.12"}
     study = result(
         "mac-full",
-        lambda kind: 0.5 if kind.scheme in low or kind == Kind("E5M2:5+Q8.13", plan="wide-resnet") else 0.9,
+        lambda kind: 0.5 if kind.scheme in low or kind == Kind("E5M2:5+Q8.13", task="wide-resnet") else 0.9,
     )
     assert set(verdicts(study, "f")) == set(verdicts(study, "g")) == {"holds"}
     paper = {(row["our model"], row["unit"]): row for row in study.tables[0].records()}
@@ -198,7 +195,8 @@ def test_ranges_of_a_layer():
 def test_units_by_layer(monkeypatch, tmp_path):
     """A real analysis; the trainings are not run."""
     monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
-    monkeypatch.setattr(mac_runs, "work", lambda settings, folder: outcome(settings["train"]["seed"]))
+    train = functools.wraps(mac_runs.train_one)(lambda settings, folder: outcome(settings["train"]["seed"]))
+    monkeypatch.setattr(mac_runs, "train_one", train)
     monkeypatch.setattr(mac_error, "STEPS", 1)
     study = run_study("mac-error", False, lambda *_: None, Options(tmp_path))
     assert len(study.tables[0].rows) == 3 * 8 and len(study.data["rows"]) == 3 * 7
@@ -227,11 +225,11 @@ def team_rows(returns):
 
 def test_teams_can_be_trained():
     for quick in (True, False):
-        todo = mac_teams.cells(quick)
+        todo = mac_teams.MacTeams().cells(quick, Options())
         assert len({cell.name for cell in todo}) == len(todo)
         for cell in todo:
             TrainConfig(**cell.settings["train"]).checked()
-    assert mac_teams.length(True, Options()) < 60
+    assert mac_teams.MacTeams().length(True, Options()) < 60
 
 
 def test_findings_about_what_breaks_first_in_a_team(tmp_path):

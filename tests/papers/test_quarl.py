@@ -147,6 +147,10 @@ def test_qat_and_ptq_cells(tmp_path, monkeypatch):
     assert "5 or 6 bits" in study.findings[0] and any("one agent is at or above" in said for said in study.findings)
 
 
+def every_cell(study):
+    return study.cells(False, Options())
+
+
 def test_sentences_of_trained_bits(monkeypatch):
     group = {("float32", 32): [100.0, 102.0], ("PTQ", 8): [99.0], ("PTQ", 4): [50.0], ("QAT", 4): [97.0]}
     group[("PTQ", 2)] = [100.0]
@@ -162,11 +166,11 @@ def test_sentences_of_trained_bits(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
     monkeypatch.setattr(recipes, "can_play", lambda env: True)
     assert recipes.left_out() == []
-    full = [cell for cell in qat.cells(False) if cell.settings["bits"] is None]
-    assert len(full) == 3 * (6 + 4) and len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 6 + 13 * 4)
+    full = [cell for cell in every_cell(qat.Qat()) if cell.settings["bits"] is None]
+    assert len(full) == 3 * (6 + 4) and len({cell.name for cell in every_cell(qat.Qat())}) == 3 * (9 * 6 + 13 * 4)
     monkeypatch.setattr(recipes, "can_play", lambda env: env not in recipes.MUJOCO)
     assert "Reacher-v5 are left out" in recipes.left_out()[0] and len(recipes.left_out()) == 1
-    assert len({cell.name for cell in qat.cells(False)}) == 3 * (9 * 5 + 13 * 4)
+    assert len({cell.name for cell in every_cell(qat.Qat())}) == 3 * (9 * 5 + 13 * 4)
 
 
 def test_policies_on_a_small_device(tmp_path, monkeypatch):
@@ -244,8 +248,8 @@ def test_corrected_lines_of_weight_bits():
     assert [series.values[-1] for series in weight_bits.panel_of(row).series] == [50.0, 98.0]
     older = [{"precision": name, **dict(list(line(8, 1.0).items())[1:])} for name in ("float32", "int8 (an output)")]
     found = {"precisions": older}
-    assert ptq_table.own(found, ptq_table.CHANNELS).precision == "int8 (an output)"
-    assert ptq_table.own(found, ptq_table.CHANNELS, ptq_table.BIAS) is None
+    assert ptq_table.line_of(found, ptq_table.CHANNELS).precision == "int8 (an output)"
+    assert ptq_table.line_of(found, ptq_table.CHANNELS, ptq_table.BIAS) is None
 
 
 def test_models_of_earlier_versions_are_reused(monkeypatch):
@@ -257,13 +261,13 @@ def test_models_of_earlier_versions_are_reused(monkeypatch):
 
 def test_bipedal_walker_needs_box2d(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", RECIPES)
-    walkers = [cell.name for cell in ptq_table.cells(False, Options()) if "Bipedal" in cell.name]
+    walkers = [cell.name for cell in every_cell(ptq_table.PtqTable()) if "Bipedal" in cell.name]
     assert walkers == [f"{algorithm} BipedalWalker-v3" for algorithm in ("a2c", "ppo", "ddpg")]
     assert ptq_table.paper_of("BipedalWalker-v3", "ppo") == (304, 280, 291)
     monkeypatch.setattr(recipes.importlib.util, "find_spec", lambda name: None if name == "Box2D" else True)
     (said,) = recipes.left_out()
     assert said.startswith("BipedalWalker-v3 is left out: box2d is not installed; ") and "'.[box2d]'" in said
-    assert not any("Bipedal" in cell.name for cell in ptq_table.cells(False, Options()))
+    assert not any("Bipedal" in cell.name for cell in every_cell(ptq_table.PtqTable()))
 
 
 def test_sentences_of_the_table():

@@ -10,8 +10,9 @@ from shoal.profiling.machine import machine_geometry
 from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import OF_CELLS, STUDIES, run_study, study_length, study_of
-from shoal_papers.marl import neighbor_reward, neighbor_time
-from shoal_papers.marl import profiles as sweeps
+from shoal_papers import cells as cells_module
+from shoal_papers.cells import Options
+from shoal_papers.marl import neighbor_reward, times
 from tests.papers.at_once import AtOnce
 
 TINY = {"batch": 64, "hidden": (8, 8)}
@@ -20,7 +21,7 @@ TINY = {"batch": 64, "hidden": (8, 8)}
 @pytest.fixture(scope="module")
 def profile_once():
     """Measures in this process, and the same sweep only once: the studies differ in what they make of it."""
-    measure, kept = functools.partial(sweeps.profile, in_this_process=True), []
+    measure, kept = functools.partial(times.profile, in_this_process=True), []
 
     def profile(sweep, geometry, advance):
         if not kept:
@@ -38,9 +39,9 @@ def profile_once():
 def tiny(monkeypatch, profile_once):
     """Studies of seconds instead of minutes."""
     sweep = Sweep((3, 6), sampler=("uniform", "neighbor"), ring=1024, seconds=0.05, settings=TINY, memory=False)
-    monkeypatch.setattr(sweeps, "profile", profile_once)
-    monkeypatch.setattr(sweeps, "full", lambda quick, misses=False: sweep)
-    monkeypatch.setattr(neighbor_time, "_sweep", lambda quick: sweep)
+    monkeypatch.setattr(times, "profile", profile_once)
+    for study in (times.ProfileStudy, times.NeighborTime):
+        monkeypatch.setattr(study, "sweep", lambda self, quick: sweep)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,12 @@ def test_a_study_of_time(tiny, tmp_path, name, number):
 def profiled():
     """A profile of both samplers, the larger number of agents first."""
     sweep = Sweep((6, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY, memory=False)
-    return sweeps.profile(sweep, machine_geometry(), lambda used, label: None, in_this_process=True).to_dict()
+    return times.profile(sweep, machine_geometry(), lambda used, label: None, in_this_process=True).to_dict()
 
 
 @pytest.mark.parametrize("name", ["breakdown", "inside-update", "growth"])
 def test_a_study_of_a_profile_takes_uniform_sampling_in_the_order_of_agents(profiled, name):
-    rows = sweeps.panels(profiled["rows"])["engine, maddpg, predator-prey"]
+    rows = times.by_panel(profiled["rows"])["engine, maddpg, predator-prey"]
     assert [(row["agents"], row["sampler"]) for row in rows] == [(3, "uniform"), (6, "uniform")]
     own = [finding for finding in study_of(name, profiled).findings if finding.startswith("engine")]
     assert len(own) == 1 and own[0].count("3 to 6") <= 1
@@ -80,12 +81,12 @@ def test_growth_with_one_number_of_agents(profiled, tmp_path):
 def test_the_study_of_rewards(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 1, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ChildPool", AtOnce)
+    monkeypatch.setattr(cells_module, "ChildPool", AtOnce)
     short = {"warmup": 200, "batch": 32, "hidden": (8,), "log_every": 10}
     monkeypatch.setitem(neighbor_reward.WORLDS, "cooperative-navigation", {"env": "cooperative-navigation", **short})
     done = []
-    study = run_study("neighbor-reward", False, lambda amount, label: done.append(amount))
-    assert sum(done) == study_length("neighbor-reward", False) == 240
+    study = run_study("neighbor-reward", False, lambda amount, label: done.append(amount), Options(tmp_path))
+    assert sum(done) == pytest.approx(study_length("neighbor-reward", False))
     rows = study.data["rows"]
     assert [row["variant"] for row in rows] == ["uniform", "neighbor"] and rows[0]["difference"] == 0
     assert rows[1]["difference"] == pytest.approx(rows[1]["return_mean"] - rows[0]["return_mean"])
@@ -96,27 +97,25 @@ def test_the_study_of_rewards(monkeypatch, tmp_path):
 def test_ctrl_c_keeps_finished_runs(monkeypatch, tmp_path):
     case = neighbor_reward.Case("cooperative-navigation", 3, ("uniform", "neighbor"), 2, 60)
     monkeypatch.setattr(neighbor_reward, "cases", lambda quick: [case])
-    monkeypatch.setattr(neighbor_reward, "ChildPool", AtOnce)
     curve = [{"episode": 10 * k, "return_mean": float(k)} for k in range(1, 7)]
-    monkeypatch.setattr(neighbor_reward, "train_one", lambda settings, folder: curve)
+    left = [3]
 
-    def stop_after(number):
-        done = []
-
-        def advance(amount, label):
-            done.append(amount)
-            if len(done) > number:
+    class Stopped(AtOnce):
+        def submit(self, *call):
+            left[0] -= 1
+            if left[0] < 0:
                 raise KeyboardInterrupt
+            return super().submit(lambda: {"curve": curve})
 
-        return advance
-
-    study = run_study("neighbor-reward", True, stop_after(3))
-    assert len(study.data["curves"]) == 3 and "3 of 4 runs" in study.findings[-1]
+    monkeypatch.setattr(cells_module, "ChildPool", Stopped)
+    monkeypatch.setattr(cells_module, "usable_processors", lambda: 1)
+    study = run_study("neighbor-reward", True, lambda amount, label: None, Options(tmp_path))
+    assert len(study.data["curves"]) == 3 and "3 of 4 cells are finished" in study.findings[-1]
     assert {row["seeds"] for row in study.data["rows"]} <= {1, 2} and study.data["rows"]
     assert study_of("neighbor-reward", finite(study.data)).findings == study.findings
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
     with pytest.raises(KeyboardInterrupt):
-        run_study("neighbor-reward", True, stop_after(0))
+        run_study("neighbor-reward", True, lambda amount, label: None, Options(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(

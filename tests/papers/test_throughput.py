@@ -11,8 +11,8 @@ from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import Options, run_study, study_length, study_of
 from shoal_papers import cells as cells_module
-from shoal_papers.quarl import actorq_communication, throughput
-from shoal_papers.quarl.throughput import STAGES, cell_of, work
+from shoal_papers.quarl import throughput
+from shoal_papers.quarl.throughput import STAGES, ActorqCommunication, cell_of, measure_actor
 from tests.papers.at_once import AtOnce
 
 LOADS = {32: 0.05, 16: 0.09, 8: 0.06}
@@ -56,7 +56,7 @@ def ran(name, folder, quick=False, **told):
 def test_cell_is_measured_end_to_end(monkeypatch, tmp_path):
     monkeypatch.setitem(TASKS, "small", {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8)})
     cell = cell_of("small", "native", "int8", 8, 20, 0.2)
-    found = work(dict(cell.settings), tmp_path)
+    found = measure_actor(dict(cell.settings), tmp_path)
     stages = found["seconds_per_1000"]
     assert tuple(stages) == STAGES and min(stages.values()) >= 0 and stages["deserialize"] == 0
     assert sum(stages.values()) == pytest.approx(1000 / found["steps_per_second"])
@@ -102,7 +102,7 @@ def test_the_grid_and_its_claims(made_up, tmp_path):
 
 
 def test_verdicts_of_throughput_studies():
-    verdict = actorq_communication.verdict
+    verdict = throughput.verdict
     assert verdict(30, {8: (1.31, 1.2, 1.4), 4: (0.5, 0.4, 0.6)}) == "the paper's 30 % hold"
     assert verdict(30, {8: (1.2, 1.1, 1.3)}) == "a gain, but less than the paper's 30 %"
     assert verdict(30, {8: (1.04, 1.03, 1.05)}) == "the paper's gain does not hold here"
@@ -113,10 +113,10 @@ def test_verdicts_of_throughput_studies():
 
 def test_study_from_committed_cells(made_up, tmp_path, monkeypatch):
     kept = tmp_path / "kept"
-    cells = actorq_communication.cells(False)
-    monkeypatch.setattr(actorq_communication, "cells", lambda quick: cells[:2])
+    cells = ActorqCommunication().cells(False, Options())
+    monkeypatch.setattr(ActorqCommunication, "cells", lambda self, quick, options: cells[:2])
     ran("actorq-communication", tmp_path, budget=60, cells=kept)
-    monkeypatch.setattr(actorq_communication, "cells", lambda quick: cells)
+    monkeypatch.setattr(ActorqCommunication, "cells", lambda self, quick, options: cells)
     monkeypatch.setattr(throughput, "run_system", None)  # nothing is run
     study = ran("actorq-communication", tmp_path, budget=0, cells=kept)
     first, *others = (list(record.values())[3:] for record in study.tables[0].records())

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from shoal.profiling import Counters, PhaseCounters, counters
+from shoal.profiling import counters
+from shoal.profiling.counters import Counters, PhaseCounters
 
 
 @pytest.fixture

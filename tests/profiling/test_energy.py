@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.profiling.energy import EnergyMeter, packages
+from shoal.profiling.counters import EnergyMeter, packages
 
 MOST = 1_000_000_000
 

@@ -5,16 +5,14 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.profiling import rounds
+from shoal.profiling.caches import EVENTS
 from shoal.profiling.cells import Cell, Sweep
-from shoal.profiling.figures import profile_result
 from shoal.profiling.footprint import footprint
 from shoal.profiling.machine import parse_geometry
-from shoal.profiling.misses import EVENTS, growth
 from shoal.profiling.profile import Profile, profile
-from shoal.profiling.rounds import Timing
-from shoal.profiling.rows import growth_rows, neighbor_rows, time_row
-from shoal.profiling.subjects import Subject, changed, rows_that_fit
-from shoal.profiling.tables import misses_table, remarks, tables, time_table, without_constants
+from shoal.profiling.records import growth_records, ratios, saving_records, time_record
+from shoal.profiling.result import misses_table, profile_result, remarks, tables, time_table, without_constants
+from shoal.profiling.rounds import Subject, Timing, changed, rows_that_fit
 from shoal.results import Column, Table
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
@@ -112,7 +110,7 @@ def test_energy_of_a_round_with_counters(monkeypatch):
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: now)
     cells = [Cell("predator-prey", 3, "maddpg", "uniform", name) for name in ("slow", "fast")]
     timings = rounds.measure(cells, {"slow": 9.0, "fast": 2.0}, 10, 4.0, lambda used: None, None, Meter())
-    rows = [time_row(timing) for timing in timings]
+    rows = [time_record(timing) for timing in timings]
     assert [row["round_joules"] for row in rows] == [9.0, 2.0]
     assert [record["energy, J"] for record in time_table(rows).records()] == [9.0, 2.0]
     without = [{**row, "round_joules": None} for row in rows]
@@ -157,7 +155,7 @@ def test_growth_and_savings_follow_from_the_rows(found):
 def made_row(agents, sampler, sampling, rest=100.0, environment=50.0):
     phases = dict.fromkeys(PHASES, 0.0) | {"environment": environment, "P loss": rest, "mini-batch sampling": sampling}
     cell = Cell("predator-prey", agents, "maddpg", sampler, "engine")
-    return time_row(Timing(cell, 10, [{name: ms / 1e3 for name, ms in phases.items()}]))
+    return time_record(Timing(cell, 10, [{name: ms / 1e3 for name, ms in phases.items()}]))
 
 
 def test_arithmetic_on_synthetic_times():
@@ -165,20 +163,20 @@ def test_arithmetic_on_synthetic_times():
     assert uniform["update_share"] == pytest.approx(1) and uniform["update_share_with_environment"] == pytest.approx(
         0.8
     )
-    (saved,) = neighbor_rows([uniform, neighbor])
+    (saved,) = saving_records([uniform, neighbor])
     assert saved["sampling_reduction"] == pytest.approx(0.25)
     assert saved["total_reduction"] == saved["total_reduction_by_sampling"] == pytest.approx(0.125)
     assert saved["total_reduction_with_environment"] == pytest.approx(0.1)
     double = made_row(6, "uniform", 300.0, 200.0)
     for row in (uniform, double):
         row["phases_ms"] |= dict.fromkeys(("action selection", "target Q", "Q loss", "target update"), 1.0)
-    (grown,) = growth_rows([uniform, double])
+    (grown,) = growth_records([uniform, double])
     assert grown["mini-batch sampling"] == pytest.approx(3) and grown["update all trainers"] == pytest.approx(2.5)
 
 
 def test_cut_short_cells_have_a_star_in_every_table():
     row = made_row(3, "uniform", 100.0)
-    (saved,) = neighbor_rows([row, made_row(3, "neighbor", 75.0)])
+    (saved,) = saving_records([row, made_row(3, "neighbor", 75.0)])
     assert saved["cut_short"]  # one round
     found = Profile("", "", [row], neighbor=[saved])
     assert [table.records()[0]["agents"] for table in tables(found)] == ["3 *"] * 3
@@ -189,7 +187,7 @@ def test_cut_short_cells_have_a_star_in_every_table():
 
 def test_growth_from_zero_misses_has_no_ratio():
     fewer, more = dict.fromkeys(EVENTS, 2.0) | {"walks": 0.0}, dict.fromkeys(EVENTS, 5.0)
-    grown = growth(fewer, more)
+    grown = ratios(fewer, more)
     assert grown["l3"] == 2.5 and grown["walks"] is None
     row = {**more, "growth": grown, "agents": 6, "ring": 10, "minibatches": 1, "bytes": 1}
     (made,) = misses_table([row]).records()
@@ -237,16 +235,16 @@ def test_the_update_peak_counts_torch_and_numpy():
 def test_rings_are_as_large_as_memory_allows(monkeypatch):
     config = changed(TrainConfig(), agents=3, env="predator-prey")
     both = ("engine", "reference")
-    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**9)
+    monkeypatch.setattr("shoal.profiling.rounds.free_memory", lambda: 10**9)
     fewer = rows_that_fit(None, config, ("maddpg",), both)
     assert 1024 < fewer < 10**6 and rows_that_fit(5000, config, ("maddpg",), both) == 5000
     assert rows_that_fit(None, config, ("maddpg",), ("engine",)) > fewer
     with pytest.raises(UserError, match=rf"--ring is 4,294,967,296, but .* room for {fewer:,} transitions in 1 GB"):
         rows_that_fit(2**32, config, ("maddpg",), both)
-    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: 10**7)
+    monkeypatch.setattr("shoal.profiling.rounds.free_memory", lambda: 10**7)
     with pytest.raises(UserError, match="mini-batch has 1,024"):
         rows_that_fit(None, config, ("maddpg",), both)
-    monkeypatch.setattr("shoal.profiling.subjects.free_memory", lambda: None)
+    monkeypatch.setattr("shoal.profiling.rounds.free_memory", lambda: None)
     assert rows_that_fit(None, config, ("maddpg",), both) == 10**6
 
 
@@ -299,6 +297,6 @@ def test_profiles_that_do_not_fit_are_refused_at_the_start(monkeypatch):
     def free():
         return 10**9
 
-    monkeypatch.setattr("shoal.profiling.subjects.free_memory", free)
+    monkeypatch.setattr("shoal.profiling.rounds.free_memory", free)
     with pytest.raises(UserError, match="profile fewer --agents"):
         profile(Sweep((2, 200), ring=1024, settings=TINY), GEOMETRY, lambda used, label: pytest.fail("measured"))

@@ -5,9 +5,9 @@ import pytest
 
 from shoal.envs.base import stagger_offsets
 from shoal.errors import UserError
-from shoal.profiling import CacheModel, Geometry, VirtualRing, ring_ranges
-from shoal.profiling.addresses import NOWHERE
-from shoal.profiling.ring_addresses import engine_ranges, ring_places
+from shoal.profiling.caches import CacheModel
+from shoal.profiling.machine import Geometry
+from shoal.profiling.ring_addresses import NOWHERE, Places, VirtualRing, engine_ranges
 from shoal.replay import STORAGES, Neighbor, Ring, Uniform
 from tests.replay.model import Model, ToyWorld, make_spec
 
@@ -23,6 +23,20 @@ def filled_ring(storage, observation=3, steps=STEPS, capacity=STEPS):
     for _ in range(steps):
         model.step()
     return ring
+
+
+def ring_places(ring, batch):
+    """Where the arrays of a ring and of its newest sample really lie."""
+    store = ring.store
+    arrays = (store.floats, store.start, *batch, ring.rows_at, ring.rows_after)
+    return Places(*(array.__array_interface__["data"][0] for array in arrays))
+
+
+def ring_ranges(ring, batch, writes=True):
+    """What gathering the ring's newest sample touched."""
+    copies, transitions, capacity = batch.copies.ravel(), batch.transitions.ravel(), ring.capacity_per_copy
+    begin, rows = ring.store.start[copies, transitions % capacity], ring.store.rows
+    return engine_ranges(ring.layout, rows, capacity, ring_places(ring, batch), copies, transitions, begin, writes)
 
 
 def within(ranges, array):

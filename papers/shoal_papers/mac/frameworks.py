@@ -4,10 +4,10 @@ The first five rows are the slides'; nothing is measured here. What the slides m
 reading, which the findings state.
 """
 
-from typing import TypedDict
-
 from shoal.results import Column, Result, Table
 from shoal.waiting import Advance
+from shoal_papers.cells import Options
+from shoal_papers.study import Data, Study
 
 FEATURES = ("fast", "accurate", "seamless", "dynamic libraries", "independent", "platforms")
 SLIDES = {
@@ -50,51 +50,35 @@ READING = (
 )
 
 
-class Row(TypedDict):
-    """One cell of Shoal's row."""
-
-    feature: str
-    mark: str
-    why: str
-    command: str
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[Row]
-
-
-def length(quick: bool) -> float:
-    """Nothing is run."""
-    return 1.0
-
-
-def measured(quick: bool, advance: Advance) -> Found:
-    """Shoal's row."""
-    advance(1.0, "table")
-    return {
-        "rows": [
-            {"feature": feature, "mark": mark, "why": why, "command": command}
-            for feature, (mark, why, command) in SHOAL.items()
-        ]
-    }
-
-
-def study(found: Found) -> Result:
+class Frameworks(Study, name="frameworks"):
     """The slides' table, and why Shoal's row is what it is."""
-    marks = {row["feature"]: row["mark"] for row in found["rows"]}
-    lines = [*SLIDES.items(), ("Shoal", tuple(marks[feature] for feature in FEATURES))]
-    tables = [
-        Table.of(
-            "Frameworks (slides), and Shoal",
-            [{Column("framework"): name} | {Column(one): mark for one, mark in zip(FEATURES, own, strict=True)}
-             for name, own in lines],
-        ),
-        Table.of(
-            "Shoal's row, and the command that shows each cell",
-            [{Column("feature"): row["feature"], Column("Shoal"): row["mark"], Column("why"): row["why"],
-              Column("command"): row["command"]} for row in found["rows"]],
-        ),
-    ]  # fmt: skip
-    return Result("frameworks", "Frameworks for low-precision training", tables, [READING], [], {**found})
+
+    title = "Frameworks for low-precision training"
+
+    def length(self, quick: bool, options: Options) -> float:
+        """Nothing is run."""
+        return 1.0
+
+    def run(self, quick: bool, advance: Advance, options: Options) -> Result:
+        """Shoal's row."""
+        advance(1.0, "table")
+        names = ("feature", "mark", "why", "command")
+        return self.result({"rows": [dict(zip(names, (name, *cell), strict=True)) for name, cell in SHOAL.items()]})
+
+    def result(self, data: Data) -> Result:
+        """Both tables."""
+        marks = {row["feature"]: row["mark"] for row in data["rows"]}
+        lines = [*SLIDES.items(), ("Shoal", tuple(marks[feature] for feature in FEATURES))]
+        tables = [
+            Table.of(
+                "Frameworks (slides), and Shoal",
+                [{Column("framework"): name} | dict(zip(map(Column, FEATURES), marks, strict=True))
+                 for name, marks in lines],
+            ),
+            Table.of(
+                "Shoal's row, and the command that shows each cell",
+                [{Column("feature"): row["feature"], Column("Shoal"): row["mark"], Column("why"): row["why"],
+                  Column("command"): row["command"]} for row in data["rows"]],
+            ),
+        ]  # fmt: skip
+        return Result(self.name, self.title, tables, [READING], [], {**data})

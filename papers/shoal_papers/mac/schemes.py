@@ -3,22 +3,9 @@
 Published: ResNet-18 on ImageNet, top-1. What the sources leave open is listed in docs/schemes.md.
 """
 
-from shoal.results import Column, Result, Table, Value
-from shoal.waiting import Advance
-from shoal_papers.cells import total_seconds
-from shoal_papers.mac.claims import (
-    Claim,
-    accuracy_panel,
-    baseline,
-    claim_study,
-    keeps,
-    kind_table,
-    loses,
-    with_interval,
-)
-from shoal_papers.mac.runs import NONE, Found, Kind, Trainings, cells
-from shoal_papers.mac.runs import measured as train_all
-from shoal_papers.study import Options
+from shoal.results import Column, Panel, Table, Value
+from shoal_papers.mac.claims import Claim, MacStudy, Trainings, accuracy_panel, in_points, kind_table
+from shoal_papers.mac.runs import NONE, Kind, baseline
 
 PUBLISHED = {
     "swalp": ("8", "8", "n/a", "8", "8", "32", 70.3, 65.8),
@@ -40,64 +27,56 @@ LOST = 2.0
 """Published losses from this many points on count as losses."""
 
 
-def kinds(quick: bool) -> list[Kind]:
-    """All schemes with loss scaling, some without."""
-    if quick:
-        return [baseline(), *map(Kind, ("bf16", "E5M2:5+E6M5", "s2fp8", "hfp8", "fp134"))]
-    plain = [Kind(name, NONE) for name in UNSCALED]
-    return [baseline(), *map(Kind, BESIDE), *plain, *map(Kind, ORDER)]
+class Schemes(MacStudy, name="schemes"):
+    """Trainings in all schemes, most with loss scaling."""
 
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(kinds(quick), quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> Found:
-    """Train in every scheme."""
-    return train_all("schemes", kinds(quick), quick, advance, options)
-
-
-def study(found: Found) -> Result:
-    """Accuracy by scheme, the published ones beside ours."""
-    held, names = Trainings(found["rows"]), [*BESIDE, *PUBLISHED]
-    tables = [role_table(held), kind_table("Schemes", held, kinds(quick=False))]
-    bars = {
-        "no loss scale": [Kind(name, NONE) for name in names],
-        "dynamic loss scale": [Kind(name) for name in names],
-    }
-    panel = accuracy_panel("Training schemes", held, names, bars, "scheme", baseline())
     title = "Published training schemes (the table of six roles)"
-    return claim_study("schemes", title, found, tables, claims_of(held), [panel])
+
+    def kinds(self, quick: bool) -> list[Kind]:
+        """All schemes with loss scaling, some without."""
+        if quick:
+            return [baseline(), *map(Kind, ("bf16", "E5M2:5+E6M5", "s2fp8", "hfp8", "fp134"))]
+        plain = [Kind(name, NONE) for name in UNSCALED]
+        return [baseline(), *map(Kind, BESIDE), *plain, *map(Kind, ORDER)]
+
+    def kind_tables(self, view: Trainings) -> list[Table]:
+        """Accuracy by scheme, the published ones beside ours."""
+        return [role_table(view), kind_table("Schemes", view, self.kinds(quick=False))]
+
+    def panels(self, view: Trainings) -> list[Panel]:
+        """Accuracy by scheme."""
+        names = [*BESIDE, *PUBLISHED]
+        bars = {
+            "no loss scale": [Kind(name, NONE) for name in names],
+            "dynamic loss scale": [Kind(name) for name in names],
+        }
+        return [accuracy_panel("Training schemes", view, names, bars, "scheme", baseline())]
+
+    def claims(self, view: Trainings) -> list[Claim]:
+        """The published losses as claims, and the order of the schemes."""
+        claims = []
+        for name, (*_, full, reached) in PUBLISHED.items():
+            judge = view.loses if full - reached >= LOST else view.keeps
+            words = f"Published: {reached:.1f} against {full:.1f} %, {reached - full:+.1f} points"
+            claims.append(Claim(name, words, [judge(f"{name} against float32", Kind(name), baseline())]))
+        others = [name for name in PUBLISHED if name != "swalp"]
+        worst = [view.loses(f"swalp against {name}", Kind("swalp"), Kind(name)) for name in others]
+        return [*claims, Claim("order", "Published: SWALP loses most", worst)]
 
 
-def role_table(held: Trainings) -> Table:
+def role_table(trainings: Trainings) -> Table:
     """The slides' table, with our differences beside theirs."""
     rows: list[dict[Column, Value]] = []
     for name, (*formats, full, reached) in PUBLISHED.items():
-        row: dict[Column, Value] = {Column("scheme"): name}
-        row |= {Column(role): str(format) for role, format in zip(ROLES, formats, strict=True)}
-        row |= {
-            Column("published", "%", ".1f"): reached,
-            Column("published against float32", "points", "+.1f"): reached - full,
-            Column("ours", "%"): with_interval(held.accuracies(Kind(name))),
-            Column("ours against float32", "points"): with_interval(
-                held.differences(Kind(name), baseline()), sign=True
-            ),
-        }
-        rows.append(row)
+        differences = trainings.differences(Kind(name), baseline())
+        rows.append(
+            {
+                Column("scheme"): name,
+                **{Column(role): str(format) for role, format in zip(ROLES, formats, strict=True)},
+                Column("published", "%", ".1f"): reached,
+                Column("published against float32", "points", "+.1f"): reached - full,
+                Column("ours", "%"): in_points(trainings.accuracies(Kind(name))),
+                Column("ours against float32", "points"): in_points(differences, sign=True),
+            }
+        )
     return Table.of("Six roles: published (ResNet-18, ImageNet) beside ours (resnet8, digits)", rows)
-
-
-def claims_of(held: Trainings) -> list[Claim]:
-    """The published losses as claims, and the order of the schemes."""
-    found = []
-    for name, (*_, full, reached) in PUBLISHED.items():
-        gaps = held.differences(Kind(name), baseline())
-        part = (loses if full - reached >= LOST else keeps)(f"{name} against float32", gaps)
-        words = f"Published: {reached:.1f} against {full:.1f} %, {reached - full:+.1f} points"
-        found.append(Claim(name, words, (part,)))
-    others = [name for name in PUBLISHED if name != "swalp"]
-    worst = [loses(f"swalp against {name}", held.differences(Kind("swalp"), Kind(name))) for name in others]
-    found.append(Claim("order", "Published: SWALP loses most", tuple(worst)))
-    return found

@@ -8,19 +8,18 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
 from shoal.errors import Diverged
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
+from shoal.results import Column, Panel, Table, Value
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.cells import Options, StudyCell
 from shoal_papers.mac.runs import EVENTS, SEEDS
-from shoal_papers.quarl.actor_runs import with_interval
-from shoal_papers.study import Options
+from shoal_papers.seeds import NOT_RUN, mean_or_none, spread, with_interval
+from shoal_papers.study import CellStudy, Data
 
 WORLD: dict[str, Any] = {"env": "cooperative-navigation", "rules": "openai", "agents": 3}
 QUIET: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "threads": 1}
@@ -52,79 +51,14 @@ CLOSE = 0.1
 """A return counts as kept if the interval of its loss ends within this share of float32's gain over random."""
 
 
-def cells(quick: bool) -> list[StudyCell]:
-    """One run per kind and seed: the schemes first, the slowest of them last, then the parts."""
-    episodes = QUICK_EPISODES if quick else EPISODES
-    found = []
-    runs = [(name, seed) for seed in range(1 if quick else SEEDS) for name in (QUICK if quick else KINDS)]
-    for name, seed in sorted(runs, key=lambda run: (run[0] in PARTS, run[0] == SLOWEST)):
-        train = {**WORLD, **KINDS[name], "seed": seed, "episodes": episodes, "evaluate_episodes": EVALUATED}
-        seconds = SECONDS.get(name, UNIT_SECONDS) * episodes / EPISODES
-        found.append(StudyCell(f"{file_stem(name)} seed {seed}", {"kind": name, "train": train}, seconds))
-    return found
+TeamRun = Mapping[str, Any]
+"""What is kept of a run: see `train_team`."""
+Groups = Mapping[str, Sequence[TeamRun]]
+"""Runs by kind, each in the order of seeds."""
 
 
-def file_stem(name: str) -> str:
-    """A name for the cell's file."""
-    return name.replace("+", "_").replace(":", "-").replace(",", "")
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> "Found":
-    """Train every kind with every seed, as many at a time as there are CPUs."""
-    todo = cells(quick)
-    done = Cells("mac-teams", quick, options, advance)
-    results = done.run(todo, work)
-    rows: list[Row] = [
-        {"kind": cell.settings["kind"], "run": results[cell.name]}  # type: ignore[typeddict-item]
-        for cell in todo
-        if cell.name in results
-    ]
-    return {"rows": rows, "failed": done.failed, "machines": done.machines(), "interrupted": done.interrupted}
-
-
-class TeamRun(TypedDict):
-    """What is kept of a run."""
-
-    seed: int
-    episodes: list[float]
-    returns: list[float]
-    """Training returns per agent at these episodes."""
-    trained: float | None
-    """Return of the final policies in float32 without exploration; None: the training diverged."""
-    random: float | None
-    """Return of random policies."""
-    scales: dict[str, float]
-    """Loss scales at the end, by network."""
-    skipped: dict[str, float]
-    shares: dict[str, float]
-    """Events per multiply-accumulate."""
-    diverged: str
-    seconds: float
-
-
-class Row(TypedDict):
-    """One run."""
-
-    kind: str
-    run: TeamRun
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[Row]
-    failed: list[str]
-    machines: NotRequired[list[str]]
-    interrupted: NotRequired[bool]
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A cell: train a team; returns a `TeamRun`. That it diverges is a result, too."""
+def train_team(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: train a team. That it diverges is a result, too; it has no return then."""
     from shoal.api import train
 
     with tempfile.TemporaryDirectory() as place:
@@ -133,8 +67,8 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         result, diverged = None, ""
         try:
             result = train(config)
-        except Diverged as how:
-            diverged = str(how)
+        except Diverged as error:
+            diverged = str(error)
         if result is not None and result.signal is not None:
             raise KeyboardInterrupt
         log = run / "metrics.jsonl"
@@ -144,9 +78,9 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "seed": config.seed,
         **curve(lines),
-        "trained": result and result.return_deterministic,
+        "trained": result and result.return_deterministic,  # of the final policies in float32, without exploration
         "random": result and result.return_random,
-        "scales": part(last, "scale/"),
+        "scales": part(last, "scale/"),  # at the end, by network
         "skipped": part(last, "skipped/"),
         "shares": {event: float(f"{last[f'mac/{event}'] / macs:.4g}") for event in EVENTS} if macs else {},
         "diverged": diverged,
@@ -155,7 +89,7 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def part(line: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """The figures with this prefix, without it."""
+    """The metrics with this prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
 
 
@@ -171,30 +105,62 @@ def curve(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 # ---- the result -----------------------------------------------------------------------------------------------------
 
 
-def study(found: Found) -> Result:
+class MacTeams(CellStudy, name="mac-teams"):
     """Returns by scheme, and which part breaks first."""
-    groups: dict[str, list[TeamRun]] = {}
-    for row in sorted(found["rows"], key=lambda row: row["run"]["seed"]):
-        groups.setdefault(row["kind"], []).append(row["run"])
-    tables = [Table.of(f"Cooperative navigation, 3 agents, {EPISODES:,} episodes, per agent", list(rows(groups)))]
-    said = [
-        "The slides have no teams. Returns are those of the final policies without exploration, in float32; ± is the "
-        f"95 % interval over seeds. A return is kept if the interval of its loss ends within {CLOSE:.0%} of float32's "
-        "gain over random policies, and lost if the interval is below zero and the mean loss larger than that.",
-        *claims(groups),
-        *found.get("machines", []),
-        *found["failed"],
-    ]
-    panels = [
-        curve_panel("Schemes", groups, SCHEMES),
-        curve_panel(f"Parts of {FRAGILE}, and the update alone", groups, (FULL, FRAGILE, *PARTS)),
-    ]
+
     title = "A team trained through MAC units"
-    figure = Figure("mac-teams", "Training return per agent: mean over seeds, band from worst to best", panels)
-    return Result("mac-teams", title, tables, said, [figure], {**found})
+    caption = "Training return per agent: mean over seeds, band from worst to best"
+    names_machines = True
+    work = staticmethod(train_team)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One run per kind and seed: the schemes first, the slowest of them last, then the parts."""
+        episodes = QUICK_EPISODES if quick else EPISODES
+        runs = [(name, seed) for seed in range(1 if quick else SEEDS) for name in (QUICK if quick else KINDS)]
+        cells = []
+        for name, seed in sorted(runs, key=lambda run: (run[0] in PARTS, run[0] == SLOWEST)):
+            train = {**WORLD, **KINDS[name], "seed": seed, "episodes": episodes, "evaluate_episodes": EVALUATED}
+            seconds = SECONDS.get(name, UNIT_SECONDS) * episodes / EPISODES
+            stem = name.replace("+", "_").replace(":", "-").replace(",", "")
+            cells.append(StudyCell(f"{stem} seed {seed}", {"kind": name, "train": train}, seconds))
+        return cells
+
+    def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
+        """A run of a kind."""
+        return {"kind": cell.settings["kind"], "run": result}
+
+    def view(self, data: Data) -> Groups:
+        """Runs by kind."""
+        groups: dict[str, list[TeamRun]] = {}
+        for row in sorted(data["rows"], key=lambda row: row["run"]["seed"]):
+            groups.setdefault(row["kind"], []).append(row["run"])
+        return groups
+
+    def tables(self, view: Groups) -> list[Table]:
+        """One row per kind."""
+        title = f"Cooperative navigation, 3 agents, {EPISODES:,} episodes, per agent"
+        return [Table.of(title, list(rows(view)))]
+
+    def findings(self, view: Groups) -> list[str]:
+        """How returns are judged, and what follows."""
+        return [
+            "The slides have no teams. Returns are those of the final policies without exploration, in float32; ± is "
+            f"the 95 % interval over seeds. A return is kept if the interval of its loss ends within {CLOSE:.0%} of "
+            "float32's gain over random policies, and lost if the interval is below zero and the mean loss larger than "
+            "that.",
+            *claims(view),
+        ]
+
+    def panels(self, view: Groups) -> list[Panel]:
+        """Training returns over episodes, of the schemes and of their parts."""
+        fragile = (FULL, FRAGILE, *PARTS)
+        return [
+            curve_panel("Schemes", view, SCHEMES),
+            curve_panel(f"Parts of {FRAGILE}, and the update alone", view, fragile),
+        ]
 
 
-def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value]]:
+def rows(groups: Groups) -> Iterable[dict[Column, Value]]:
     """One row per kind, and one of random policies."""
     row: dict[Column, Value] = {}
     for name in KINDS:
@@ -209,10 +175,10 @@ def rows(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[dict[Column, Value
             Column("gain kept", format=".0%"): gain_kept(groups, name),
             Column("saturated MACs", "ppm", ".3g"): events(runs, "saturated"),
             Column("underflowed MACs", "ppm", ".3g"): events(runs, "underflowed"),
-            Column("skipped", "steps", ".0f"): mean([sum(run["skipped"].values()) for run in runs]),
+            Column("skipped", "steps", ".0f"): mean_or_none([sum(run["skipped"].values()) for run in runs]),
             Column("loss scales at the end"): scales(runs),
             Column("diverged", "seeds"): sum(bool(run["diverged"]) for run in runs) if runs else None,
-            Column("time", "s", ",.0f"): mean([run["seconds"] for run in runs]),
+            Column("time", "s", ",.0f"): mean_or_none([run["seconds"] for run in runs]),
         }
         yield row
     base = groups.get(FULL, [])
@@ -230,7 +196,7 @@ def final(runs: Sequence[TeamRun]) -> list[float]:
     return [run["trained"] for run in runs if run["trained"] is not None]
 
 
-def gaps(groups: Mapping[str, Sequence[TeamRun]], name: str) -> list[float]:
+def gaps(groups: Groups, name: str) -> list[float]:
     """Final returns minus float32's of the same seed."""
     base = {run["seed"]: run["trained"] for run in groups.get(FULL, [])}
     pairs = [(run["trained"], base.get(run["seed"])) for run in groups.get(name, [])]
@@ -243,22 +209,22 @@ def above_random(runs: Sequence[TeamRun]) -> list[float]:
     return [own - other for own, other in pairs if own is not None and other is not None]
 
 
-def gain(groups: Mapping[str, Sequence[TeamRun]]) -> float | None:
+def gain(groups: Groups) -> float | None:
     """What float32 gains over random policies."""
-    return mean(above_random(groups.get(FULL, [])))
+    return mean_or_none(above_random(groups.get(FULL, [])))
 
 
-def gain_kept(groups: Mapping[str, Sequence[TeamRun]], name: str) -> float | None:
+def gain_kept(groups: Groups, name: str) -> float | None:
     """The share of float32's gain that this kind has, too."""
     whole, own = gain(groups), gaps(groups, name)
     return 1 + float(np.mean(own)) / whole if whole and own else None
 
 
-def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
+def verdict(groups: Groups, name: str) -> str:
     """Whether this kind keeps float32's return."""
     runs, base = groups.get(name, []), groups.get(FULL, [])
     if not runs or not base:
-        return "not run"
+        return NOT_RUN
     if any(run["diverged"] for run in runs):
         return "diverges"
     own = gaps(groups, name)
@@ -272,47 +238,44 @@ def verdict(groups: Mapping[str, Sequence[TeamRun]], name: str) -> str:
     return "loses" if middle + half < 0 and middle < -span else "inconclusive"
 
 
-def claims(groups: Mapping[str, Sequence[TeamRun]]) -> Iterable[str]:
+def claims(groups: Groups) -> Iterable[str]:
     """Whether an 8-bit unit trains a team, and which part breaks."""
-    told = {name: verdict(groups, name) for name in KINDS if name != FULL}
-    named = [f"{name}: {told[name]} ({with_interval(gaps(groups, name))})" for name in told if told[name] != "not run"]
+    verdicts = {name: verdict(groups, name) for name in KINDS if name != FULL}
+    named = [
+        f"{name}: {said} ({with_interval(gaps(groups, name))})" for name, said in verdicts.items() if said != NOT_RUN
+    ]
     if not named:
         return
     above = with_interval(above_random(groups.get(UNIT, [])))
     yield (
         f"Question: does an 8-bit MAC unit train a team? {UNIT} against random policies: {above}; against float32: "
-        f"{told[UNIT]}."
+        f"{verdicts[UNIT]}."
     )
     yield f"Against float32: {'; '.join(named)}."
-    broken = [name for name in PARTS if told[name] in ("loses", "diverges")]
-    if all(told[name] != "not run" for name in PARTS):
+    broken = [name for name in PARTS if verdicts[name] in ("loses", "diverges")]
+    if all(verdicts[name] != NOT_RUN for name in PARTS):
         yield f"What breaks first, part by part: {', '.join(broken) if broken else 'no part by itself'}."
 
 
 def events(runs: Sequence[TeamRun], event: str) -> float | None:
     """Events per million MACs."""
-    return mean([1e6 * run["shares"][event] for run in runs if event in run["shares"]])
+    return mean_or_none([1e6 * run["shares"][event] for run in runs if event in run["shares"]])
 
 
 def scales(runs: Sequence[TeamRun]) -> str | None:
     """Loss scales by network, as powers of two, over all seeds."""
-    held: dict[str, set[float]] = {}
+    powers: dict[str, set[float]] = {}
     for run in runs:
         for network, scale in run["scales"].items():
-            held.setdefault(network, set()).add(float(np.log2(scale)))
+            powers.setdefault(network, set()).add(float(np.log2(scale)))
     texts = [
-        f"{network} 2^{min(own):.0f}" + (f" to 2^{max(own):.0f}" if len(own) > 1 else "")
-        for network, own in held.items()
+        f"{network} 2^{min(of_network):.0f}" + (f" to 2^{max(of_network):.0f}" if len(of_network) > 1 else "")
+        for network, of_network in powers.items()
     ]
     return ", ".join(texts) or None
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """The mean, if there are any."""
-    return float(np.mean(values)) if values else None
-
-
-def curve_panel(title: str, groups: Mapping[str, Sequence[TeamRun]], names: Sequence[str]) -> Panel:
+def curve_panel(title: str, groups: Groups, names: Sequence[str]) -> Panel:
     """Training returns over episodes."""
     series = []
     for name in names:
@@ -321,6 +284,5 @@ def curve_panel(title: str, groups: Mapping[str, Sequence[TeamRun]], names: Sequ
             continue
         shortest = min(len(run["returns"]) for run in runs)
         values = np.array([run["returns"][:shortest] for run in runs])  # (seeds, points)
-        low, middle, high = values.min(0).tolist(), values.mean(0).tolist(), values.max(0).tolist()
-        series.append(Series(name, middle, at=runs[0]["episodes"][:shortest], low=low, high=high))
+        series.append(spread(name, runs[0]["episodes"][:shortest], values))
     return Panel(title, "return per agent", series, "episode")

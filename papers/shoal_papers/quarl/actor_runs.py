@@ -1,4 +1,4 @@
-"""Runs with actors as cells of a study: one training up to a number of env steps, its curve, and means over seeds.
+"""Runs with actors as cells of a study: one training up to a number of env steps, its curve, and verdicts over seeds.
 
 The score is the return of training episodes as the actors play them: with their precision, their lag and their
 exploration. Seconds are those of the run's own clock (`seconds` in metrics.jsonl), counted from the first transition
@@ -10,17 +10,20 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.results import Panel, Series
-from shoal.runs.observer import Observer
+from shoal.results import Panel
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
+from shoal_papers.cells import StudyCell
+from shoal_papers.seeds import mean, mean_or_none, spread
+from shoal_papers.study import CellStudy, Data
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -41,21 +44,8 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Positions (P,), and the returns of all seeds there (S, P)."""
 
 
-class Run(TypedDict):
-    """What is kept of a run."""
-
-    seed: int
-    env_steps: list[float]
-    seconds: list[float]
-    returns: list[float]
-    """The running mean of the training return at these steps and seconds."""
-    updates: int
-    trained: float
-    """Return of the final policy in float32 without exploration."""
-    random: float
-    """Return of a random policy."""
-    actors: dict[str, float | str | None]
-    """The figures `actors/…` of the last log line, without their prefix; empty for a run without actors."""
+Run = Mapping[str, Any]
+"""What is kept of a run: see `train_run`."""
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------
@@ -73,7 +63,7 @@ class Limit(Observer):
         self.training: Training | None = None
         self.started = self.passed = 0.0
         """Seconds on the run's clock when the first transition arrived, and since then."""
-        self.figures: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
         """What the collector would have logged at the end."""
 
     def advance(self, training: "Training") -> None:
@@ -84,7 +74,7 @@ class Limit(Observer):
             self.training, self.started = training, training.clock.total()
         self.passed = training.clock.total() - self.started
         if training.samples >= self.steps or self.passed >= self.seconds:
-            self.figures = dict(training.collector.metrics())
+            self.metrics = dict(training.collector.metrics())
             raise Enough
 
 
@@ -102,8 +92,8 @@ def limited_run(train_settings: Mapping[str, Any], limit: Limit) -> tuple[TrainC
     raise KeyboardInterrupt  # a signal ended it
 
 
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A cell: train for `steps` env steps with the settings `train`, play `evaluate` episodes; returns a `Run`."""
+def train_run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: train for `steps` env steps with the settings `train`, then play `evaluate` episodes."""
     limit = Limit(settings["steps"])
     config, lines = limited_run(settings["train"], limit)
     if not lines:
@@ -113,9 +103,9 @@ def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     trained, random = final_returns(training, config, settings["evaluate"])
     return {
         "seed": config.seed,
-        **curve(lines, limit.started, settings["steps"]),
+        **curve(lines, limit.started, settings["steps"]),  # env_steps, seconds and returns
         "updates": last["updates"],
-        "trained": trained,
+        "trained": trained,  # return of the final policy in float32, without exploration
         "random": random,
         "actors": {name.removeprefix("actors/"): last[name] for name in last if name.startswith("actors/")},
     }
@@ -125,13 +115,13 @@ def final_returns(training: "Training", config: TrainConfig, episodes: int) -> t
     """Mean returns of the learner's policy without exploration and of a random one, from the same initial states."""
     from shoal.training.evaluation import build_env, play, random_act, team_act
 
-    found = []
+    means = []
     for trained in (True, False):
         env = build_env(config, episodes, config.seed + 1, stagger=False)
         act = team_act(training.team, explore=False) if trained else random_act(env.spec, config.seed + 1)
-        found.append(play(env, act, episodes).mean)
+        means.append(play(env, act, episodes).mean)
         env.close()
-    return found[0], found[1]
+    return means[0], means[1]
 
 
 def curve(lines: Sequence[Mapping[str, Any]], started: float, steps: int) -> dict[str, list[float]]:
@@ -160,16 +150,33 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 # ---- several seeds --------------------------------------------------------------------------------------------------
 
-Grouped = dict[tuple[Any, ...], list[Run]]
-"""Runs of all seeds by what they have in common."""
+
+class Groups(dict[tuple[Any, ...], list[Run]]):
+    """Runs of all seeds by what they have in common; what was not run has none."""
+
+    def __missing__(self, key: tuple[Any, ...]) -> list[Run]:
+        """No runs."""
+        return []
 
 
-def grouped(rows: Sequence[Mapping[str, Any]], *names: str) -> Grouped:
-    """The runs of rows by their values under these names."""
-    found: Grouped = {}
-    for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row["run"])
-    return found
+class RunStudy(CellStudy):
+    """A study of such runs, one after the other: a run has a learner and an actor, and each takes a core."""
+
+    workers = 1
+    work = staticmethod(train_run)
+    about: tuple[str, ...]
+    """Settings that runs of several seeds have in common."""
+
+    def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
+        """A run, and what it has in common with others."""
+        return {name: cell.settings[name] for name in self.about} | {"run": result}
+
+    def view(self, data: Data) -> Any:
+        """Runs by what they have in common."""
+        groups = Groups()
+        for row in data["rows"]:
+            groups.setdefault(tuple(row[name] for name in self.about), []).append(row["run"])
+        return groups
 
 
 def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -180,9 +187,9 @@ def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 def over(runs: Sequence[Run], axis: str) -> Curve:
     """The seeds' returns over `env_steps` or `seconds`; one that ended before others keeps its last value."""
-    ends = [run[axis][-1] for run in runs]  # type: ignore[literal-required]
+    ends = [run[axis][-1] for run in runs]
     at = np.linspace(0.0, max(ends), POINTS + 1)[1:]
-    return at, np.array([np.interp(at, run[axis], run["returns"]) for run in runs])  # type: ignore[literal-required]
+    return at, np.array([np.interp(at, run[axis], run["returns"]) for run in runs])
 
 
 def best_mean(runs: Sequence[Run]) -> float:
@@ -216,16 +223,6 @@ def late_return(run: Run) -> float:
     return mean(run["returns"][-POINTS // 10 :])
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean."""
-    return sum(values) / len(values)
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Half-width of the 95 % interval over seeds; None with fewer than two."""
-    return confidence95(np.array(values)) if len(values) > 1 else None
-
-
 def steps_per_second(runs: Sequence[Run]) -> float:
     """Env steps per second, mean over seeds."""
     return mean([_pace(run) for run in runs])
@@ -243,26 +240,17 @@ def waiting(runs: Sequence[Run], side: str) -> float | None:
         for run in runs
         if isinstance(value := run["actors"].get(f"{side}_wait_seconds"), float | int)
     ]
-    return mean(shares) if shares else None
+    return mean_or_none(shares)
 
 
-def figure_of(runs: Sequence[Run], name: str) -> float | None:
-    """The mean over seeds of a figure of the actors; None: it was not measured."""
-    values = [value for run in runs if isinstance(value := run["actors"].get(name), float | int)]
-    return mean(values) if values else None
+def metric_of(runs: Sequence[Run], name: str) -> float | None:
+    """The mean over seeds of a metric of the actors; None: it was not measured."""
+    return mean_or_none([value for run in runs if isinstance(value := run["actors"].get(name), float | int)])
 
 
 def bottleneck(runs: Sequence[Run]) -> str:
     """Which side the other waited for; both, if seeds differ; nothing without actors."""
     return " and ".join(sorted({str(run["actors"]["bottleneck"]) for run in runs if run["actors"]}))
-
-
-def with_interval(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± half-width; without seeds: not run."""
-    if not values:
-        return "not run"
-    half = half_width(values)
-    return f"{mean(values):,.{digits}f}" + ("" if half is None else f" ± {half:,.{digits}f}")
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------------
@@ -292,10 +280,10 @@ def factor(ratios: Sequence[float]) -> tuple[float, float, float] | None:
 
 def speed_verdict(ratios: Sequence[float]) -> str:
     """Whether ratios by seed are above one."""
-    found = factor(ratios)
-    if found is None or len(ratios) < SEEDS:
+    interval = factor(ratios)
+    if interval is None or len(ratios) < SEEDS:
         return f"inconclusive with {len(ratios)} of {SEEDS} seeds"
-    middle, low, high = found
+    middle, low, high = interval
     verdict = "holds" if low > 1 else "does not hold" if high < 1 else "inconclusive"
     return f"{middle:.2f} times ({low:.2f} to {high:.2f}): {verdict}"
 
@@ -313,11 +301,74 @@ def _pace(run: Run) -> float:
 
 
 def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], axis: str, level: float | None = None) -> Panel:
-    """Mean curves of several kinds of run over env steps or seconds; the band is from the worst to the best seed."""
-    series = []
-    for label, runs in groups.items():
-        if runs:
-            at, returns = over(runs, axis)
-            low, middle, high = returns.min(0), returns.mean(0), returns.max(0)  # (S, P) to (P,)
-            series.append(Series(label, middle.tolist(), at=at.tolist(), low=low.tolist(), high=high.tolist()))
+    """Mean curves of several kinds of run over env steps or seconds."""
+    series = [spread(label, *over(runs, axis)) for label, runs in groups.items() if runs]
     return Panel(title, "return", series, axis.replace("_", " "), level=level)
+
+
+# ---- tasks ----------------------------------------------------------------------------------------------------------
+
+PACES = ("learner-bound", "actor-bound")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast the learner learns from what the actor plays, and for how long."""
+
+    samples_per_insert: float
+    steps: int
+    """Env steps."""
+    seconds: float
+    """Approximate seconds of a cell."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a task is trained here."""
+
+    settings: dict[str, Any]
+    paces: dict[str, Pace]
+    note: str = ""
+    """What differs from the paper's task."""
+    share: float = 1.0
+    """Length of the episodes over that of the paper's, where scores grow with it."""
+
+
+def paces(learner: Pace, actor: Pace) -> dict[str, Pace]:
+    """Both, by name."""
+    return dict(zip(PACES, (learner, actor), strict=True))
+
+
+ONE: dict[str, Any] = {"actors": 1, "copies": 1, "hidden": (256, 256), "capacity": 200_000, "log_every": 1}
+COMMON = {**ONE, "batch": 64, "learning_rate": 1e-3, "warmup": 1_000}
+DQN = {**COMMON, "algorithm": "dqn", "epsilon_decay": 10_000}
+D4PG = {**COMMON, "algorithm": "d4pg", "v_min": 0.0, "v_max": 100.0}
+LONG_EPISODES = {"env_options": '{"max_episode_steps": 1000}', "n_step": 20, "target_period": 50, "pull_every": 50}
+
+TRAINED = {
+    "Cartpole (Gym)": Trained(
+        {**DQN, "env": "gym:CartPole-v1", "episode_length": 200},
+        paces(Pace(16, 24_000, 18), Pace(2, 80_000, 20)),
+        "episodes of 200 steps, as the paper's score implies",
+    ),
+    "Acrobot (Gym)": Trained(
+        {**DQN, "env": "gym:Acrobot-v1"},
+        paces(Pace(16, 30_000, 22), Pace(4, 100_000, 28)),
+    ),
+    "MountainCar (Gym)": Trained(
+        {**DQN, **LONG_EPISODES, "env": "gym:MountainCar-v0", "epsilon_decay": 5_000},
+        paces(Pace(16, 25_000, 20), Pace(4, 110_000, 27)),
+        "episodes of up to 1000 steps, pulls every 50: within 200 it was not learnt with any setting that was tried",
+    ),
+    "Cartpole Balance": Trained(
+        {**D4PG, "env": "dm:cartpole/balance"},
+        paces(Pace(16, 32_000, 38), Pace(4, 75_000, 47)),
+    ),
+    "Reacher Hard": Trained(
+        {**D4PG, "env": "dm:reacher/easy", "episode_length": 250, "exploration_noise": 0.3},
+        paces(Pace(16, 50_000, 58), Pace(4, 160_000, 60)),
+        "reacher easy, a larger target, in episodes of 250 steps: scores are at most 250",
+        0.25,
+    ),
+}
+"""Settings that learn within a minute on two cores."""

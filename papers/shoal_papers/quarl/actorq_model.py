@@ -8,17 +8,16 @@ systems follow in `actorq_paper`.
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.actorq.system import SLOTS
 from shoal.errors import counted
-from shoal.results import Column, Panel, Result, Series, Table, Value
+from shoal.results import Column, Panel, Series, Table, Value
 from shoal.system.processors import usable_processors
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl import actorq_paper
-from shoal_papers.study import Options, panel_result
+from shoal_papers.study import CellStudy, Data
 
 WITHIN = 0.15
 """Goal: predictions are at most this far from what is measured."""
@@ -40,32 +39,73 @@ SIMULATIONS = 20.0
 """Approximate seconds of all simulations."""
 
 
-def cells(quick: bool) -> list[StudyCell]:
-    """The real runs, then the policies of the paper's tasks."""
-    seconds = 2.5 if quick else actorq_paper.SECONDS
-    tasks = ("walker",) if quick else tuple(TASKS)
-    found = []
-    for task, precision in ((task, precision) for task in tasks for precision in PRECISIONS):
-        for ratio in RATIOS:
-            for actors in (1, 2) if quick else (1, 2, 4):
-                if quick and (ratio, actors) == (RATIOS[1], 2):
-                    continue  # as with one actor: the learner limits
-                own = {"actor_engine": ENGINE, "actor_precision": precision, "actors": actors}
-                config = {**TASKS[task], **RUN, **own, "samples_per_insert": ratio}
-                name = f"{task} {precision} {ratio:g} per insert {counted(actors, 'actor')}"
-                settings = {"task": task, "config": config, "ratio": MEASURED_RATIO, "seconds": seconds}
-                found.append(StudyCell(name, settings, 9.0 + 2 * seconds))
-    return found + actorq_paper.cells(quick, seconds)
+Check = Mapping[str, Any]
+"""A prediction and what was measured: see `check`."""
 
 
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick)) + SIMULATIONS
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Service times, or a real run with those before and after it."""
+def run_or_measure(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: service times, or a real run with those before and after it."""
     return _real_run(settings) if "task" in settings else actorq_paper.measure_service(settings)
+
+
+class ActorqModel(CellStudy, name="actorq-model"):
+    """Predictions beside real runs; the paper's tasks, more actors, and a thousand across regions."""
+
+    title = "A simulation of quantized actors, checked against real runs"
+    workers = 1  # a real run takes all cores
+    work = staticmethod(run_or_measure)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """The real runs, then the policies of the paper's tasks."""
+        seconds = 2.5 if quick else actorq_paper.SECONDS
+        runs = [
+            _run_cell(task, precision, ratio, actors, seconds)
+            for task in (("walker",) if quick else TASKS)
+            for precision in PRECISIONS
+            for ratio in RATIOS
+            for actors in ((1, 2) if quick else (1, 2, 4))
+            if not quick or (ratio, actors) != (RATIOS[1], 2)  # as with one actor: the learner limits
+        ]
+        return runs + actorq_paper.cells(quick, seconds)
+
+    def length(self, quick: bool, options: Options) -> float:
+        """With the simulations."""
+        return super().length(quick, options) + SIMULATIONS
+
+    def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
+        """Run all cells, and simulate from their service times."""
+        cells = self.cells(quick, options)
+        results = done.run(cells, self.work, self.workers)
+        checks = [check(cell, results[cell.name]) for cell in cells if "task" in cell.settings and cell.name in results]
+        data = {"checks": checks, **actorq_paper.simulated(results)}
+        done.advance(SIMULATIONS, "simulations")
+        return data
+
+    def view(self, data: Data) -> Data:
+        """Checks and simulations."""
+        return data
+
+    def tables(self, view: Data) -> list[Table]:
+        """Checks and simulations, if there are any."""
+        shown = list(map(_shown, view["checks"]))
+        checks = [Table.of("Predicted and measured on this machine", shown)] if shown else []
+        return checks + actorq_paper.tables(view)
+
+    def findings(self, view: Data) -> list[str]:
+        """How good predictions are, and what the simulation says."""
+        return [*findings(view["checks"]), *actorq_paper.findings(view)]
+
+    def panels(self, view: Data) -> list[Panel]:
+        """The same as pictures."""
+        return [*_panels(view["checks"]), *actorq_paper.panels(view)]
+
+
+def _run_cell(task: str, precision: str, ratio: float, actors: int, seconds: float) -> StudyCell:
+    actor = {"actor_engine": ENGINE, "actor_precision": precision, "actors": actors}
+    config = {**TASKS[task], **RUN, **actor, "samples_per_insert": ratio}
+    name = f"{task} {precision} {ratio:g} per insert {counted(actors, 'actor')}"
+    settings = {"task": task, "config": config, "ratio": MEASURED_RATIO, "seconds": seconds}
+    return StudyCell(name, settings, 9.0 + 2 * seconds)
 
 
 def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,15 +119,15 @@ def _real_run(settings: Mapping[str, Any]) -> dict[str, Any]:
     ahead = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio  # when the limiter's band is used up
     first = round(ahead / config.actors) + (SLOTS + 1) * model.chunk_steps
     before = _service(settings)
-    found = observe(config, settings["seconds"], first, updates=2)
+    observed = observe(config, settings["seconds"], first, updates=2)
     after = _service(settings)
     return {
         "service": {name: statistics.fmean((before[name], after[name])) for name in before},
-        "env_steps_per_second": found.samples / found.seconds,
-        "lag_mean": statistics.fmean(found.lags),
-        "bottleneck": found.bottleneck,
+        "env_steps_per_second": observed.samples / observed.seconds,
+        "lag_mean": statistics.fmean(observed.lags),
+        "bottleneck": observed.bottleneck,
         "cores": usable_processors(),
-        "others": found.others,
+        "others": observed.others,
     }
 
 
@@ -105,55 +145,14 @@ def model_of(config: Mapping[str, Any], times: ServiceTimes, cores: int | None =
     return Settings(times, cores=cores, **same)
 
 
-class CheckRow(TypedDict):
-    """A prediction and what was measured."""
-
-    task: str
-    precision: str
-    samples_per_insert: float
-    actors: int
-    predicted: float
-    measured: float
-    error: float
-    predicted_lag: float
-    measured_lag: float
-    predicted_bottleneck: str
-    measured_bottleneck: str
-    others: float
-    """Share of the processors that other programs used."""
-
-
-class Found(actorq_paper.Simulated):
-    """The data of the study."""
-
-    checks: list[CheckRow]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> Found:
-    """Run all cells, and simulate from their service times."""
-    done = Cells("actorq-model", quick, options, advance)
-    todo = cells(quick)
-    results = done.run(todo, work, workers=1)  # a real run takes all cores
-    checks = [row for cell in todo if "task" in cell.settings and (row := check(cell, results)) is not None]
-    beyond = actorq_paper.simulated(results)
-    advance(SIMULATIONS, "simulations")
-    return {"checks": checks, **beyond, "failed": done.failed, "interrupted": done.interrupted}
-
-
-def check(cell: StudyCell, results: Mapping[str, Mapping[str, Any]]) -> CheckRow | None:
-    """A real run and its prediction; None where it is missing."""
-    config, task = cell.settings["config"], cell.settings["task"]
-    precision = config["actor_precision"]
-    ran = results.get(cell.name)
-    if ran is None:
-        return None
+def check(cell: StudyCell, ran: Mapping[str, Any]) -> Check:
+    """A real run and its prediction."""
+    config = cell.settings["config"]
     model = simulate(model_of(config, ServiceTimes(**ran["service"]), ran["cores"]))
     rate = ran["env_steps_per_second"]
     return {
-        "task": task,
-        "precision": precision,
+        "task": cell.settings["task"],
+        "precision": config["actor_precision"],
         "samples_per_insert": config["samples_per_insert"],
         "actors": config["actors"],
         "predicted": model.env_steps_per_second,
@@ -163,22 +162,11 @@ def check(cell: StudyCell, results: Mapping[str, Mapping[str, Any]]) -> CheckRow
         "measured_lag": ran["lag_mean"],
         "predicted_bottleneck": model.bottleneck,
         "measured_bottleneck": ran["bottleneck"],
-        "others": ran["others"],
+        "others": ran["others"],  # share of the processors that other programs used
     }
 
 
-def study(found: Found) -> Result:
-    """Predictions beside real runs; the paper's tasks, more actors, and a thousand across regions."""
-    checks = found["checks"]
-    tables = [Table.of("Predicted and measured on this machine", list(map(_shown, checks)))] if checks else []
-    tables += actorq_paper.tables(found)
-    said = [*findings(checks), *actorq_paper.findings(found), *found["failed"]]
-    panels = [*_panels(checks), *actorq_paper.panels(found)]
-    title = "A simulation of quantized actors, checked against real runs"
-    return panel_result("actorq-model", title, tables, said, panels, found)
-
-
-def _shown(row: CheckRow) -> dict[Column, Value]:
+def _shown(row: Check) -> dict[Column, Value]:
     """A row for people."""
     return {
         Column("task"): row["task"],
@@ -195,7 +183,7 @@ def _shown(row: CheckRow) -> dict[Column, Value]:
     }
 
 
-def findings(rows: list[CheckRow]) -> list[str]:
+def findings(rows: list[Check]) -> list[str]:
     """How many predictions are within the goal."""
     if not rows:
         return []
@@ -219,16 +207,16 @@ def findings(rows: list[CheckRow]) -> list[str]:
     return said
 
 
-def _panels(rows: list[CheckRow]) -> list[Panel]:
+def _panels(rows: list[Check]) -> list[Panel]:
     """Predicted and measured rates side by side, one panel per task."""
-    found = []
+    panels = []
     for task in dict.fromkeys(row["task"] for row in rows):
-        own = [row for row in rows if row["task"] == task]
+        some = [row for row in rows if row["task"] == task]
         bits = {"float32": 32, "int8": 8}
-        ticks = [f"{bits[row['precision']]}, {row['samples_per_insert']:g}, {row['actors']}" for row in own]
+        ticks = [f"{bits[row['precision']]}, {row['samples_per_insert']:g}, {row['actors']}" for row in some]
         series = [
-            Series("predicted", [row["predicted"] for row in own], "bars"),
-            Series("measured", [row["measured"] for row in own], "bars"),
+            Series("predicted", [row["predicted"] for row in some], "bars"),
+            Series("measured", [row["measured"] for row in some], "bars"),
         ]
-        found.append(Panel(task, "env steps/s", series, "bits, samples per insert, actors", ticks))
-    return found
+        panels.append(Panel(task, "env steps/s", series, "bits, samples per insert, actors", ticks))
+    return panels

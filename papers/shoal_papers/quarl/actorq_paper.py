@@ -8,7 +8,7 @@ helping, and what a thousand of them across regions need in bandwidth.
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.actorq.sweep import enough, sweep
@@ -75,7 +75,7 @@ LARGEST = "Humanoid Stand"
 
 def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> list[StudyCell]:
     """Service times of every kind of actor in these tasks, by default in all; the quick form has one task."""
-    found = []
+    cells = []
     for name in tuple(tasks) or ((LARGEST,) if quick else PAPER):
         task = PAPER[name]
         config = {
@@ -84,12 +84,12 @@ def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> l
             **LAYERS,
             **(CRITIC if task.algorithm == "d4pg" else {}),
         }
-        found += [
+        cells += [
             service_cell(paper_cell(name, engine, precision), config, engine, precision, 0.5, seconds, 10.0)
             for engine, precision in KINDS
             if not quick or engine != "onnx"
         ]
-    return found
+    return cells
 
 
 def service_cell(
@@ -113,30 +113,9 @@ def paper_cell(task: str, engine: str, precision: str) -> str:
     return f"paper {task} {engine} {precision}"
 
 
-class PaperRow(TypedDict):
-    """What the paper's machine would give for one of its tasks."""
-
-    task: str
-    step_ms: dict[str, float]
-    """By kind of actor: engine and precision."""
-    steps_per_second: dict[str, float]
-    speed_up: float
-    """Of int8 over float32 in PyTorch, as in the paper."""
-    same_engine: float | None
-    """Over float32 in ONNX Runtime."""
-    paper: float
-    bottleneck: str
-    """With int8 actors."""
-
-
-class Simulated(TypedDict):
-    """Everything that the simulation says."""
-
-    paper: list[PaperRow]
-    actors: list[dict[str, Any]]
-    """Rows of `shoal simulate actorq` over numbers of actors."""
-    fleet: list[dict[str, Any]]
-    """Actors across regions."""
+Record = Mapping[str, Any]
+Simulated = Mapping[str, Any]
+"""Everything that the simulation says: records of the paper's tasks, of more actors, and of actors across regions."""
 
 
 def simulated(results: Mapping[str, Mapping[str, Any]]) -> Simulated:
@@ -148,11 +127,11 @@ def simulated(results: Mapping[str, Mapping[str, Any]]) -> Simulated:
 
 def paper_times(task: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ServiceTimes] | None:
     """Service times of a task of the paper beside its learner, by kind of actor; None where one is missing."""
-    found = {}
+    times = {}
     for engine, precision in KINDS:
         if (result := results.get(paper_cell(task, engine, precision))) is not None:
-            found[f"{engine} {precision}"] = replace(ServiceTimes(**result), learner_ms=LEARNER_MS)
-    return found if {"torch float32", "auto int8"} <= set(found) else None
+            times[f"{engine} {precision}"] = replace(ServiceTimes(**result), learner_ms=LEARNER_MS)
+    return times if {"torch float32", "auto int8"} <= set(times) else None
 
 
 def paper_settings(task: str, times: ServiceTimes) -> Settings:
@@ -160,22 +139,22 @@ def paper_settings(task: str, times: ServiceTimes) -> Settings:
     return Settings(times, actors=ACTORS, samples_per_insert=RATIO, pull_every=PAPER[task].pull_every)
 
 
-def paper_row(task: str, results: Mapping[str, Mapping[str, Any]]) -> PaperRow | None:
+def paper_row(task: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """What the paper's machine would give for a task; None where its service times are missing."""
     times = paper_times(task, results)
     if times is None:
         return None
-    found = {kind: simulate(paper_settings(task, own)) for kind, own in times.items()}
-    rates = {kind: outcome.env_steps_per_second for kind, outcome in found.items()}
+    outcomes = {kind: simulate(paper_settings(task, of_kind)) for kind, of_kind in times.items()}
+    rates = {kind: outcome.env_steps_per_second for kind, outcome in outcomes.items()}
     same = rates.get("onnx float32")
     return {
         "task": task,
-        "step_ms": {kind: own.step_ms for kind, own in times.items()},
+        "step_ms": {kind: of_kind.step_ms for kind, of_kind in times.items()},
         "steps_per_second": rates,
-        "speed_up": rates["auto int8"] / rates["torch float32"],
+        "speed_up": rates["auto int8"] / rates["torch float32"],  # as in the paper
         "same_engine": rates["auto int8"] / same if same else None,
         "paper": PAPER[task].int8,
-        "bottleneck": found["auto int8"].bottleneck,
+        "bottleneck": outcomes["auto int8"].bottleneck,
     }
 
 
@@ -186,8 +165,8 @@ def by_precision(times: Mapping[str, ServiceTimes]) -> dict[str, ServiceTimes]:
 
 def many_actors(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
     """More actors than the paper's, at 32 and at 8 bits."""
-    own = by_precision(times)
-    return [dict(row) for row in sweep(own, paper_settings(LARGEST, own["float32"]), MANY)]
+    both = by_precision(times)
+    return [dict(row) for row in sweep(both, paper_settings(LARGEST, both["float32"]), MANY)]
 
 
 def fleet_rows(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
@@ -213,30 +192,64 @@ def fleet_rows(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
     return rows
 
 
-def tables(found: Simulated) -> list[Table]:
+def tables(view: Simulated) -> list[Table]:
     """Those for which there is anything."""
-    named = (
-        ("The paper's four actors and GPU learner, simulated", list(map(_paper_shown, found["paper"]))),
-        (f"{LARGEST} beside the paper's learner: more actors, simulated", list(map(_actors_shown, found["actors"]))),
-        (
-            f"{FLEET:,} actors across regions, {FLEET_LATENCY_MS:g} ms away, simulated",
-            list(map(_fleet_shown, found["fleet"])),
-        ),
-    )
-    return [Table.of(title, rows) for title, rows in named if rows]
+    across = f"{FLEET:,} actors across regions, {FLEET_LATENCY_MS:g} ms away, simulated"
+    rows_by_title = {
+        "The paper's four actors and GPU learner, simulated": list(map(_paper_shown, view["paper"])),
+        f"{LARGEST} beside the paper's learner: more actors, simulated": list(map(_actors_shown, view["actors"])),
+        across: list(map(_fleet_shown, view["fleet"])),
+    }
+    return [Table.of(title, rows) for title, rows in rows_by_title.items() if rows]
 
 
-def findings(found: Simulated) -> list[str]:
+def findings(view: Simulated) -> Iterable[str]:
     """What it says, in sentences."""
-    return [*_paper_findings(found["paper"]), *_actor_findings(found["actors"]), *_fleet_findings(found["fleet"])]
+    if paper := view["paper"]:
+        ratio = statistics.geometric_mean(row["speed_up"] for row in paper)
+        theirs = statistics.geometric_mean(row["paper"] for row in paper)
+        bound = sum(row["bottleneck"] == "learner" for row in paper)
+        yield (
+            f"Four actors and a learner with {LEARNER_MS:g} ms per update: int8 gives {ratio:.2f} times the env "
+            f"steps/s of float32 in PyTorch (geometric mean of {counted(len(paper), 'task')}); the paper's time to "
+            f"95 % of the reward: {theirs:.2f}. With int8 the learner limits in {bound} of {len(paper)}."
+        )
+    for bits, precision in ((32, "float32"), (8, "int8")):
+        if (most := enough(view["actors"], precision)) is not None:
+            yield f"At {bits} bits more actors hardly help beyond {most[0]} ({most[1]:,.0f} env steps/s)."
+    if fleet := view["fleet"]:
+        parts = [
+            f"{row['down_mbit']:,.0f} Mbit/s at {row['bits']} bits and pulls every {row['pull_every']}" for row in fleet
+        ]
+        yield f"{FLEET:,} actors across regions need a link of {', '.join(parts)} steps."
 
 
-def panels(found: Simulated) -> list[Panel]:
+def panels(view: Simulated) -> Iterable[Panel]:
     """The same as pictures."""
-    return [*_paper_panels(found["paper"]), *_actor_panels(found["actors"]), *_fleet_panels(found["fleet"])]
+    both = ((32, "float32"), (8, "int8"))
+    if paper := view["paper"]:
+        ratios, theirs = ([row[name] for row in paper] for name in ("speed_up", "paper"))
+        bars = Series("int8 over float32", ratios, "bars", paper=theirs)
+        ticks = [row["task"].replace(" ", "\n", 1) for row in paper]
+        yield Panel("The paper's four actors and GPU learner", "speed-up", [bars], ticks=ticks, level=1.0)
+    if actors := view["actors"]:
+        series = [
+            Series(f"{bits} bits", [row["env_steps_per_second"] for row in actors if row["precision"] == precision])
+            for bits, precision in both
+        ]
+        ticks = list(dict.fromkeys(str(row["actors"]) for row in actors))
+        yield Panel(f"{LARGEST}: more actors", "env steps/s", series, "actors", ticks)
+    if fleet := view["fleet"]:
+        series = [
+            Series(f"{bits} bits", [row["down_mbit"] for row in fleet if row["bits"] == bits], "bars")
+            for bits, _ in both
+        ]
+        ticks = [f"{row['pull_every']} steps" for row in fleet if row["bits"] == 32]
+        title, y = f"{FLEET:,} actors across regions", "Mbit/s from the learner"
+        yield Panel(title, y, series, "pull every", ticks, log=True)
 
 
-def _paper_shown(row: PaperRow) -> dict[Column, Value]:
+def _paper_shown(row: Record) -> dict[Column, Value]:
     """A row for people."""
     steps, rates = row["step_ms"], row["steps_per_second"]
     return {
@@ -252,30 +265,7 @@ def _paper_shown(row: PaperRow) -> dict[Column, Value]:
     }
 
 
-def _paper_findings(rows: list[PaperRow]) -> list[str]:
-    """The predicted speed-ups beside the paper's."""
-    if not rows:
-        return []
-    own = statistics.geometric_mean(row["speed_up"] for row in rows)
-    paper = statistics.geometric_mean(row["paper"] for row in rows)
-    bound = sum(row["bottleneck"] == "learner" for row in rows)
-    return [
-        f"Four actors and a learner with {LEARNER_MS:g} ms per update: int8 gives {own:.2f} times the env steps/s of "
-        f"float32 in PyTorch (geometric mean of {counted(len(rows), 'task')}); the paper's time to 95 % of the reward: "
-        f"{paper:.2f}. With int8 the learner limits in {bound} of {len(rows)}."
-    ]
-
-
-def _paper_panels(rows: list[PaperRow]) -> list[Panel]:
-    """Predicted speed-ups with the paper's marked on the bars."""
-    if not rows:
-        return []
-    bars = Series("int8 over float32", [row["speed_up"] for row in rows], "bars", paper=[row["paper"] for row in rows])
-    ticks = [row["task"].replace(" ", "\n", 1) for row in rows]
-    return [Panel("The paper's four actors and GPU learner", "speed-up", [bars], ticks=ticks, level=1.0)]
-
-
-def _actors_shown(row: dict[str, Any]) -> dict[Column, Value]:
+def _actors_shown(row: Record) -> dict[Column, Value]:
     """A row for people."""
     return {
         Column("actors"): row["actors"],
@@ -287,28 +277,7 @@ def _actors_shown(row: dict[str, Any]) -> dict[Column, Value]:
     }
 
 
-def _actor_findings(rows: list[Any]) -> list[str]:
-    """Where more actors stop helping at 32 and at 8 bits."""
-    said = []
-    for bits, precision in ((32, "float32"), (8, "int8")):
-        if (found := enough(rows, precision)) is not None:
-            said.append(f"At {bits} bits more actors hardly help beyond {found[0]} ({found[1]:,.0f} env steps/s).")
-    return said
-
-
-def _actor_panels(rows: list[dict[str, Any]]) -> list[Panel]:
-    """Rates over the number of actors."""
-    if not rows:
-        return []
-    series = [
-        Series(f"{bits} bits", [row["env_steps_per_second"] for row in rows if row["precision"] == precision])
-        for bits, precision in ((32, "float32"), (8, "int8"))
-    ]
-    ticks = list(dict.fromkeys(str(row["actors"]) for row in rows))
-    return [Panel(f"{LARGEST}: more actors", "env steps/s", series, "actors", ticks)]
-
-
-def _fleet_shown(row: dict[str, Any]) -> dict[Column, Value]:
+def _fleet_shown(row: Record) -> dict[Column, Value]:
     """A row for people."""
     return {
         Column("bits"): row["bits"],
@@ -319,24 +288,3 @@ def _fleet_shown(row: dict[str, Any]) -> dict[Column, Value]:
         Column("lag", "updates"): row["lag_mean"],
         Column(f"env with {FLEET_LINK:,.0f} Mbit/s", "steps/s"): row["tied_steps_per_second"],
     }
-
-
-def _fleet_findings(rows: list[dict[str, Any]]) -> list[str]:
-    """The bandwidth that a thousand actors need."""
-    if not rows:
-        return []
-    parts = [
-        f"{row['down_mbit']:,.0f} Mbit/s at {row['bits']} bits and pulls every {row['pull_every']}" for row in rows
-    ]
-    return [f"{FLEET:,} actors across regions need a link of {', '.join(parts)} steps."]
-
-
-def _fleet_panels(rows: list[dict[str, Any]]) -> list[Panel]:
-    """Bandwidth by bits and pull period."""
-    if not rows:
-        return []
-    series = [
-        Series(f"{bits} bits", [row["down_mbit"] for row in rows if row["bits"] == bits], "bars") for bits in (32, 8)
-    ]
-    ticks = [f"{row['pull_every']} steps" for row in rows if row["bits"] == 32]
-    return [Panel(f"{FLEET:,} actors across regions", "Mbit/s from the learner", series, "pull every", ticks, log=True)]

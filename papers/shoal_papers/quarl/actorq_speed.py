@@ -8,26 +8,25 @@ Runtime. Tasks that two cores cannot train in minutes come from the simulation.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
-from shoal.results import Column, Figure, Panel, Result, Table, Value
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
-from shoal_papers.quarl import actorq_model, actorq_paper
+from shoal.results import Column, Figure, Panel, Table, Value
+from shoal_papers.cells import Cells, Options, StudyCell
+from shoal_papers.quarl import actorq_paper
 from shoal_papers.quarl.actor_runs import (
+    PACES,
     SCORE,
     SEEDS,
-    Grouped,
+    TRAINED,
     Run,
+    RunStudy,
     best_mean,
     bottleneck,
     curves_panel,
     faster,
-    figure_of,
-    grouped,
     late_return,
     loss_verdict,
-    mean,
+    metric_of,
     pairs,
     random_return,
     speed_verdict,
@@ -36,12 +35,11 @@ from shoal_papers.quarl.actor_runs import (
     time_to,
     updates_per_second,
     waiting,
-    with_interval,
-    work,
 )
+from shoal_papers.quarl.actorq_model import ActorqModel
 from shoal_papers.quarl.actorq_paper import PAPER, paper_row
-from shoal_papers.quarl.actorq_tasks import PACES, TRAINED
-from shoal_papers.study import Options
+from shoal_papers.seeds import NOT_RUN, mean, with_interval
+from shoal_papers.study import Data
 
 TORCH, ONNX, HALF, INT8 = "float32, PyTorch", "float32, ONNX Runtime", "float16", "int8"
 KINDS: dict[str, dict[str, Any]] = {
@@ -54,91 +52,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 QUICK = {"Cartpole (Gym)": ((TORCH, INT8), ("actor-bound",), 12_000)}
-ABOUT = ("task", "pace", "kind")
 EVALUATED = 5
 """Episodes of the final evaluation."""
 LEARNT = 0.5
 """A task counts as learnt where the best float32 score covers this share of the way from random to the paper's."""
-
-
-def cells(quick: bool) -> list[StudyCell]:
-    """One run per task, pace, kind of actors and seed; seed 0 of everything first."""
-    if quick:
-        return [
-            _cell(task, pace, kind, 0, steps)
-            for task, (kinds, chosen, steps) in QUICK.items()
-            for pace in chosen
-            for kind in kinds
-        ]
-    return [
-        _cell(task, pace, kind, seed, TRAINED[task].paces[pace].steps)
-        for seed in range(SEEDS)
-        for task in TRAINED
-        for pace in PACES
-        for kind in KINDS
-    ]
-
-
-def _cell(task: str, pace: str, kind: str, seed: int, steps: int) -> StudyCell:
-    how, own = TRAINED[task], TRAINED[task].paces[pace]
-    settings = {"pull_every": PAPER[task].pull_every, **how.settings, **KINDS[kind], "seed": seed}
-    settings["samples_per_insert"] = own.samples_per_insert
-    about = {"task": task, "pace": pace, "kind": kind}
-    return StudyCell(
-        f"{task} {pace} {kind} seed {seed}",
-        {**about, "train": settings, "steps": steps, "evaluate": EVALUATED},
-        own.seconds * steps / own.steps,
-    )
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick)) + total_seconds(service_cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
-    todo = cells(quick)
-    done = Cells("actorq-speed", quick, options, advance)
-    results = done.run(todo, work, workers=1)
-    model = Cells("actorq-model", quick, options, advance)  # the other tasks: cells that it has in common with us
-    service = model.run(service_cells(quick), actorq_model.work, workers=1, optional=True)
-    others = [paper_row(task, service) for task in PAPER if task not in TRAINED]
-    rows = [
-        {**{name: cell.settings[name] for name in ABOUT}, "run": results[cell.name]}
-        for cell in todo
-        if cell.name in results
-    ]
-    return {
-        "rows": rows,
-        "simulated": {row["task"]: row["speed_up"] for row in others if row is not None},
-        "failed": [*done.failed, *model.failed],
-        "interrupted": done.interrupted or model.interrupted,
-    }
-
-
-def service_cells(quick: bool) -> list[StudyCell]:
-    """Service times of the tasks that are not trained here, for the simulation."""
-    return [] if quick else actorq_paper.cells(quick, tasks=[task for task in PAPER if task not in TRAINED])
-
-
-class Row(TypedDict):
-    """One run."""
-
-    task: str
-    pace: str
-    kind: str
-    run: Run
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[Row]
-    simulated: NotRequired[dict[str, float]]
-    """Speed-up of int8 over float32 actors on the paper's machine, of tasks that are not trained here."""
-    failed: list[str]
-    interrupted: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -173,11 +90,11 @@ class Times:
     def seconds(self, kind: str) -> float | str:
         """Seconds to that level on the mean curve, or why there are none."""
         if not self.runs[kind] or not self.runs[TORCH]:
-            return "not run"
+            return NOT_RUN
         if self.level is None:
             return "not learnt"
-        found = time_to(self.level, self.runs[kind])
-        return "not reached" if found is None else found
+        seconds = time_to(self.level, self.runs[kind])
+        return "not reached" if seconds is None else seconds
 
     def ratio(self, kind: str, base: str = TORCH) -> float | None:
         """How much sooner a kind of actors gets there than another."""
@@ -193,47 +110,107 @@ class Times:
         return [other / own for own, other in times if own and other]
 
 
-def times_of(groups: Grouped) -> dict[tuple[str, str], Times]:
-    """By task and pace, of the tasks that are trained here."""
-    return {
-        (task, pace): Times(
-            {kind: groups.get((task, pace, kind), []) for kind in KINDS}, PAPER[task].reward * how.share
-        )
-        for task, how in TRAINED.items()
-        for pace in PACES
-    }
-
-
-def study(found: Found) -> Result:
-    """The paper's tables with our times beside theirs, and whether its claims hold."""
-    all_times = times_of(grouped(found["rows"], *ABOUT))
-    tables = [
-        Table.of("Seconds to 95 % of the best float32 score (Table 4)", list(time_rows(all_times))),
-        Table.of("Speed-up over float32 actors in PyTorch", list(speed_rows(all_times, found.get("simulated", {})))),
-    ]
-    tables.append(Table.of("Tasks as they are trained here", list(task_rows())))
-    if runs := list(run_rows(all_times)):
-        tables.append(Table.of("The runs, means over seeds", runs))
-    findings = [paper_sentence(), SCORE, LEVEL, *claims(all_times), *found["failed"]]
-    title = "Time to 95 % of the best float32 score with quantized actors (Tables 3 and 4, Figures 5 and 6)"
-    drawn = "Training return over {}: mean over seeds, band from the worst to the best; dashed: the 95 % level"
-    figures = [
-        Figure("actorq-speed", drawn.format("seconds (Figure 5)"), panels(all_times, "seconds")),
-        Figure("actorq-speed-steps", drawn.format("env steps (Figure 6)"), panels(all_times, "env_steps")),
-    ]
-    return Result("actorq-speed", title, tables, findings, figures, {**found})
-
-
 LEVEL = (
     "The level is r_random + 0.95 (r_max - r_random), where r_max is the best value of the mean curve of float32 "
     "actors in PyTorch at the same pace: 95 % of a negative score would be above it."
 )
 
 
+AllTimes = Mapping[tuple[str, str], Times]
+"""By task and pace, of the tasks that are trained here."""
+
+
+class ActorqSpeed(RunStudy, name="actorq-speed"):
+    """The paper's tables with our times beside theirs, and whether its claims hold."""
+
+    title = "Time to 95 % of the best float32 score with quantized actors (Tables 3 and 4, Figures 5 and 6)"
+    about = ("task", "pace", "kind")
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One run per task, pace, kind of actors and seed; seed 0 of everything first."""
+        if quick:
+            return [
+                _cell(task, pace, kind, 0, steps)
+                for task, (kinds, chosen, steps) in QUICK.items()
+                for pace in chosen
+                for kind in kinds
+            ]
+        return [
+            _cell(task, pace, kind, seed, TRAINED[task].paces[pace].steps)
+            for seed in range(SEEDS)
+            for task in TRAINED
+            for pace in PACES
+            for kind in KINDS
+        ]
+
+    def length(self, quick: bool, options: Options) -> float:
+        """With the service times."""
+        return super().length(quick, options) + sum(cell.seconds for cell in service_cells(quick))
+
+    def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
+        """Run all cells; then, for the other tasks, cells that actorq-model has as well."""
+        data = super().computed(done, quick, options)
+        model = Cells(ActorqModel.name, quick, options, done.advance)
+        service = model.run(service_cells(quick), ActorqModel.work, workers=1, optional=True)
+        done.failed += model.failed
+        done.interrupted |= model.interrupted
+        others = [paper_row(task, service) for task in PAPER if task not in TRAINED]
+        return {**data, "simulated": {row["task"]: row["speed_up"] for row in others if row is not None}}
+
+    def view(self, data: Data) -> tuple[AllTimes, Mapping[str, float]]:
+        """Times; and, of tasks that are not trained here, the simulated speed-up of int8 on the paper's machine."""
+        groups = super().view(data)
+        times = {
+            (task, pace): Times({kind: groups[task, pace, kind] for kind in KINDS}, PAPER[task].reward * trained.share)
+            for task, trained in TRAINED.items()
+            for pace in PACES
+        }
+        return times, data.get("simulated", {})
+
+    def tables(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[Table]:
+        """Times, speed-ups, tasks and runs."""
+        times, simulated = view
+        tables = [
+            Table.of("Seconds to 95 % of the best float32 score (Table 4)", list(time_rows(times))),
+            Table.of("Speed-up over float32 actors in PyTorch", list(speed_rows(times, simulated))),
+            Table.of("Tasks as they are trained here", list(task_rows())),
+        ]
+        runs = list(run_rows(times))
+        return [*tables, Table.of("The runs, means over seeds", runs)] if runs else tables
+
+    def findings(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[str]:
+        """The paper's claims, how they are judged, and ours."""
+        return [paper_sentence(), SCORE, LEVEL, *claims(view[0])]
+
+    def figures(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[Figure]:
+        """Over seconds, and over env steps."""
+        drawn = "Training return over {}: mean over seeds, band from the worst to the best; dashed: the 95 % level"
+        return [
+            Figure("actorq-speed", drawn.format("seconds (Figure 5)"), panels(view[0], "seconds")),
+            Figure("actorq-speed-steps", drawn.format("env steps (Figure 6)"), panels(view[0], "env_steps")),
+        ]
+
+
+def _cell(task: str, pace: str, kind: str, seed: int, steps: int) -> StudyCell:
+    trained, chosen = TRAINED[task], TRAINED[task].paces[pace]
+    settings = {"pull_every": PAPER[task].pull_every, **trained.settings, **KINDS[kind], "seed": seed}
+    settings["samples_per_insert"] = chosen.samples_per_insert
+    return StudyCell(
+        f"{task} {pace} {kind} seed {seed}",
+        {"task": task, "pace": pace, "kind": kind, "train": settings, "steps": steps, "evaluate": EVALUATED},
+        chosen.seconds * steps / chosen.steps,
+    )
+
+
+def service_cells(quick: bool) -> list[StudyCell]:
+    """Service times of the tasks that are not trained here, for the simulation."""
+    return [] if quick else actorq_paper.cells(quick, tasks=[task for task in PAPER if task not in TRAINED])
+
+
 def paper_sentence() -> str:
     """The paper's claims, recomputed from its table."""
     ratios = {"int8": [row.int8 for row in PAPER.values()], "float16": [row.float16 for row in PAPER.values()]}
-    said = " and ".join(f"{name} {_range(held)}" for name, held in ratios.items())
+    said = " and ".join(f"{name} {_range(of_name)}" for name, of_name in ratios.items())
     return f"Paper: {said} over float32, with the same convergence over steps; 3 × 2048 units, a GPU learner, 4 actors."
 
 
@@ -242,7 +219,7 @@ def _range(ratios: Sequence[float]) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f} times (geometric mean {middle:.2f})"
 
 
-def time_rows(all_times: Mapping[tuple[str, str], Times]) -> Iterable[dict[Column, Value]]:
+def time_rows(all_times: AllTimes) -> Iterable[dict[Column, Value]]:
     """Both paces of tasks that are trained here, one row of the others."""
     for task, paper in PAPER.items():
         for pace in PACES if task in TRAINED else ("",):
@@ -257,14 +234,12 @@ def time_rows(all_times: Mapping[tuple[str, str], Times]) -> Iterable[dict[Colum
                 Column("best float32", format=".1f"): best_mean(times.runs[TORCH]) if times and ran else None,
                 Column("paper's", format=".1f"): paper.reward,
                 Column("level", format=".1f"): times.level if times else None,
-                **{Column(kind, "s", ".1f"): times.seconds(kind) if times else "not run" for kind in KINDS},
+                **{Column(kind, "s", ".1f"): times.seconds(kind) if times else NOT_RUN for kind in KINDS},
                 Column("paper float32 / float16 / int8", "s"): " / ".join(f"{s:.0f}" for s in paper.seconds),
             }
 
 
-def speed_rows(
-    all_times: Mapping[tuple[str, str], Times], simulation: Mapping[str, float]
-) -> Iterable[dict[Column, Value]]:
+def speed_rows(all_times: AllTimes, simulation: Mapping[str, float]) -> Iterable[dict[Column, Value]]:
     """Ratios of those times; simulated where a task is not trained here."""
     for task, paper in PAPER.items():
         for pace in PACES if task in TRAINED else ("",):
@@ -285,29 +260,29 @@ def speed_rows(
 
 def _source(times: Times | None, simulated: float | None) -> str:
     if times is None:
-        return "not run" if simulated is None else "simulated"
+        return NOT_RUN if simulated is None else "simulated"
     if not times.seeds:
-        return "not run"
+        return NOT_RUN
     return "trained here" if times.level is not None else "trained here, not learnt"
 
 
 def task_rows() -> Iterable[dict[Column, Value]]:
     """What is trained, and what differs from the paper."""
-    for task, how in TRAINED.items():
-        own = how.paces.values()
+    for task, trained in TRAINED.items():
+        paces = trained.paces.values()
         yield {
             Column("task"): task,
-            Column("environment"): how.settings["env"],
-            Column("hidden layers"): " × ".join(map(str, how.settings["hidden"])),
+            Column("environment"): trained.settings["env"],
+            Column("hidden layers"): " × ".join(map(str, trained.settings["hidden"])),
             Column("paper's"): "2048 × 2048 × 2048",
-            Column("samples per insert"): " and ".join(f"{pace.samples_per_insert:g}" for pace in own),
-            Column("env steps"): " and ".join(f"{pace.steps:,}" for pace in own),
+            Column("samples per insert"): " and ".join(f"{pace.samples_per_insert:g}" for pace in paces),
+            Column("env steps"): " and ".join(f"{pace.steps:,}" for pace in paces),
             Column("paper's learner steps"): PAPER[task].steps,
-            Column("differs from the paper"): how.note or None,
+            Column("differs from the paper"): trained.note or None,
         }
 
 
-def run_rows(all_times: Mapping[tuple[str, str], Times]) -> Iterable[dict[Column, Value]]:
+def run_rows(all_times: AllTimes) -> Iterable[dict[Column, Value]]:
     """What a speed-up has to be read with: both sides' rates and waiting times, the achieved ratio and lag."""
     for (task, pace), times in all_times.items():
         for kind, runs in times.runs.items():
@@ -331,14 +306,14 @@ def run_columns(runs: Sequence[Run]) -> dict[Column, Value]:
         Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
         Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
         Column("bottleneck"): bottleneck(runs) or None,
-        Column("samples per insert", format=".2f"): figure_of(runs, "samples_per_insert"),
-        Column("lag", "updates", ".0f"): figure_of(runs, "lag_mean"),
-        Column("load", "ms", ".2f"): figure_of(runs, "load_ms"),
+        Column("samples per insert", format=".2f"): metric_of(runs, "samples_per_insert"),
+        Column("lag", "updates", ".0f"): metric_of(runs, "lag_mean"),
+        Column("load", "ms", ".2f"): metric_of(runs, "load_ms"),
         Column("final return, float32"): with_interval([run["trained"] for run in runs]),
     }
 
 
-def claims(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
+def claims(all_times: AllTimes) -> Iterable[str]:
     """Claim by claim, for every task that was trained here."""
     for (task, pace), times in all_times.items():
         runs = times.runs
@@ -365,18 +340,17 @@ def claims(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
     yield from overall(all_times)
 
 
-def overall(all_times: Mapping[tuple[str, str], Times]) -> Iterable[str]:
+def overall(all_times: AllTimes) -> Iterable[str]:
     """Geometric means over the tasks that were learnt."""
     for pace in PACES:
         for kind, base in ((INT8, TORCH), (INT8, ONNX), (HALF, TORCH)):
-            ratios = [times.ratio(kind, base) for (_, own), times in all_times.items() if own == pace]
-            held = [ratio for ratio in ratios if ratio is not None]
-            if held:
-                tasks = f"{len(held)} of {len(TRAINED)} tasks"
-                yield f"{pace.capitalize()}: {kind} over {base} {_range(held)}, {tasks} trained here."
+            ratios = [times.ratio(kind, base) for (_, at), times in all_times.items() if at == pace]
+            if known := [ratio for ratio in ratios if ratio is not None]:
+                tasks = f"{len(known)} of {len(TRAINED)} tasks"
+                yield f"{pace.capitalize()}: {kind} over {base} {_range(known)}, {tasks} trained here."
 
 
-def panels(all_times: Mapping[tuple[str, str], Times], axis: str) -> list[Panel]:
+def panels(all_times: AllTimes, axis: str) -> list[Panel]:
     """One panel per task and pace that was run."""
     return [
         curves_panel(f"{task}, {pace}", times.runs, axis, times.level)

@@ -6,33 +6,28 @@ was played with and the learner's version when it arrived.
 """
 
 from collections.abc import Iterable
-from typing import Any, NotRequired, TypedDict
 
-from shoal.results import Column, Figure, Result, Table, Value
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal.results import Column, Panel, Table, Value
+from shoal_papers.cells import Options, StudyCell
 from shoal_papers.quarl.actor_runs import (
     SCORE,
     SEEDS,
-    Grouped,
+    TRAINED,
+    Groups,
     Run,
+    RunStudy,
     best_mean,
     curves_panel,
-    figure_of,
-    grouped,
     late_return,
     loss_verdict,
-    mean,
+    metric_of,
     over,
     pairs,
     random_return,
     steps_per_second,
     threshold,
-    with_interval,
-    work,
 )
-from shoal_papers.quarl.actorq_tasks import TRAINED
-from shoal_papers.study import Options
+from shoal_papers.seeds import mean, with_interval
 
 PULLS = (30, 300, 1000)
 QUICK_PULLS = (30, 1000)
@@ -46,87 +41,59 @@ PAPER_CLAIM = (
 )
 
 
-def cells(quick: bool) -> list[StudyCell]:
-    """One run per task, pull period and seed; seed 0 of everything first."""
-    found = []
-    for seed in range(1 if quick else SEEDS):
-        for task in TASKS[1:] if quick else TASKS:
-            how, pace = TRAINED[task], TRAINED[task].paces["learner-bound"]
-            steps = QUICK_STEPS if quick else pace.steps
-            for pull in QUICK_PULLS if quick else PULLS:
-                train = {
-                    **how.settings,
-                    "samples_per_insert": pace.samples_per_insert,
-                    "pull_every": pull,
-                    "seed": seed,
-                }
-                settings = {"task": task, "pull": pull, "train": train, "steps": steps, "evaluate": EVALUATED}
-                seconds = pace.seconds * steps / pace.steps
-                found.append(StudyCell(f"{task} pull {pull} seed {seed}", settings, seconds))
-    return found
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
-    todo = cells(quick)
-    done = Cells("actorq-staleness", quick, options, advance)
-    results = done.run(todo, work, workers=1)
-    rows = [
-        {"task": cell.settings["task"], "pull": cell.settings["pull"], "run": results[cell.name]}
-        for cell in todo
-        if cell.name in results
-    ]
-    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
-
-
-class Row(TypedDict):
-    """One run."""
-
-    task: str
-    pull: int
-    run: Run
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[Row]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def study(found: Found) -> Result:
+class ActorqStaleness(RunStudy, name="actorq-staleness"):
     """Returns over steps for each pull period, with the lag that was measured."""
-    groups = grouped(found["rows"], "task", "pull")
-    table = Table.of("Pull periods, means over seeds", list(table_rows(groups)))
-    findings = [PAPER_CLAIM, SCORE, *claims(groups), *found["failed"]]
+
     title = "Returns with infrequent pulls of the policy (Figure 7)"
-    drawn = "Training return over env steps: mean over seeds, band from the worst to the best"
-    panels = [
-        curves_panel(task, {f"every {pull} steps": groups.get((task, pull), []) for pull in PULLS}, "env_steps")
-        for task in TASKS
-        if any((task, pull) in groups for pull in PULLS)
-    ]
-    return Result("actorq-staleness", title, [table], findings, [Figure("actorq-staleness", drawn, panels)], {**found})
+    caption = "Training return over env steps: mean over seeds, band from the worst to the best"
+    about = ("task", "pull")
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One run per task, pull period and seed; seed 0 of everything first."""
+        return [
+            _cell(task, pull, seed, quick)
+            for seed in range(1 if quick else SEEDS)
+            for task in (TASKS[1:] if quick else TASKS)
+            for pull in (QUICK_PULLS if quick else PULLS)
+        ]
+
+    def tables(self, view: Groups) -> list[Table]:
+        """One row per task and pull period."""
+        return [Table.of("Pull periods, means over seeds", list(table_rows(view)))]
+
+    def findings(self, view: Groups) -> list[str]:
+        """The paper's claim, and ours."""
+        return [PAPER_CLAIM, SCORE, *claims(view)]
+
+    def panels(self, view: Groups) -> list[Panel]:
+        """One per task."""
+        return [
+            curves_panel(task, {f"every {pull} steps": view[task, pull] for pull in PULLS}, "env_steps")
+            for task in TASKS
+            if any((task, pull) in view for pull in PULLS)
+        ]
 
 
-def table_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
+def _cell(task: str, pull: int, seed: int, quick: bool) -> StudyCell:
+    trained, pace = TRAINED[task], TRAINED[task].paces["learner-bound"]
+    steps = QUICK_STEPS if quick else pace.steps
+    train = {**trained.settings, "samples_per_insert": pace.samples_per_insert, "pull_every": pull, "seed": seed}
+    settings = {"task": task, "pull": pull, "train": train, "steps": steps, "evaluate": EVALUATED}
+    return StudyCell(f"{task} pull {pull} seed {seed}", settings, pace.seconds * steps / pace.steps)
+
+
+def table_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
     """One row per task and pull period."""
     for task in TASKS:
-        level = threshold(groups[task, PULLS[0]]) if (task, PULLS[0]) in groups else None
+        level = threshold(groups[task, PULLS[0]]) if groups[task, PULLS[0]] else None
         for pull in PULLS:
-            runs = groups.get((task, pull), [])
+            runs = groups[task, pull]
             yield {
                 Column("task"): task,
                 Column("pull every", "steps"): pull,
                 Column("seeds"): len(runs),
-                Column("lag", "updates", ".0f"): figure_of(runs, "lag_mean"),
-                Column("lag p95", "updates", ".0f"): figure_of(runs, "lag_p95"),
+                Column("lag", "updates", ".0f"): metric_of(runs, "lag_mean"),
+                Column("lag p95", "updates", ".0f"): metric_of(runs, "lag_p95"),
                 Column("steps to 95 % of every-30's best", format=",.0f"): steps_to(level, runs),
                 Column("return at the end"): with_interval([late_return(run) for run in runs]),
                 Column("final return, float32"): with_interval([run["trained"] for run in runs]),
@@ -143,12 +110,12 @@ def steps_to(level: float | None, runs: list[Run]) -> float | str | None:
     return float(at[reached[0]]) if len(reached) else "not reached"
 
 
-def claims(groups: Grouped) -> Iterable[str]:
+def claims(groups: Groups) -> Iterable[str]:
     """Whether the longer periods keep the score of the shortest one, over the whole run and at its end."""
     for task in TASKS:
-        base = groups.get((task, PULLS[0]), [])
+        base = groups[task, PULLS[0]]
         for pull in PULLS[1:]:
-            both = pairs(groups.get((task, pull), []), base)
+            both = pairs(groups[task, pull], base)
             if not both:
                 continue
             span = best_mean(base) - random_return(base)

@@ -6,26 +6,25 @@ part measures at which width of the networks int8 actors begin to pay.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal.results import Column, Figure, Panel, Series, Table, Value
+from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl.actor_runs import (
     SCORE,
     SEEDS,
-    Grouped,
+    Groups,
     Limit,
     Run,
+    RunStudy,
     best_mean,
     bottleneck,
     curves_panel,
     faster,
-    figure_of,
-    grouped,
     late_return,
     limited_run,
     loss_verdict,
+    metric_of,
     pairs,
     random_return,
     speed_verdict,
@@ -34,10 +33,9 @@ from shoal_papers.quarl.actor_runs import (
     time_to,
     updates_per_second,
     waiting,
-    with_interval,
-    work,
 )
-from shoal_papers.study import Options
+from shoal_papers.seeds import NOT_RUN, with_interval
+from shoal_papers.study import Data
 
 WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in cooperative navigation only learn to collide
     3: {"env": "cooperative-navigation", "rules": "openai", "agents": 3, "v_min": -200.0, "v_max": 0.0},
@@ -72,27 +70,7 @@ STARTING_SECONDS = 3.0
 SLOW_LEARNER = {"batch": 64, "samples_per_insert": 0.02, "warmup": 500, "capacity": 20_000}
 """An update every 3,200 samples: the actor binds, and pulls new versions as in any run."""
 EVALUATED = 200
-ABOUT, WIDTH_ABOUT = ("algorithm", "agents", "kind"), ("agents", "copies", "width", "kind")
-
-
-def cells(quick: bool) -> list[StudyCell]:
-    """One run per algorithm, number of agents, kind and seed; seed 0 of everything first."""
-    found = []
-    for seed in range(1 if quick else SEEDS):
-        for agents in (3,) if quick else WORLDS:
-            for algorithm in ("maddpg",) if quick else ALGORITHMS:
-                for kind, how in KINDS.items():
-                    settings = team_settings(algorithm, agents) | COMMON | how | {"seed": seed}
-                    steps = STEPS[agents] // (4 if quick else 1)
-                    about = {"algorithm": algorithm, "agents": agents, "kind": kind}
-                    found.append(
-                        StudyCell(
-                            f"{algorithm} {agents} agents {kind} seed {seed}",
-                            {**about, "train": settings, "steps": steps, "evaluate": EVALUATED},
-                            SECONDS[agents] * steps / STEPS[agents],
-                        )
-                    )
-    return found
+WIDTH_ABOUT = ("agents", "copies", "width", "kind")
 
 
 def team_settings(algorithm: str, agents: int) -> dict[str, Any]:
@@ -103,7 +81,7 @@ def team_settings(algorithm: str, agents: int) -> dict[str, Any]:
 
 def width_cells(quick: bool) -> list[StudyCell]:
     """Actors that bind, over widths of two hidden layers, numbers of copies and agents."""
-    found = []
+    cells = []
     for agents in (3,) if quick else WORLDS:
         for copies in (1,) if quick else COPIES:
             for width in QUICK_WIDTHS if quick else WIDTHS:
@@ -114,31 +92,8 @@ def width_cells(quick: bool) -> list[StudyCell]:
                     about = {"agents": agents, "copies": copies, "width": width, "kind": kind}
                     name = f"width {width} {agents} agents {copies} copies {kind}"
                     cell = {**about, "train": settings, "seconds": PLAYED_SECONDS}
-                    found.append(StudyCell(name, cell, PLAYED_SECONDS + STARTING_SECONDS))
-    return found
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick) + width_cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Run all cells, one after the other: a run has a learner and an actor, and each takes a core."""
-    done = Cells("actorq-teams", quick, options, advance)
-    wide, todo = width_cells(quick), cells(quick)
-    widths = done.run(wide, throughput, workers=1, optional=True)
-    results = done.run(todo, work, workers=1)
-    return {
-        "rows": [_about(cell, ABOUT) | {"run": results[cell.name]} for cell in todo if cell.name in results],
-        "speeds": [_about(cell, WIDTH_ABOUT) | widths[cell.name] for cell in wide if cell.name in widths],
-        "failed": done.failed,
-        "interrupted": done.interrupted,
-    }
-
-
-def _about(cell: StudyCell, names: Sequence[str]) -> dict[str, Any]:
-    return {name: cell.settings[name] for name in names}
+                    cells.append(StudyCell(name, cell, PLAYED_SECONDS + STARTING_SECONDS))
+    return cells
 
 
 def throughput(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -149,79 +104,98 @@ def throughput(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     assert training is not None
     return {
         "steps_per_second": training.samples / limit.passed,
-        "bottleneck": limit.figures["actors/bottleneck"],
-        "act_us": limit.figures["actors/step_us"],
-        "environment_us": limit.figures["actors/environment_us"],
+        "bottleneck": limit.metrics["actors/bottleneck"],
+        "act_us": limit.metrics["actors/step_us"],
+        "environment_us": limit.metrics["actors/environment_us"],
     }
 
 
-class Row(TypedDict):
-    """One run."""
-
-    algorithm: str
-    agents: int
-    kind: str
-    run: Run
+Speeds = Mapping[tuple[Any, ...], Mapping[str, Any]]
+"""What `throughput` returns by agents, copies, width and kind."""
 
 
-class Speed(TypedDict):
-    """One throughput."""
-
-    agents: int
-    copies: int
-    width: int
-    kind: str
-    steps_per_second: float
-    """Steps of single copies."""
-    bottleneck: str
-    act_us: float | None
-    environment_us: float | None
-    """Microseconds of a step of all copies."""
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[Row]
-    speeds: list[Speed]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def study(found: Found) -> Result:
+class ActorqTeams(RunStudy, name="actorq-teams"):
     """Returns per env step and per second against the loop that plays and learns in turn; throughput over widths."""
-    groups = grouped(found["rows"], *ABOUT)
-    speeds = {(one["agents"], one["copies"], one["width"], one["kind"]): one for one in found["speeds"]}
-    worlds = ", ".join(f"{agents} agents: {world['env']}" for agents, world in WORLDS.items())
-    tables = [
-        Table.of(f"Teams of 2 × 64 networks ({worlds}), means over seeds", list(team_rows(groups))),
-        Table.of("Actors that bind, over the width of two hidden layers", list(width_rows(speeds))),
-    ]
-    findings = [
-        "The paper has no teams. Claims: actors change neither the return per env step nor, in int8, the return of "
-        "float32 actors; they give the return sooner.",
-        SCORE,
-        *claims(groups),
-        *width_findings(speeds),
-        *found["failed"],
-    ]
-    drawn = "Training return per agent: mean over seeds, band from the worst to the best"
-    figures = [
-        Figure("actorq-teams", f"{drawn}, over seconds", panels(groups, "seconds")),
-        Figure("actorq-teams-steps", f"{drawn}, over env steps", panels(groups, "env_steps")),
-        Figure("actorq-teams-widths", "Env steps per second of actors that bind", width_panels(speeds)),
-    ]
-    held = [figure for figure in figures if figure.panels]
-    return Result("actorq-teams", "Teams with quantized actors", tables, findings, held, {**found})
+
+    title = "Teams with quantized actors"
+    about = ("algorithm", "agents", "kind")
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One run per algorithm, number of agents, kind and seed; seed 0 of everything first."""
+        return [
+            _cell(algorithm, agents, kind, seed, STEPS[agents] // (4 if quick else 1))
+            for seed in range(1 if quick else SEEDS)
+            for agents in ((3,) if quick else WORLDS)
+            for algorithm in (("maddpg",) if quick else ALGORITHMS)
+            for kind in KINDS
+        ]
+
+    def length(self, quick: bool, options: Options) -> float:
+        """With the throughputs."""
+        return super().length(quick, options) + sum(cell.seconds for cell in width_cells(quick))
+
+    def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
+        """Throughputs, then runs."""
+        wide = width_cells(quick)
+        widths = done.run(wide, throughput, workers=1, optional=True)
+        speeds = [
+            {name: cell.settings[name] for name in WIDTH_ABOUT} | widths[cell.name]
+            for cell in wide
+            if cell.name in widths
+        ]
+        return {**super().computed(done, quick, options), "speeds": speeds}
+
+    def view(self, data: Data) -> tuple[Groups, Speeds]:
+        """Runs and throughputs."""
+        return super().view(data), {tuple(row[name] for name in WIDTH_ABOUT): row for row in data["speeds"]}
+
+    def tables(self, view: tuple[Groups, Speeds]) -> list[Table]:
+        """Returns and rates; throughputs over widths."""
+        groups, speeds = view
+        worlds = ", ".join(f"{agents} agents: {world['env']}" for agents, world in WORLDS.items())
+        return [
+            Table.of(f"Teams of 2 × 64 networks ({worlds}), means over seeds", list(team_rows(groups))),
+            Table.of("Actors that bind, over the width of two hidden layers", list(width_rows(speeds))),
+        ]
+
+    def findings(self, view: tuple[Groups, Speeds]) -> list[str]:
+        """What actors change, and from which width on int8 pays."""
+        groups, speeds = view
+        return [
+            "The paper has no teams. Claims: actors change neither the return per env step nor, in int8, the return of "
+            "float32 actors; they give the return sooner.",
+            SCORE,
+            *claims(groups),
+            *width_findings(speeds),
+        ]
+
+    def figures(self, view: tuple[Groups, Speeds]) -> list[Figure]:
+        """Returns over seconds and over env steps, throughputs over widths."""
+        groups, speeds = view
+        drawn = "Training return per agent: mean over seeds, band from the worst to the best"
+        figures = [
+            Figure("actorq-teams", f"{drawn}, over seconds", panels(groups, "seconds")),
+            Figure("actorq-teams-steps", f"{drawn}, over env steps", panels(groups, "env_steps")),
+            Figure("actorq-teams-widths", "Env steps per second of actors that bind", width_panels(speeds)),
+        ]
+        return [figure for figure in figures if figure.panels]
 
 
-def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
+def _cell(algorithm: str, agents: int, kind: str, seed: int, steps: int) -> StudyCell:
+    train = team_settings(algorithm, agents) | COMMON | KINDS[kind] | {"seed": seed}
+    about = {"algorithm": algorithm, "agents": agents, "kind": kind}
+    settings = {**about, "train": train, "steps": steps, "evaluate": EVALUATED}
+    seconds = SECONDS[agents] * steps / STEPS[agents]
+    return StudyCell(f"{algorithm} {agents} agents {kind} seed {seed}", settings, seconds)
+
+
+def team_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
     """One row per algorithm, number of agents and kind."""
     for algorithm in ALGORITHMS:
         for agents in WORLDS:
-            turns = groups.get((algorithm, agents, TURNS), [])
+            turns = groups[algorithm, agents, TURNS]
             for kind in KINDS:
-                runs = groups.get((algorithm, agents, kind), [])
+                runs = groups[algorithm, agents, kind]
                 yield {
                     Column("algorithm"): algorithm.upper(),
                     Column("agents"): agents,
@@ -235,7 +209,7 @@ def team_rows(groups: Grouped) -> Iterable[dict[Column, Value]]:
                     Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
                     Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
                     Column("bottleneck"): bottleneck(runs) or None,
-                    Column("lag", "updates", ".1f"): figure_of(runs, "lag_mean"),
+                    Column("lag", "updates", ".1f"): metric_of(runs, "lag_mean"),
                 }
 
 
@@ -245,17 +219,17 @@ def reached(base: Sequence[Run], runs: Sequence[Run]) -> float | str | None:
         return None
     if best_mean(base) <= random_return(base):
         return "not learnt"
-    found = time_to(threshold(base), runs)
-    return "not reached" if found is None else found
+    seconds = time_to(threshold(base), runs)
+    return "not reached" if seconds is None else seconds
 
 
-def claims(groups: Grouped) -> Iterable[str]:
+def claims(groups: Groups) -> Iterable[str]:
     """Per algorithm and number of agents: the return that is kept, and the time that is won."""
     for algorithm in ALGORITHMS:
         for agents in WORLDS:
             where = f"{algorithm.upper()}, {agents} agents"
             for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
-                own, other = (groups.get((algorithm, agents, one), []) for one in (kind, base))
+                own, other = (groups[algorithm, agents, one] for one in (kind, base))
                 if both := pairs(own, other):
                     span = best_mean(other) - random_return(other)
                     gaps = [late_return(one) - late_return(two) for one, two in both]
@@ -264,9 +238,6 @@ def claims(groups: Grouped) -> Iterable[str]:
                         f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "
                         f"{speed_verdict(faster(both))}."
                     )
-
-
-Speeds = Mapping[tuple[int, int, int, str], Speed]
 
 
 def width_rows(speeds: Speeds) -> Iterable[dict[Column, Value]]:
@@ -279,8 +250,8 @@ def width_rows(speeds: Speeds) -> Iterable[dict[Column, Value]]:
                     Column("agents"): agents,
                     Column("copies"): copies,
                     Column("width"): width,
-                    Column("float32", "env steps/s", ",.0f"): full["steps_per_second"] if full else "not run",
-                    Column("int8", "env steps/s", ",.0f"): int8["steps_per_second"] if int8 else "not run",
+                    Column("float32", "env steps/s", ",.0f"): full["steps_per_second"] if full else NOT_RUN,
+                    Column("int8", "env steps/s", ",.0f"): int8["steps_per_second"] if int8 else NOT_RUN,
                     Column("int8 over float32", format=".2f"): ratio(full, int8),
                     Column("float32 acting", "µs", ",.0f"): full["act_us"] if full else None,
                     Column("int8 acting", "µs", ",.0f"): int8["act_us"] if int8 else None,
@@ -289,7 +260,7 @@ def width_rows(speeds: Speeds) -> Iterable[dict[Column, Value]]:
                 }
 
 
-def ratio(full: Speed | None, int8: Speed | None) -> float | None:
+def ratio(full: Mapping[str, Any] | None, int8: Mapping[str, Any] | None) -> float | None:
     """How much faster int8 actors are."""
     return int8["steps_per_second"] / full["steps_per_second"] if full and int8 else None
 
@@ -316,12 +287,12 @@ def width_findings(speeds: Speeds) -> Iterable[str]:
             yield f"{where}: int8 {start} (over the fastest float32 engine: {told})."
 
 
-def panels(groups: Grouped, axis: str) -> list[Panel]:
+def panels(groups: Groups, axis: str) -> list[Panel]:
     """One panel per algorithm and number of agents that was run."""
     return [
         curves_panel(
             f"{algorithm.upper()}, {agents} agents",
-            {kind: groups.get((algorithm, agents, kind), []) for kind in KINDS},
+            {kind: groups[algorithm, agents, kind] for kind in KINDS},
             axis,
         )
         for algorithm in ALGORITHMS

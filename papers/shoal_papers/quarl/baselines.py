@@ -20,15 +20,24 @@ from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.normaliser import read_normaliser, statistics_of
 from shoal.quantization.stable_baselines import read_zip
 from shoal.runs.disk import sha256
+from shoal.waiting import Advance
+from shoal_papers.cells import Options
 from shoal_papers.quarl import recipes
 from shoal_papers.quarl.recipes import CHOSEN, CHOSEN_BY, Recipe
+from shoal_papers.study import CellStudy
 
 
-def missing_packages() -> str | None:
-    """An error message if Stable-Baselines3 is not installed."""
-    if importlib.util.find_spec("stable_baselines3") is None:
-        return f"Stable-Baselines3 is needed to train the models; {install('sb3')}."
-    return None
+class ModelStudy(CellStudy):
+    """A study of such models, unless the user names one."""
+
+    def measured(self, quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+        """Refuse to train models without Stable-Baselines3; say which environments are left out."""
+        if not options.model and importlib.util.find_spec("stable_baselines3") is None:
+            raise UserError(f"Stable-Baselines3 is needed to train the models; {install('sb3')}.")
+        data = super().measured(quick, advance, options)
+        if not quick and not options.model:
+            data["failed"] += recipes.left_out()
+        return data
 
 
 def trained_model(

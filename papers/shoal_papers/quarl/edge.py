@@ -8,9 +8,10 @@ space (RLIMIT_AS), where allocations that do not fit fail instead of swapping.
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +20,16 @@ from shoal.errors import UserError
 from shoal.inference.file import PolicyFile
 from shoal.inference.options import ExportPrecision
 from shoal.policies.run import load_run
-from shoal.results import Column, Panel, Result, Series, Table, Value
+from shoal.results import Column, Panel, Series, Table, Value
 from shoal.runs.disk import sha256
 from shoal.system.calls import call_in_child
 from shoal.system.child import Ended
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act
 from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl.edge_device import measure
-from shoal_papers.study import Options, panel_result
+from shoal_papers.study import CellStudy, Data
 
 POLICIES: dict[str, tuple[int, ...]] = {"I": (64, 64, 64), "II": (256, 256, 256), "III": (4096, 512, 1024)}
 PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3b
@@ -55,45 +56,8 @@ SPACES = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
 """Megabytes of address space beyond what the runtime itself needs, in ascending order."""
 
 
-def cells(quick: bool) -> list[StudyCell]:
-    """One training per policy and seed, the first seed first."""
-    found = []
-    for seed in range(1 if quick else SEEDS):
-        for name, (episodes, update_every, seconds) in (QUICK if quick else TRAINING).items():
-            learning = {**TASK, "hidden": list(POLICIES[name]), "episodes": episodes, "update_every": update_every}
-            settings = {"policy": name, "seed": seed, "learning": learning, "played": 200 if quick else 1_000}
-            found.append(StudyCell(f"policy {name} seed {seed}", settings, seconds))
-    return found
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds; the device takes little compared with training."""
-    return total_seconds(cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train and export all policies, then run them on the device, one at a time."""
-    if not Path("/proc/self/statm").exists():
-        raise UserError("The study edge needs Linux to limit and measure a process's address space.")
-    done = Cells("edge", quick, options, advance)
-    trained = list(done.run(cells(quick), work).values())
-    calls = 300 if quick else 2_000
-    device = [
-        StudyCell(
-            f"device {row['policy']} {precision}",
-            {"policy": row["policy"], "precision": precision, "calls": calls, **row["files"][precision]},
-            0.0,
-        )
-        for row in trained
-        if row["seed"] == 0
-        for precision in PRECISIONS
-    ]
-    played = list(done.run(device, on_device, workers=1, short=True).values())
-    return {"rows": trained, "device": played, "failed": done.failed, "interrupted": done.interrupted}
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train one policy, export it in both precisions, and count how often each reaches its goal."""
+def train_policy(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: train one policy, export it in both precisions, and count how often each reaches its goal."""
     from shoal.api import train
 
     name, seed = settings["policy"], settings["seed"]
@@ -131,7 +95,7 @@ def success(env: VectorEnv, act: Act, episodes: int) -> float:
 
 
 def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one file in a separate process: without a limit, and within the smallest sufficient address space."""
+    """A cell: run one file in a separate process, without a limit and within the smallest sufficient address space."""
     path = folder / "models" / settings["file"]
     free = played(path, 0, settings["calls"])
     if free is None:
@@ -151,39 +115,6 @@ def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
         return None
 
 
-class TrainedRow(TypedDict):
-    """One training: its policy's success rate in each precision."""
-
-    policy: str
-    seed: int
-    episodes: int
-    files: dict[str, dict[str, Any]]
-    float32_success: float
-    float32_agreement: float
-    int8_success: float
-    int8_agreement: float
-
-
-class DeviceRow(TypedDict):
-    """One exported file on the device."""
-
-    policy: str
-    precision: ExportPrecision
-    bytes: int
-    free: dict[str, float]
-    least_mb: float | None
-    limited: dict[str, float] | None
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[TrainedRow]
-    device: list[DeviceRow]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
 @dataclass(frozen=True)
 class Summary:
     """Means over seeds of a policy, and the device's measurements in each precision."""
@@ -193,7 +124,7 @@ class Summary:
     agreement: float
     success: dict[ExportPrecision, float]
     """Success rate in per cent."""
-    device: dict[ExportPrecision, DeviceRow]
+    device: dict[ExportPrecision, Mapping[str, Any]]
 
     @property
     def paper(self) -> dict[str, float]:
@@ -210,52 +141,99 @@ class Summary:
         return self.device[precision]["free"]["latency_ms"] if precision in self.device else None
 
 
-def study(found: Found) -> Result:
+class Edge(CellStudy, name="edge"):
     """Success rate, latency and memory of the three policies, compared with the paper."""
-    rows = [summary(name, found) for name in POLICIES if any(row["policy"] == name for row in found["rows"])]
-    findings = [
-        "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and its success rate 15, 14 and 11 points "
-        "lower; the large speed-ups come from swapping.",
-        *(sentence for row in rows for sentence in sentences(row)),
-        "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit applies to the "
-        "process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime use before the file is read.",
-    ]
-    on_device = [device_row(row, precision) for row in rows for precision in row.device]
-    tables = [
-        Table.of("Goals reached", list(map(success_row, rows))),
-        Table.of("On the device, one state at a time", on_device),
-    ]
-    return panel_result(
-        "edge", "Policies on a small device (Table 2, Figure 3)", [table for table in tables if table.rows],
-        [*findings, *found["failed"]], panels(rows), found,
-    )  # fmt: skip
+
+    title = "Policies on a small device (Table 2, Figure 3)"
+    work = staticmethod(train_policy)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One training per policy and seed, the first seed first; the device takes little compared with training."""
+        cells = []
+        for seed in range(1 if quick else SEEDS):
+            for name, (episodes, update_every, seconds) in (QUICK if quick else TRAINING).items():
+                learning = {**TASK, "hidden": list(POLICIES[name]), "episodes": episodes, "update_every": update_every}
+                settings = {"policy": name, "seed": seed, "learning": learning, "played": 200 if quick else 1_000}
+                cells.append(StudyCell(f"policy {name} seed {seed}", settings, seconds))
+        return cells
+
+    def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
+        """What the cell returned."""
+        return result
+
+    def measured(self, quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
+        """Only on Linux."""
+        if not Path("/proc/self/statm").exists():
+            raise UserError("The study edge needs Linux to limit and measure a process's address space.")
+        return super().measured(quick, advance, options)
+
+    def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
+        """Train and export all policies, then run them on the device, one at a time."""
+        data = super().computed(done, quick, options)
+        calls = 300 if quick else 2_000
+        device = [
+            StudyCell(
+                f"device {row['policy']} {precision}",
+                {"policy": row["policy"], "precision": precision, "calls": calls, **row["files"][precision]},
+                0.0,
+            )
+            for row in data["rows"]
+            if row["seed"] == 0
+            for precision in PRECISIONS
+        ]
+        return {**data, "device": list(done.run(device, on_device, workers=1, short=True).values())}
+
+    def view(self, data: Data) -> list[Summary]:
+        """Means over seeds of each policy."""
+        return [summary(name, data) for name in POLICIES if any(row["policy"] == name for row in data["rows"])]
+
+    def tables(self, view: list[Summary]) -> list[Table]:
+        """Success rates; latency and memory."""
+        tables = [
+            Table.of("Goals reached", list(map(success_row, view))),
+            Table.of(
+                "On the device, one state at a time",
+                [device_row(policy, precision) for policy in view for precision in policy.device],
+            ),
+        ]
+        return [table for table in tables if table.rows]
+
+    def findings(self, view: list[Summary]) -> list[str]:
+        """The paper's speed-ups and losses, and ours."""
+        return [
+            "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and its success rate 15, 14 and 11 "
+            "points lower; the large speed-ups come from swapping.",
+            *(sentence for policy in view for sentence in sentences(policy)),
+            "The goal drifts at random, three obstacles are in the way, an episode has 25 steps; the limit applies to "
+            "the process's address space (RLIMIT_AS) beyond what Python and ONNX Runtime use before the file is read.",
+        ]
+
+    def panels(self, view: list[Summary]) -> list[Panel]:
+        """Success rate and time per step, Shoal's and the paper's."""
+        ticks = [f"{row.policy}: {row.layers}" for row in view]
+        reached = [Series(precision, [row.success[precision] for row in view]) for precision in PRECISIONS]
+        took = [Series(precision, [row.latency(precision) for row in view]) for precision in PRECISIONS]
+        for precision in PRECISIONS:
+            label = f"paper, {precision}"
+            reached.append(Series(label, [row.paper[f"{precision}_success"] for row in view]))
+            took.append(Series(label, [row.paper[f"{precision}_ms"] for row in view]))
+        return [
+            Panel("Goals reached", "%", reached, ticks=ticks),
+            Panel("Time per step", "milliseconds", took, ticks=ticks, log=True),
+        ]
 
 
-def panels(rows: list[Summary]) -> list[Panel]:
-    """Success rate and time per step, Shoal's and the paper's."""
-    ticks = [f"{row.policy}: {row.layers}" for row in rows]
-    reached = [Series(precision, [row.success[precision] for row in rows]) for precision in PRECISIONS]
-    reached += [
-        Series(f"paper, {precision}", [row.paper[f"{precision}_success"] for row in rows]) for precision in PRECISIONS
-    ]
-    took = [Series(precision, [row.latency(precision) for row in rows]) for precision in PRECISIONS]
-    took += [Series(f"paper, {precision}", [row.paper[f"{precision}_ms"] for row in rows]) for precision in PRECISIONS]
-    return [
-        Panel("Goals reached", "%", reached, ticks=ticks),
-        Panel("Time per step", "milliseconds", took, ticks=ticks, log=True),
-    ]
-
-
-def summary(name: str, found: Found) -> Summary:
+def summary(name: str, data: Data) -> Summary:
     """One policy over all seeds."""
-    own = [row for row in found["rows"] if row["policy"] == name]
-    success: dict[ExportPrecision, float] = {
-        "float32": 100 * float(np.mean([row["float32_success"] for row in own])),
-        "int8": 100 * float(np.mean([row["int8_success"] for row in own])),
-    }
-    told = {row["precision"]: row for row in found["device"] if row["policy"] == name}
-    device = {precision: told[precision] for precision in PRECISIONS if precision in told}
-    return Summary(name, len(own), float(np.mean([row["int8_agreement"] for row in own])), success, device)
+    rows = [row for row in data["rows"] if row["policy"] == name]
+
+    def mean(number: str) -> float:
+        return float(np.mean([row[number] for row in rows]))
+
+    success: dict[ExportPrecision, float] = {precision: 100 * mean(f"{precision}_success") for precision in PRECISIONS}
+    measured = {row["precision"]: row for row in data["device"] if row["policy"] == name}
+    device = {precision: measured[precision] for precision in PRECISIONS if precision in measured}
+    return Summary(name, len(rows), mean("int8_agreement"), success, device)
 
 
 def sentences(row: Summary) -> list[str]:
@@ -294,16 +272,16 @@ def success_row(row: Summary) -> dict[Column, Value]:
 
 def device_row(row: Summary, precision: ExportPrecision) -> dict[Column, Value]:
     """A row of the device's table."""
-    own = row.device[precision]
+    device = row.device[precision]
     return {
         Column("policy"): row.policy,
         Column("precision"): precision,
-        Column("ms"): own["free"]["latency_ms"],
-        Column("p99 ms"): own["free"]["p99_ms"],
+        Column("ms"): device["free"]["latency_ms"],
+        Column("p99 ms"): device["free"]["p99_ms"],
         Column("paper ms"): row.paper[f"{precision}_ms"],
-        Column("process MB"): own["free"]["memory_mb"],
-        Column("since the file was read MB"): own["free"]["policy_mb"],
-        Column("file MB"): own["bytes"] / 2**20,
-        Column("least limit MB"): own["least_mb"],
-        Column("ms within it"): own["limited"]["latency_ms"] if own["limited"] else None,
+        Column("process MB"): device["free"]["memory_mb"],
+        Column("since the file was read MB"): device["free"]["policy_mb"],
+        Column("file MB"): device["bytes"] / 2**20,
+        Column("least limit MB"): device["least_mb"],
+        Column("ms within it"): device["limited"]["latency_ms"] if device["limited"] else None,
     }

@@ -6,9 +6,9 @@ again with their biases corrected, and with weights rounded by output error as w
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
@@ -18,12 +18,10 @@ from shoal.policies.widths import Row, WidthSweep, sweep
 from shoal.quantization.normaliser import read_normaliser
 from shoal.quantization.scheme import Scheme
 from shoal.quantization.stable_baselines import read_zip
-from shoal.results import Column, Panel, Result, Series, Table, Value
+from shoal.results import Column, Panel, Series, Table, Value
 from shoal.runs import disk
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.cells import Options, StudyCell
 from shoal_papers.quarl import baselines, recipes
-from shoal_papers.study import Options, panel_result
 
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {  # fp32, fp16, int8
     "Breakout": {"a2c": (379, 371, 350), "dqn": (214, 217, 78), "ppo": (400, 400, 368)},
@@ -66,40 +64,6 @@ NEAR = 0.05
 """A return counts as near full precision's if it is at most this fraction of |full| below it."""
 
 
-def cells(quick: bool, options: Options) -> list[StudyCell]:
-    """One cell per algorithm and environment, or a single one for the user's own zip."""
-    episodes = QUICK_EPISODES if quick else EPISODES
-    if options.model:
-        path = Path(options.model)
-        named: dict[str, Any] = {
-            "model": str(path),
-            "env": options.env,
-            "normaliser": options.normaliser,
-            "trust": options.trust,
-        }
-        files = {name: named[name] for name in ("model", "normaliser") if named[name]}
-        named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
-        few = episodes if not quick else 2
-        settings = {**named, "episodes": few, **corrections(quick)}
-        return [StudyCell(f"{path.stem} {options.env}", settings, 60.0)]
-    if quick:
-        return [
-            StudyCell(
-                f"{algorithm} {env}", settings_of(algorithm, env, steps, episodes) | corrections(quick), steps / 1000
-            )
-            for algorithm, env, steps in QUICK
-        ]
-    playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
-    return [
-        StudyCell(
-            f"{algorithm} {env}",
-            settings_of(algorithm, env, recipe.steps, episodes, recipe.seed) | corrections(quick),
-            recipe.seconds,
-        )
-        for (algorithm, env), recipe in playable
-    ]
-
-
 def corrections(quick: bool) -> dict[str, list[str]]:
     """The setting of a cell that names what is corrected; rounding a large model by output error takes too long."""
     return {"corrections": ["bias"] if quick else [*CORRECTIONS]}
@@ -112,94 +76,105 @@ def _checksum(option: str, path: Path) -> str:
         raise UserError(f"{option} '{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick, options))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train every model and evaluate it in every precision."""
-    if not options.model and (sentence := baselines.missing_packages()):
-        raise UserError(sentence)
-    done = Cells("ptq-table", quick, options, advance)
-    rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
-    if not quick and not options.model:
-        done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One model in every precision."""
+def measure_model(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: one model in every precision."""
     if "model" in settings:
-        trust, named = settings["trust"], settings["normaliser"]
-        model = read_zip(settings["model"], trust, read_normaliser(Path(named), trust) if named else None)
+        trust, normaliser = settings["trust"], settings["normaliser"]
+        model = read_zip(settings["model"], trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
         policy, algorithm = BaselinesPolicy(model, {"env": settings["env"]}), model.algorithm
     else:
         algorithm = settings["algorithm"]
         policy = baselines.trained_model(algorithm, settings["env"], settings["seed"], settings["steps"], folder)
-    hows = tuple(CORRECTIONS[name] for name in settings["corrections"])
-    found = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"], corrections=hows))
+    corrections = tuple(CORRECTIONS[name] for name in settings["corrections"])
+    swept = sweep(policy, WidthSweep(WIDTHS, ("both",), episodes=settings["episodes"], corrections=corrections))
     return {
         "algorithm": algorithm,
         "env": settings["env"],
         "steps": settings.get("steps"),
         "episodes": settings["episodes"],
-        "precisions": found.to_dict()["rows"],
+        "precisions": swept.to_dict()["rows"],
     }
 
 
-class ModelRow(TypedDict):
-    """A model in every precision."""
-
-    cell: str
-    algorithm: str
-    env: str
-    steps: int | None
-    episodes: int
-    precisions: list[dict[str, Any]]
-    """The rows, as plain values."""
+Model = Mapping[str, Any]
+"""A model in every precision: what `measure_model` returns, and the cell's name."""
 
 
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[ModelRow]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def study(found: Found) -> Result:
+class PtqTable(baselines.ModelStudy, name="ptq-table"):
     """Every model in every precision, compared with the paper."""
-    rows = found["rows"]
-    theirs = paper_errors()
-    findings = [
-        "Paper: 8 and 16 bits cost 2 to 5 % of the reward on average. Its own 36 cells: "
-        f"{statistics.mean(theirs['fp16']):.1%} (fp16) and {statistics.mean(theirs['int8']):.1%} (int8)."
-    ]
-    for name in VARIANTS:
-        if errors := errors_of(rows, name):
-            findings.append(sentence(name, errors))
-    tables = [
-        Table.of("Return of an episode: Shoal's and the paper's", [table_row(row) for row in rows]),
-        Table.of("Over all models", list(summary_rows(rows))),
-    ]
-    panels = [panel_of(algorithm, rows) for algorithm in dict.fromkeys(row["algorithm"] for row in rows)]
-    return panel_result(
-        "ptq-table", "Post-training quantization (Table 1)", tables, [*findings, *found["failed"]], panels, found
-    )
+
+    title = "Post-training quantization (Table 1)"
+    work = staticmethod(measure_model)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One cell per algorithm and environment, or a single one for the user's own zip."""
+        episodes = QUICK_EPISODES if quick else EPISODES
+        if options.model:
+            path = Path(options.model)
+            named: dict[str, Any] = {
+                "model": str(path),
+                "env": options.env,
+                "normaliser": options.normaliser,
+                "trust": options.trust,
+            }
+            files = {name: named[name] for name in ("model", "normaliser") if named[name]}
+            named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
+            few = episodes if not quick else 2
+            settings = {**named, "episodes": few, **corrections(quick)}
+            return [StudyCell(f"{path.stem} {options.env}", settings, 60.0)]
+        if quick:
+            return [
+                StudyCell(
+                    f"{algorithm} {env}",
+                    settings_of(algorithm, env, steps, episodes) | corrections(quick),
+                    steps / 1000,
+                )
+                for algorithm, env, steps in QUICK
+            ]
+        playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
+        return [
+            StudyCell(
+                f"{algorithm} {env}",
+                settings_of(algorithm, env, recipe.steps, episodes, recipe.seed) | corrections(quick),
+                recipe.seconds,
+            )
+            for (algorithm, env), recipe in playable
+        ]
+
+    def tables(self, view: list[Model]) -> list[Table]:
+        """The models, and statistics over them."""
+        return [
+            Table.of("Return of an episode: Shoal's and the paper's", [table_row(model) for model in view]),
+            Table.of("Over all models", list(summary_rows(view))),
+        ]
+
+    def findings(self, view: list[Model]) -> Iterable[str]:
+        """The paper's errors, and ours by precision."""
+        theirs = paper_errors()
+        yield (
+            "Paper: 8 and 16 bits cost 2 to 5 % of the reward on average. Its own 36 cells: "
+            f"{statistics.mean(theirs['fp16']):.1%} (fp16) and {statistics.mean(theirs['int8']):.1%} (int8)."
+        )
+        for name in VARIANTS:
+            if errors := errors_of(view, name):
+                yield sentence(name, errors)
+
+    def panels(self, view: list[Model]) -> list[Panel]:
+        """One per algorithm."""
+        return [panel_of(algorithm, view) for algorithm in dict.fromkeys(model["algorithm"] for model in view)]
 
 
-def losses_of(rows: list[ModelRow], name: str) -> dict[str, float]:
+def losses_of(rows: list[Model], name: str) -> dict[str, float]:
     """The relative error of every model that has this column, by cell; positive is worse than float32."""
-    found = {row["cell"]: own(row, *VARIANTS[name]) for row in rows}
+    lines = {row["cell"]: line_of(row, *VARIANTS[name]) for row in rows}
     return {
         cell: line.relative_error
-        for cell, line in found.items()
+        for cell, line in lines.items()
         if line is not None and line.relative_error is not None
     }
 
 
-def errors_of(rows: list[ModelRow], name: str) -> dict[str, float]:
+def errors_of(rows: list[Model], name: str) -> dict[str, float]:
     """|relative error|, likewise."""
     return {cell: abs(loss) for cell, loss in losses_of(rows, name).items()}
 
@@ -217,28 +192,28 @@ def statistics_of(losses: Sequence[float]) -> dict[str, str | None]:
     }
 
 
-def summary_rows(rows: list[ModelRow]) -> Iterable[dict[str, Value]]:
+def summary_rows(rows: list[Model]) -> Iterable[dict[str, Value]]:
     """A row per statistic, and the mean error of each algorithm; a column per precision."""
-    found = {name: statistics_of(list(losses_of(rows, name).values())) for name in VARIANTS}
+    every = {name: statistics_of(list(losses_of(rows, name).values())) for name in VARIANTS}
     for statistic in statistics_of(()):
-        yield {"statistic": statistic, **{name: found[name][statistic] for name in VARIANTS}}
+        yield {"statistic": statistic, **{name: every[name][statistic] for name in VARIANTS}}
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
-        own_rows = [row for row in rows if row["algorithm"] == algorithm]
-        means = {name: statistics_of(list(losses_of(own_rows, name).values())) for name in VARIANTS}
+        models = [row for row in rows if row["algorithm"] == algorithm]
+        means = {name: statistics_of(list(losses_of(models, name).values())) for name in VARIANTS}
         yield {
             "statistic": f"mean |relative error|, {algorithm.upper()}",
             **{name: means[name]["mean |relative error|"] for name in VARIANTS},
         }
 
 
-def panel_of(algorithm: str, rows: list[ModelRow]) -> Panel:
+def panel_of(algorithm: str, rows: list[Model]) -> Panel:
     """The errors of an algorithm's models."""
-    own_rows = [row for row in rows if row["algorithm"] == algorithm]
+    models = [row for row in rows if row["algorithm"] == algorithm]
     series = []
     for name in VARIANTS:
-        if errors := errors_of(own_rows, name):
-            series.append(Series(name, [_percent(errors.get(row["cell"])) for row in own_rows]))
-    ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in own_rows]
+        if errors := errors_of(models, name):
+            series.append(Series(name, [_percent(errors.get(row["cell"])) for row in models]))
+    ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in models]
     title = f"{algorithm.upper()} (dashed: 5 %)"
     return Panel(title, "|relative error| of the return, %", series, ticks=ticks, level=5.0, points=True)
 
@@ -249,15 +224,14 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 
-def own(row: ModelRow, precision: str, correction: Correction = NOTHING) -> Row | None:
-    """The row of a precision; None: it was not measured."""
+def line_of(row: Model, precision: str, correction: Correction = NOTHING) -> Row | None:
+    """What was measured in a precision; None: nothing."""
     former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
     names = (precision, former.get(precision))
     for line in row["precisions"]:
-        found = Row(**line)
-        how = Correction(found.corrected, found.rounding)
-        if found.precision in names and how == correction:
-            return found
+        measured = Row(**line)
+        if measured.precision in names and Correction(measured.corrected, measured.rounding) == correction:
+            return measured
     return None
 
 
@@ -285,17 +259,17 @@ def paper_errors() -> dict[str, list[float]]:
     }
 
 
-def table_row(row: ModelRow) -> dict[Column, Value]:
+def table_row(row: Model) -> dict[Column, Value]:
     """A row of the printed table."""
     theirs = paper_of(row["env"], row["algorithm"])
-    full, channels = own(row, "float32"), own(row, CHANNELS)
+    full, channels = line_of(row, "float32"), line_of(row, CHANNELS)
     assert full is not None and channels is not None
-    found = {name: own(row, *variant) for name, variant in VARIANTS.items()}
+    lines = {name: line_of(row, *variant) for name, variant in VARIANTS.items()}
     return {
         Column("algorithm"): row["algorithm"].upper(),
         Column("environment"): row["env"],
         Column("fp32"): full.return_mean,
-        **{Column(name): None if line is None else line.return_mean for name, line in found.items()},
+        **{Column(name): None if line is None else line.return_mean for name, line in lines.items()},
         Column("± (95 %)"): full.return_ci95,
         Column("equal actions", format=".1%"): channels.equal_actions,
         Column("paper fp32 / fp16 / int8"): " / ".join(f"{value:g}" for value in theirs) if theirs else "–",

@@ -6,9 +6,9 @@ channel, layer inputs with a zero point.
 """
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,12 @@ from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
 from shoal.policies.widths import WidthSweep, sweep
 from shoal.quantization.scheme import Scheme
-from shoal.results import Panel, Result, Series, Table, Value
+from shoal.results import Panel, Series, Table, Value
 from shoal.training.config import TrainConfig
-from shoal.training.returns import confidence95
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
+from shoal_papers.cells import Options, StudyCell
 from shoal_papers.quarl import baselines, ptq_table, recipes
-from shoal_papers.study import Options, panel_result
+from shoal_papers.seeds import half_width, mean_or_none
+from shoal_papers.study import Data
 
 BITS = (8, 6, 4, 2)
 TASKS = {  # two per algorithm, and the steps that it needs to learn them
@@ -56,58 +55,8 @@ SLOWER = 2.0
 """Approximate slowdown of quantization-aware training."""
 
 
-def cells(quick: bool) -> list[StudyCell]:
-    """Trainings in full precision, quantized afterwards, and quantization-aware trainings for each width.
-
-    The first seed first; critics in full precision, which the paper does not have, last of all.
-    """
-    found: list[StudyCell] = []
-    for seed in range(1 if quick else SEEDS):
-        for bits in (None, 4) if quick else (None, *BITS):
-            slower = 1.0 if bits is None else SLOWER
-            how = "float32" if bits is None else f"{bits} bits"
-            widths = {"bits": bits, "ptq": [4, 2] if quick else list(BITS)}
-            for (algorithm, env), steps in (QUICK_TASKS if quick else TASKS).items():
-                if not recipes.can_play(env):
-                    continue
-                recipe = recipes.RECIPES[algorithm, env]
-                settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
-                seconds = slower * recipe.seconds * steps / recipe.steps
-                for part, own in (MODEL_PARTS if bits else WHOLE).items():
-                    found.append(StudyCell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
-            for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
-                learning = (QUICK_WORLDS if quick else WORLDS)[agents]
-                seconds = slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
-                settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": None, **widths}
-                settings |= {"seed": seed, "episodes": TEAM_PLAYED}
-                for part, own in (TEAM_PARTS if bits else WHOLE).items():
-                    name = f"{algorithm} {agents} agents seed {seed} {how}{part}"
-                    found.append(StudyCell(name, settings | own, seconds))
-    return sorted(found, key=lambda cell: not cell.settings.get("critics", True))
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train everything and evaluate it at its widths."""
-    if sentence := baselines.missing_packages():
-        raise UserError(sentence)
-    done = Cells("qat", quick, options, advance)
-    results = done.run(cells(quick), work)
-    if not quick:
-        done.failed += recipes.left_out()
-    return {
-        "rows": [row for result in results.values() for row in result["rows"]],
-        "failed": done.failed,
-        "interrupted": done.interrupted,
-    }
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One training: its return as trained and, if that was in full precision, at every width after quantization."""
+def train_and_quantize(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell, one training: its return as trained and, after full precision, at every width it is quantized to."""
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
             policy: TorchPolicy = _team(settings, run)
@@ -131,40 +80,28 @@ def _team(settings: dict[str, Any], run: str) -> TorchPolicy:
     return load_run(Path(run), {}, False, lambda sentence: None)
 
 
-ReturnRow = TypedDict(
-    "ReturnRow", {"algorithm": str, "task": str, "seed": int, "how": str, "bits": int, "return": float}
-)
-
-
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[ReturnRow]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[ReturnRow]:
+def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[dict[str, Any]]:
     team, bits = "agents" in settings, settings["bits"]
     task = f"{settings['learning']['env']}, {settings['agents']} agents" if team else settings["env"]
 
-    def row(how: str, bits: int, found: float) -> ReturnRow:
-        about = settings["algorithm"], settings["seed"]
-        return {"algorithm": about[0], "task": task, "seed": about[1], "how": how, "bits": bits, "return": found}
+    about = {"algorithm": settings["algorithm"], "task": task, "seed": settings["seed"]}
+
+    def row(how: str, bits: int, reached: float) -> dict[str, Any]:
+        return {**about, "how": how, "bits": bits, "return": reached}
 
     if bits is not None:
-        found = sweep(policy, WidthSweep((), episodes=settings["episodes"]))
-        trained = next((row for row in found.rows if row.what == "trained"), None)
+        swept = sweep(policy, WidthSweep((), episodes=settings["episodes"]))
+        trained = next((row for row in swept.rows if row.what == "trained"), None)
         if trained is None:
             raise UserError("Quantization was never switched on: the training was too short.")
         yield row(_how(settings), bits, trained.return_mean)
         return
     widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
     for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
-        found = sweep(policy, WidthSweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
+        swept = sweep(policy, WidthSweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
         if agents is None:
-            yield row("float32", 32, found.rows[0].return_mean)
-        for narrow in found.rows[1:]:
+            yield row("float32", 32, swept.rows[0].return_mean)
+        for narrow in swept.rows[1:]:
             yield row(how, narrow.bits, narrow.return_mean)
 
 
@@ -174,70 +111,116 @@ def _how(settings: dict[str, Any]) -> str:
     return "QAT" if settings.get("critics", True) else "QAT, actors"
 
 
-def study(found: Found) -> Result:
+HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
+AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
+SeedReturns = dict[tuple[str, int], list[float]]
+"""Returns of all seeds by method and bits."""
+Groups = dict[str, SeedReturns]
+"""The returns of each algorithm and task."""
+
+
+class Qat(baselines.ModelStudy, name="qat"):
     """Means over seeds of both methods over bits, compared with full precision."""
-    groups = grouped(found["rows"])
-    findings = [
-        "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
-        "quantization-aware training generally beats post-training quantization."
-    ]
-    findings += [sentence for name, group in groups.items() for sentence in sentences(name, group)]
-    findings += losses(groups)
-    findings += against(groups)
-    cells = [row for name, group in groups.items() for row in table_rows(name, group)]
-    tables = [Table.of("Return of an episode over bits, mean over seeds", cells)] if cells else []
-    panels = [panel_of(name, group) for name, group in groups.items()]
+
     title = "Quantization-aware training against post-training quantization (Figure 4)"
-    return panel_result("qat", title, tables, [*findings, *found["failed"]], panels, found)
+    work = staticmethod(train_and_quantize)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """Trainings in full precision, quantized afterwards, and quantization-aware trainings for each width.
+
+        The first seed first; critics in full precision, which the paper does not have, last of all.
+        """
+        every: list[StudyCell] = []
+        for seed in range(1 if quick else SEEDS):
+            for bits in (None, 4) if quick else (None, *BITS):
+                slower = 1.0 if bits is None else SLOWER
+                how = "float32" if bits is None else f"{bits} bits"
+                widths = {"bits": bits, "ptq": [4, 2] if quick else list(BITS)}
+                for (algorithm, env), steps in (QUICK_TASKS if quick else TASKS).items():
+                    if not recipes.can_play(env):
+                        continue
+                    recipe = recipes.RECIPES[algorithm, env]
+                    settings = ptq_table.settings_of(algorithm, env, steps, 20 if quick else 100, seed) | widths
+                    seconds = slower * recipe.seconds * steps / recipe.steps
+                    for part, own in (MODEL_PARTS if bits else WHOLE).items():
+                        every.append(StudyCell(f"{algorithm} {env} seed {seed} {how}{part}", settings | own, seconds))
+                for algorithm, agents in list(TEAM_SECONDS)[: 1 if quick else None]:
+                    learning = (QUICK_WORLDS if quick else WORLDS)[agents]
+                    seconds = (
+                        slower * TEAM_SECONDS[algorithm, agents] * learning["episodes"] / WORLDS[agents]["episodes"]
+                    )
+                    settings = {"algorithm": algorithm, "agents": agents, "learning": learning, "only": None, **widths}
+                    settings |= {"seed": seed, "episodes": TEAM_PLAYED}
+                    for part, own in (TEAM_PARTS if bits else WHOLE).items():
+                        name = f"{algorithm} {agents} agents seed {seed} {how}{part}"
+                        every.append(StudyCell(name, settings | own, seconds))
+        return sorted(every, key=lambda cell: not cell.settings.get("critics", True))
+
+    def records(self, cells: Iterable[StudyCell], results: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """A cell has several returns."""
+        return [row for result in results.values() for row in result["rows"]]
+
+    def view(self, data: Data) -> Groups:
+        """By algorithm and task."""
+        groups: Groups = {}
+        for row in data["rows"]:
+            group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})
+            group.setdefault((row["how"], row["bits"]), []).append(row["return"])
+        return groups
+
+    def tables(self, view: Groups) -> list[Table]:
+        """One row per model and method."""
+        rows = [row for name, group in view.items() for row in table_rows(name, group)]
+        return [Table.of("Return of an episode over bits, mean over seeds", rows)] if rows else []
+
+    def findings(self, view: Groups) -> Iterable[str]:
+        """How few bits keep the return, what they cost, and which method is better."""
+        yield (
+            "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
+            "quantization-aware training generally beats post-training quantization."
+        )
+        for name, group in view.items():
+            yield from sentences(name, group)
+        yield from losses(view)
+        yield from against(view)
+
+    def panels(self, view: Groups) -> list[Panel]:
+        """One per algorithm and task."""
+        return [panel_of(name, group) for name, group in view.items()]
 
 
-def table_rows(name: str, group: "SeedReturns") -> Iterable[dict[str, Value]]:
+def table_rows(name: str, group: SeedReturns) -> Iterable[dict[str, Value]]:
     """One row per method."""
     for how in kinds(group):
-        means = {str(bits): _mean(group.get((how, bits))) for bits in BITS}
+        means = {str(bits): mean_or_none(group.get((how, bits))) for bits in BITS}
         seeds = max(len(values) for (kind, _), values in group.items() if kind == how)
-        full = _mean(group.get(("float32", 32)))
+        full = mean_or_none(group.get(("float32", 32)))
         yield {"model": name, "how": how, "seeds": seeds, "float32": full, **means}
 
 
-def panel_of(name: str, group: "SeedReturns") -> Panel:
+def panel_of(name: str, group: SeedReturns) -> Panel:
     """Both methods over bits; the dashed line is full precision."""
     widths = sorted({bits for how, bits in group if how != "float32"}, reverse=True)
     series = [
         Series(
             how,
-            [_mean(group.get((how, bits))) for bits in widths],
-            halves=[_half(group.get((how, bits))) for bits in widths],
+            [mean_or_none(group.get((how, bits))) for bits in widths],
+            halves=[half_width(group.get((how, bits))) for bits in widths],
         )
         for how in kinds(group)
     ]
-    full = _mean(group.get(("float32", 32)))
+    full = mean_or_none(group.get(("float32", 32)))
     return Panel(name, "return of an episode", series, "bits", list(map(str, widths)), level=full)
 
 
-def kinds(group: "SeedReturns") -> list[str]:
+def kinds(group: SeedReturns) -> list[str]:
     """The methods that were measured."""
     return [how for how in HOWS if any(kind == how for kind, _ in group)]
 
 
-HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
-AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
-SeedReturns = dict[tuple[str, int], list[float]]
-"""Returns of all seeds by method and bits."""
-
-
-def grouped(rows: list[ReturnRow]) -> dict[str, SeedReturns]:
-    """The returns of each algorithm and task."""
-    groups: dict[str, SeedReturns] = {}
-    for row in rows:
-        group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})
-        group.setdefault((row["how"], row["bits"]), []).append(row["return"])
-    return groups
-
-
 def sentences(name: str, group: SeedReturns) -> Iterable[str]:
     """The fewest bits at which each method keeps the full-precision return."""
-    full = _mean(group.get(("float32", 32)))
+    full = mean_or_none(group.get(("float32", 32)))
     if full is None:
         return
     kept = []
@@ -245,7 +228,7 @@ def sentences(name: str, group: SeedReturns) -> Iterable[str]:
         widths = sorted((bits for kind, bits in group if kind == how), reverse=True)
         fewest = None
         for bits in widths:
-            mean = _mean(group[how, bits])
+            mean = mean_or_none(group[how, bits])
             if mean is None or mean < full - NEAR * abs(full):
                 break
             fewest = bits
@@ -255,14 +238,14 @@ def sentences(name: str, group: SeedReturns) -> Iterable[str]:
         yield f"{name}: {full:.1f} in float32; within 5 % of it: {', '.join(kept)}."
 
 
-def losses(groups: dict[str, SeedReturns]) -> list[str]:
+def losses(groups: Groups) -> list[str]:
     """The average cost of post-training quantization, for models and for teams (all agents, and one agent alone)."""
     said = []
     teams = {name: any(how.endswith("one agent") for how, _ in group) for name, group in groups.items()}
     for kind, is_team in (("models", False), ("teams", True)):
         lost: dict[int, list[float]] = {}
         for name, group in groups.items():
-            full = _mean(group.get(("float32", 32)))
+            full = mean_or_none(group.get(("float32", 32)))
             for (how, bits), values in group.items():
                 if teams[name] == is_team and how == "PTQ" and full:
                     lost.setdefault(bits, []).append((full - sum(values) / len(values)) / abs(full))
@@ -272,12 +255,12 @@ def losses(groups: dict[str, SeedReturns]) -> list[str]:
     return said
 
 
-def against(groups: dict[str, SeedReturns]) -> list[str]:
+def against(groups: Groups) -> list[str]:
     """How often one method is at least as good as another."""
     said = []
     for one, other in AGAINST:
         pairs = [
-            (_mean(values), _mean(group.get((other, bits))))
+            (mean_or_none(values), mean_or_none(group.get((other, bits))))
             for group in groups.values()
             for (how, bits), values in group.items()
             if how == one
@@ -287,11 +270,3 @@ def against(groups: dict[str, SeedReturns]) -> list[str]:
             above = sum(first >= second for first, second in both)
             said.append(f"{one} is at or above {other} in {above} of {len(both)} cells.")
     return said
-
-
-def _mean(values: list[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _half(values: list[float] | None) -> float | None:
-    return confidence95(np.array(values)) if values and len(values) > 1 else None

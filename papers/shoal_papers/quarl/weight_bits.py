@@ -5,114 +5,87 @@ same with corrections: of biases, and of the rounding as well.
 """
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
-from shoal.errors import UserError
 from shoal.policies.named_width import Width
 from shoal.policies.width_result import correction_words
 from shoal.policies.widths import Row, WidthSweep, sweep
 from shoal.quantization.scheme import Scheme
-from shoal.results import Panel, Result, Series, Table, Value
-from shoal.waiting import Advance
-from shoal_papers.cells import Cells, StudyCell, total_seconds
-from shoal_papers.quarl import baselines, ptq_table, recipes
-from shoal_papers.study import Options, panel_result
+from shoal.results import Panel, Series, Table, Value
+from shoal_papers.cells import Options, StudyCell
+from shoal_papers.quarl import baselines, ptq_table
 
 BITS = (16, 8, 7, 6, 5, 4, 3, 2)
 
 
-def cells(quick: bool, options: Options) -> list[StudyCell]:
-    """One cell per model."""
-    return [
-        StudyCell(cell.name, {**cell.settings, "bits": list(BITS[::2] if quick else BITS)}, cell.seconds)
-        for cell in ptq_table.cells(quick, options)
-        if not quick or cell.settings["algorithm"] != "dqn"
-    ]
-
-
-def length(quick: bool, options: Options) -> float:
-    """Approximate seconds."""
-    return total_seconds(cells(quick, options))
-
-
-def measured(quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-    """Train every model and evaluate it with its weights at every width."""
-    if sentence := baselines.missing_packages():
-        raise UserError(sentence)
-    done = Cells("weight-bits", quick, options, advance)
-    rows = [{"cell": name, **result} for name, result in done.run(cells(quick, options), work).items()]
-    if not quick:
-        done.failed += recipes.left_out()
-    return {"rows": rows, "failed": done.failed, "interrupted": done.interrupted}
-
-
-def work(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One model with its weights at every width."""
+def measure_model(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A cell: one model with its weights at every width."""
     algorithm, env = settings["algorithm"], settings["env"]
     policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
     widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
-    hows = tuple(ptq_table.CORRECTIONS[name] for name in settings["corrections"])
-    found = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"], corrections=hows))
-    return {"algorithm": algorithm, "env": env, "lines": found.to_dict()["rows"]}
+    corrections = tuple(ptq_table.CORRECTIONS[name] for name in settings["corrections"])
+    swept = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"], corrections=corrections))
+    return {"algorithm": algorithm, "env": env, "lines": swept.to_dict()["rows"]}
 
 
-class ModelRow(TypedDict):
-    """A model with its weights at every width."""
-
-    cell: str
-    algorithm: str
-    env: str
-    lines: list[dict[str, Any]]
-    """The rows, as plain values."""
+Model = Mapping[str, Any]
+"""A model with its weights at every width: what `measure_model` returns, and the cell's name."""
 
 
-class Found(TypedDict):
-    """The data of the study."""
-
-    rows: list[ModelRow]
-    failed: list[str]
-    interrupted: NotRequired[bool]
-
-
-def study(found: Found) -> Result:
+class WeightBits(baselines.ModelStudy, name="weight-bits"):
     """The return of every model over the bits of its weights."""
-    rows = found["rows"]
-    findings = [
-        "Paper: low-precision weights nearly reach the full reward, and some models exceed it at a sweet spot.",
-        *map(sentence, rows),
-    ]
-    sweet = sum(bool(sweet_spots(row)) for row in rows)
-    findings.append(
-        f"{sweet} of {len(rows)} models have a width whose return exceeds float32's by more than both intervals."
-    )
-    findings += mean_errors(rows)
-    cells = [
-        {
-            "model": row["cell"],
-            "corrected": how,
-            **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(row, how)},
-        }
-        for row in rows
-        for how in hows_of(row)
-    ]
-    tables = [
-        Table.of("Return of an episode over bits of the weights", cells),
-        Table.of("Over all models, below 16 bits", list(summary_rows(rows))),
-    ]
-    return panel_result(
-        "weight-bits", "Low-precision weights (Figure 2)", tables, [*findings, *found["failed"]],
-        list(map(panel_of, rows)), found,
-    )  # fmt: skip
+
+    title = "Low-precision weights (Figure 2)"
+    work = staticmethod(measure_model)
+
+    def cells(self, quick: bool, options: Options) -> list[StudyCell]:
+        """One per model."""
+        bits = list(BITS[::2] if quick else BITS)
+        return [
+            StudyCell(cell.name, {**cell.settings, "bits": bits}, cell.seconds)
+            for cell in ptq_table.PtqTable().cells(quick, options)
+            if not quick or cell.settings["algorithm"] != "dqn"
+        ]
+
+    def tables(self, view: list[Model]) -> list[Table]:
+        """The models, and statistics over them."""
+        rows = [
+            {
+                "model": model["cell"],
+                "corrected": how,
+                **{line.precision.removesuffix(" bits"): line.return_mean for line in lines_of(model, how)},
+            }
+            for model in view
+            for how in hows_of(model)
+        ]
+        return [
+            Table.of("Return of an episode over bits of the weights", rows),
+            Table.of("Over all models, below 16 bits", list(summary_rows(view))),
+        ]
+
+    def findings(self, view: list[Model]) -> Iterable[str]:
+        """Every model, sweet spots, and mean errors."""
+        sweet = sum(bool(sweet_spots(model)) for model in view)
+        return [
+            "Paper: low-precision weights nearly reach the full reward, and some models exceed it at a sweet spot.",
+            *map(sentence, view),
+            f"{sweet} of {len(view)} models have a width whose return exceeds float32's by more than both intervals.",
+            *mean_errors(view),
+        ]
+
+    def panels(self, view: list[Model]) -> list[Panel]:
+        """One per model."""
+        return list(map(panel_of, view))
 
 
-def hows_of(row: ModelRow) -> list[str]:
+def hows_of(row: Model) -> list[str]:
     """What was corrected, in words; nothing first."""
     return list(dict.fromkeys(_how(Row(**line)) for line in row["lines"]))
 
 
-def lines_of(row: ModelRow, how: str = "–") -> list[Row]:
+def lines_of(row: Model, how: str = "–") -> list[Row]:
     """Full precision first, then those that were corrected so; corrections start below 16 bits."""
     lines = [Row(**line) for line in row["lines"]]
     return [line for line in lines if _how(line) == how or (line.bits >= 16 and _how(line) == "–")]
@@ -122,30 +95,27 @@ def _how(line: Row) -> str:
     return correction_words(line.corrected, line.rounding)
 
 
-def losses_of(rows: list[ModelRow]) -> dict[str, dict[str, list[float]]]:
+def losses_of(rows: list[Model]) -> dict[str, dict[str, list[float]]]:
     """Relative errors of all models, by what was corrected and by width below 16 bits; positive is worse."""
-    found: dict[str, dict[str, list[float]]] = {}
+    losses: dict[str, dict[str, list[float]]] = {}
     for how in dict.fromkeys(how for row in rows for how in hows_of(row)):
         for row in rows:
             for line in lines_of(row, how):
                 if line.bits < 16 and line.relative_error is not None:
-                    found.setdefault(how, {}).setdefault(line.precision, []).append(line.relative_error)
-    return found
+                    losses.setdefault(how, {}).setdefault(line.precision, []).append(line.relative_error)
+    return losses
 
 
-def summary_rows(rows: list[ModelRow]) -> Iterable[dict[str, Value]]:
+def summary_rows(rows: list[Model]) -> Iterable[dict[str, Value]]:
     """A row per correction and statistic; a column per width."""
     for how, by_width in losses_of(rows).items():
-        found = {width: ptq_table.statistics_of(losses) for width, losses in by_width.items()}
-        for statistic in ptq_table.statistics_of(()):
-            yield {
-                "corrected": how,
-                "statistic": statistic,
-                **{width: held[statistic] for width, held in found.items()},
-            }
+        by_name = {width: ptq_table.statistics_of(losses) for width, losses in by_width.items()}
+        for name in ptq_table.statistics_of(()):
+            values = {width: of_width[name] for width, of_width in by_name.items()}
+            yield {"corrected": how, "statistic": name, **values}
 
 
-def mean_errors(rows: list[ModelRow]) -> list[str]:
+def mean_errors(rows: list[Model]) -> list[str]:
     """|relative error| at every width below 16 bits over all models, one sentence per correction."""
     said = []
     for how, by_width in losses_of(rows).items():
@@ -156,7 +126,7 @@ def mean_errors(rows: list[ModelRow]) -> list[str]:
     return said
 
 
-def panel_of(row: ModelRow) -> Panel:
+def panel_of(row: Model) -> Panel:
     """The return of a model over bits."""
     plain = lines_of(row)
     series = []
@@ -168,7 +138,7 @@ def panel_of(row: ModelRow) -> Panel:
     return Panel(row["cell"], "return of an episode", series, "bits", ticks, level=plain[0].return_mean)
 
 
-def sentence(row: ModelRow) -> str:
+def sentence(row: Model) -> str:
     """The fewest bits near the full-precision return, without a gap above them."""
     lines, fewest = lines_of(row), "float32"
     full = lines[0].return_mean
@@ -181,7 +151,7 @@ def sentence(row: ModelRow) -> str:
     return f"{row['cell']}: {full:.1f} in float32, within 5 % down to {fewest}{above}."
 
 
-def sweet_spots(row: ModelRow) -> list[str]:
+def sweet_spots(row: Model) -> list[str]:
     """Widths whose return exceeds the full-precision one by more than both intervals together."""
     full, *narrow = lines_of(row)
     return [

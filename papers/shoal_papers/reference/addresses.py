@@ -1,4 +1,4 @@
-"""Which bytes the reference's loop touches among its objects (`object_ranges`), or would touch (`VirtualObjects`).
+"""Which bytes the reference's loop touches among its objects (`object_ranges`).
 
 What one agent's loop over the storages of all agents touches. For every index the place and the int in the index list;
 for every transition it leads to the storage's pointer, the tuple, the head of each of its elements, whose references
@@ -13,22 +13,17 @@ Shape letters: T transitions taken, B batch, N agents, F fields of a tuple, K ra
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from shoal.errors import UserError
-from shoal.profiling.addresses import NOWHERE, PAGE, Ints, laid_out, touches
+from shoal.profiling.ring_addresses import PAGE, Ints, laid_out, touches
 from shoal_papers.reference.replay import AgentReplay, ListSampler
 
 HEAD = 16  # bytes of every object: its reference count and its type
 ARRAY = np.ndarray.__basicsize__  # bytes of an array object; its shape and its data lie elsewhere
-COLLECTED = 16  # bytes before an object that the garbage collector watches
-TUPLE = -(-(COLLECTED + tuple.__basicsize__ + 5 * 8) // 16) * 16  # bytes CPython's allocator takes for a transition
-NUMBER = 32  # and for a float
 
 
 class Walk(NamedTuple):
@@ -175,82 +170,3 @@ def _words(addresses: ArrayLike) -> Ints:
 def _memory() -> Ints:
     """All of our address space as one array: nothing of it is read until it is indexed."""
     return np.frombuffer(memoryview((ctypes.c_int64 * 2**45).from_address(PAGE)), np.int64)
-
-
-@dataclass(frozen=True)
-class VirtualObjects:
-    """The reference's storages when every object lies right behind the one of its kind that was made before.
-
-    So it is in a process that only fills its storages; in a real one other objects come between. Steps are added for
-    all agents in turn. The next observation is the object that is the observation of the step after it.
-    """
-
-    agents: int
-    observation_bytes: int
-    action_bytes: int
-    capacity: int = 1_000_000
-    episode_length: int = 25
-
-    @property
-    def _counts(self) -> tuple[int, int]:
-        """Observations and transitions of all agents; every episode has one observation more than it has steps."""
-        return self.agents * (self.capacity + self.capacity // self.episode_length + 1), self.agents * self.capacity
-
-    @cached_property
-    def _places(self) -> list[int]:
-        """Where pointers, tuples, floats, and objects and memory of observations and of actions begin."""
-        return laid_out(self._sizes, first=NOWHERE + 2**45)
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        """Bytes of each of them."""
-        observations, transitions = self._counts
-        return (
-            8 * transitions,
-            TUPLE * transitions,
-            2 * NUMBER * transitions,
-            ARRAY * observations,
-            _chunks(self.observation_bytes) * observations,
-            ARRAY * transitions,
-            _chunks(self.action_bytes) * transitions,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the storages would take."""
-        return sum(self._sizes)
-
-    def find(self, agent: int, indices: Ints) -> Objects:
-        """Where an agent's transitions at these indices would lie."""
-        pointers, tuples, numbers, seen, seen_data, played, played_data = self._places
-        made = indices * self.agents + agent
-        row = (indices + indices // self.episode_length) * self.agents + agent
-
-        def array(n: Ints, objects: int, memory: int, size: int) -> Field:
-            shapes = memory + _chunks(size) * n
-            return Field(objects + ARRAY * n, ARRAY, shapes, 16, shapes + 32, size)
-
-        def number(n: Ints) -> Field:
-            objects = numbers + NUMBER * n
-            return Field(objects, float.__basicsize__, objects, 0, objects, 0)
-
-        return Objects(
-            slots=pointers + 8 * (agent * self.capacity + indices),
-            tuples=tuples + TUPLE * made + COLLECTED,
-            fields=[
-                array(row, seen, seen_data, self.observation_bytes),
-                array(made, played, played_data, self.action_bytes),
-                number(2 * made),
-                array(row + self.agents, seen, seen_data, self.observation_bytes),
-                number(2 * made + 1),
-            ],
-        )
-
-    def ranges(self, way: Walk, writes: bool = True) -> Ints:
-        """What one agent's sampling from the storages of all agents would touch."""
-        return reference_ranges([self.find(agent, way.slots) for agent in range(self.agents)], way, writes)
-
-
-def _chunks(size: int) -> int:
-    """Bytes the C library takes for an array's shape, one axis, and its data."""
-    return 32 + max(32, -(-(size + 8) // 16) * 16)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from shoal.envs.base import EnvSpec
-from shoal.profiling.addresses import Ints
+from shoal.profiling.ring_addresses import Ints
 from shoal_papers.reference.addresses import object_ranges, walk
 from shoal_papers.reference.replay import ListSampler, Replays
 

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from shoal.profiling.addresses import NOWHERE
-from shoal_papers.reference.addresses import VirtualObjects, find_objects, object_ranges, walk
+from shoal.profiling.ring_addresses import NOWHERE
+from shoal_papers.reference.addresses import find_objects, object_ranges, walk
 from shoal_papers.reference.replay import AgentReplay, ListSampler
 
 
@@ -100,23 +100,3 @@ def test_neighbors_beyond_the_batch_are_walked_but_not_copied():
         row = lists[0][slot]
         assert (ranges == [id(row), tuple.__basicsize__ + 40]).all(1).any()
         assert (ranges == [row[1].ctypes.data, 20]).all(1).any() == copied
-
-
-@pytest.mark.parametrize("method", ["uniform", "neighbor-v2"])
-def test_virtual_objects_equal_real_ones(method):
-    way = walk(ListSampler(method), [3, 17, 30, 59, 8, 9, 10], 60, 60)
-    virtual = VirtualObjects(agents=2, observation_bytes=28, action_bytes=20, capacity=60)
-    ranges = virtual.ranges(way)
-    assert np.array_equal(ranges[:, 1], object_ranges(storages(), way)[:, 1])
-    assert ranges[ranges[:, 1] > 0, 0].min() >= NOWHERE
-
-
-def test_virtual_next_observation_is_that_of_the_next_step():
-    virtual = VirtualObjects(agents=3, observation_bytes=28, action_bytes=20, capacity=60, episode_length=5)
-    found = virtual.find(1, np.arange(60))
-    observation, following = found.fields[0], found.fields[3]
-    within_episode = np.arange(59) % 5 != 4
-    assert np.array_equal(observation.data[1:] == following.data[:-1], within_episode)
-    every = np.concatenate([virtual.find(agent, np.arange(60)).fields[0].data for agent in range(3)])
-    assert np.unique(every).size == 180
-    assert np.diff(np.sort(every)).min() >= 28 + 16
