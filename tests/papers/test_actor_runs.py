@@ -43,7 +43,7 @@ def test_start_up_time_is_excluded():
         samples, clock = 0, Clock()
 
         class collector:
-            figures = staticmethod(lambda: {"actors/lag_mean": 2.0})
+            metrics = staticmethod(lambda: {"actors/lag_mean": 2.0})
 
     training, limit = Training(), Limit(steps=100)
     limit.advance(training)
@@ -101,7 +101,7 @@ def test_kinds_are_compared_seed_by_seed():
     assert own["seed"] == other["seed"] == 2 and other["returns"] == [20.0]
 
 
-def test_figures_of_actors():
+def test_metrics_of_actors():
     runs = [made([1, 2], bottleneck="actors", lag_mean=4.0, learner_wait_seconds=1.0),
             made([1, 2], bottleneck="learner", lag_mean=6.0, learner_wait_seconds=0.0)]  # fmt: skip
     assert actor_runs.metric_of(runs, "lag_mean") == 5 and actor_runs.metric_of(runs, "load_ms") is None

@@ -144,10 +144,10 @@ class MpeWorld:
         reward = np.array([[rewards[name] for name in self.spec.agent_names]], np.float32)
         final_observation = self._observe(observations)
         ended = self.episode_step >= self._last_step  # (1,)
-        figures = np.array([[self._figure() if ended[0] else 0.0]], np.float32)
+        metrics = np.array([[self._metric() if ended[0] else 0.0]], np.float32)
         observation = self.reset() if ended[0] else final_observation
         nobody, everybody = np.zeros(reward.shape, np.bool_), np.ones(reward.shape, np.bool_)
-        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, figures)
+        return Step(observation, reward, nobody, ended, everybody, ended.copy(), final_observation, metrics)
 
     def _mark_caught(self) -> None:
         """Remember the prey that a predator touches now."""
@@ -155,7 +155,7 @@ class MpeWorld:
             touch = (PREDATOR_SIZE + prey.size) ** 2
             self._caught[k] |= squares(positions([prey]), positions(self._predators)).min() < touch
 
-    def _figure(self) -> float:
+    def _metric(self) -> float:
         """What is reported of an episode at its end: prey that were touched in it, or landmarks covered."""
         if self._prey:
             return float(self._caught.sum())

@@ -45,7 +45,7 @@ def test_mpe2_world_matches_our_own(settings, soft):
         np.testing.assert_allclose(a.reward, b.reward, atol=1e-4)
         for name in ("terminated", "truncated", "alive", "ended"):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-        np.testing.assert_array_equal(a.figures, b.figures)
+        np.testing.assert_array_equal(a.metrics, b.metrics)
         if a.ended[0]:
             np.testing.assert_array_equal(a.observation, same_start(theirs, ours))
         else:
