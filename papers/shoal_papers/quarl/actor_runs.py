@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError
 from shoal.results import Panel
+from shoal.runs.observer import Observer
 from shoal.training.config import TrainConfig
 from shoal.training.returns import confidence95
 from shoal_papers.cells import StudyCell
