@@ -125,3 +125,12 @@ def test_messages_of_a_command_have_its_options_and_those_of_python_have_names(s
     with answers_only():
         say("`low` is 3.")
     assert capsys.readouterr().err.endswith("`low` is 3.\n")
+
+
+def test_optional_arguments_are_in_the_help_and_take_nothing_from_lists(shoal, capsys):
+    for name, argument in (("bench", "BENCH"), ("study", "STUDY")):
+        with pytest.raises(SystemExit):
+            shoal(name, "--help")
+        assert argument in capsys.readouterr().out.partition("Examples")[0]
+    code, _, err = shoal("bench", "--agents", "3", "6")
+    assert code == 2 and "A bench must be named" in err
