@@ -113,11 +113,51 @@ class Scene:
 
         Trails go back `trail` steps, or as far as looks good.
         """
-        return _draw_moment(self, time, side, trail or (4 if self.crowded else 12))
+        from PIL import Image, ImageDraw
+
+        image = Image.new("RGB", (side * SUPERSAMPLE, side * SUPERSAMPLE), FIELD)
+        brush = Brush(ImageDraw.Draw(image), side * SUPERSAMPLE, self.centre, self.half_width)
+        step = int(time)
+        after = min(step + 1, len(self.position) - 1)
+        now = self.position[step] + (time - step) * (self.position[after] - self.position[step])  # (K, 2)
+
+        brush.arena()
+        _draw_bodies(brush, self, "obstacle", now, step)
+        _draw_trails(brush, self, step, now, trail or (4 if self.crowded else 12))
+        for kind in (*MOVERS, "landmark"):  # landmarks on top: whether they are covered is what the task is about
+            _draw_bodies(brush, self, kind, now, step)
+        return image.reduce(SUPERSAMPLE)
 
     def legend(self, height: int) -> "Image.Image":
         """The legend of the discs, in one line."""
-        return _draw_legend(self.entities, height, bool((np.abs(self.position) > FARTHEST).any()))
+        from PIL import Image, ImageDraw
+
+        kinds = list(dict.fromkeys(entity.kind for entity in self.entities))
+        reach = contact_reach(self.entities)
+        touchable = {entity.kind for entity, row in zip(self.entities, reach, strict=True) if row.any()}
+        entries: list[tuple[str, Callable[[Brush], None]]] = [
+            (
+                TOUCHED_WORD[kind] if touched else kind,
+                partial(Brush.body, entity=Entity(kind, LEGEND_RADIUS[kind]), at=np.zeros(2), touched=touched),
+            )
+            for kind in kinds
+            for touched in (False, True)
+            if not touched or kind in touchable
+        ]
+        if (np.abs(self.position) > FARTHEST).any():
+            entries.append(("far outside", partial(Brush.arrow, at=np.array((9.0, 0.0)), colour=FAINT_INK)))
+        text = font(round(height * 0.62))
+        widths = [round(height * 2 + text.getlength(label)) for label, _ in entries]
+
+        image = Image.new("RGB", (sum(widths), height), PAPER)
+        left = 0
+        for (label, draw), width in zip(entries, widths, strict=True):
+            icon = Image.new("RGB", (height * SUPERSAMPLE, height * SUPERSAMPLE), PAPER)
+            draw(Brush(ImageDraw.Draw(icon), height * SUPERSAMPLE, np.zeros(2), 1.0))
+            image.paste(icon.reduce(SUPERSAMPLE), (left, 0))
+            ImageDraw.Draw(image).text((left + height * 1.3, height / 2), label, FAINT_INK, text, "lm")
+            left += width
+        return image
 
     def highlights(self) -> list[int]:
         """Steps that a strip should include: those with a catch."""
@@ -230,23 +270,6 @@ class Brush:
             self.disc(at, radius, BODY[kind], blend(BODY[kind], PAPER, 0.8))
 
 
-def _draw_moment(scene: Scene, time: float, side: int, trail: int) -> "Image.Image":
-    from PIL import Image, ImageDraw
-
-    image = Image.new("RGB", (side * SUPERSAMPLE, side * SUPERSAMPLE), FIELD)
-    brush = Brush(ImageDraw.Draw(image), side * SUPERSAMPLE, scene.centre, scene.half_width)
-    step = int(time)
-    after = min(step + 1, len(scene.position) - 1)
-    now = scene.position[step] + (time - step) * (scene.position[after] - scene.position[step])  # (K, 2)
-
-    brush.arena()
-    _draw_bodies(brush, scene, "obstacle", now, step)
-    _draw_trails(brush, scene, step, now, trail)
-    for kind in (*MOVERS, "landmark"):  # landmarks on top: whether they are covered is what the task is about
-        _draw_bodies(brush, scene, kind, now, step)
-    return image.reduce(SUPERSAMPLE)
-
-
 def _draw_bodies(brush: Brush, scene: Scene, kind: str, now: NDArray[np.float64], step: int) -> None:
     for index in scene.indices(kind):
         if np.abs(now[index]).max() <= FARTHEST:
@@ -272,34 +295,3 @@ def _draw_trails(brush: Brush, scene: Scene, step: int, now: NDArray[np.float64]
         kind, radius = scene.entities[index]
         if kind == "prey":
             brush.disc(path[moment, index], radius * (0.5 + 0.4 * freshness[moment]), CAUGHT, BODY["predator"])
-
-
-def _draw_legend(entities: Sequence[Entity], height: int, arrows: bool) -> "Image.Image":
-    from PIL import Image, ImageDraw
-
-    kinds = list(dict.fromkeys(entity.kind for entity in entities))
-    reach = contact_reach(entities)
-    touchable = {entity.kind for entity, row in zip(entities, reach, strict=True) if row.any()}
-    entries: list[tuple[str, Callable[[Brush], None]]] = [
-        (
-            TOUCHED_WORD[kind] if touched else kind,
-            partial(Brush.body, entity=Entity(kind, LEGEND_RADIUS[kind]), at=np.zeros(2), touched=touched),
-        )
-        for kind in kinds
-        for touched in (False, True)
-        if not touched or kind in touchable
-    ]
-    if arrows:
-        entries.append(("far outside", partial(Brush.arrow, at=np.array((9.0, 0.0)), colour=FAINT_INK)))
-    text = font(round(height * 0.62))
-    widths = [round(height * 2 + text.getlength(label)) for label, _ in entries]
-
-    image = Image.new("RGB", (sum(widths), height), PAPER)
-    left = 0
-    for (label, draw), width in zip(entries, widths, strict=True):
-        icon = Image.new("RGB", (height * SUPERSAMPLE, height * SUPERSAMPLE), PAPER)
-        draw(Brush(ImageDraw.Draw(icon), height * SUPERSAMPLE, np.zeros(2), 1.0))
-        image.paste(icon.reduce(SUPERSAMPLE), (left, 0))
-        ImageDraw.Draw(image).text((left + height * 1.3, height / 2), label, FAINT_INK, text, "lm")
-        left += width
-    return image

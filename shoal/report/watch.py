@@ -161,11 +161,6 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
     return _film(env, [RecordedEpisode(reward, Screen(frames)) for reward, frames in played])
 
 
-def _first_line(error: BaseException) -> str:
-    """What third-party code says of its failure, in one line."""
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-
-
 def _check_counts(episodes: int, max_steps: int) -> None:
     check_range("episodes", episodes, 1)
     check_range("max_steps", max_steps, 1)
@@ -252,14 +247,12 @@ def _env_with_pictures(policy: "RunPolicy", seed: int) -> VectorEnv:
     except UserError as error:
         policy.config = config
         policy.make_env(1, seed).close()  # a world that cannot be made at all gets the usual sentence
-        why = _why_without_pictures(error.__cause__ or error)
-        raise UserError(f"The world '{config.env}' cannot be watched: {why}; {NEEDS}.") from error
-
-
-def _why_without_pictures(error: BaseException) -> str:
-    """What keeps a world from being made with a render mode."""
-    problem = "takes no render_mode" if isinstance(error, TypeError) else 'fails with render_mode="rgb_array"'
-    return f"its constructor {problem} ({_first_line(error)})"
+        cause = error.__cause__ or error
+        problem = "takes no render_mode" if isinstance(cause, TypeError) else 'fails with render_mode="rgb_array"'
+        words = str(cause).strip().partition("\n")[0].rstrip(".") or type(cause).__name__
+        raise UserError(
+            f"The world '{config.env}' cannot be watched: its constructor {problem} ({words}); {NEEDS}."
+        ) from error
 
 
 # Drawing --------------------------------------------------------------------------------------------------------------
@@ -294,7 +287,9 @@ def draw_gif(film: Film, path: str | Path, seconds_per_step: float | None = None
     pace = film.episodes[0].moments.pace if seconds_per_step is None else seconds_per_step
     check_range("seconds_per_step", pace, 0.01, 10)
     check_range("pause", pause, 0, 600)
-    stride = _steps_per_frame(film)
+    steps = sum(episode.steps for episode in film.episodes)
+    smooth = film.episodes[0].moments.frames_per_step
+    stride = 1 / smooth if steps * smooth <= MOST_FRAMES else math.ceil(steps / MOST_FRAMES)
     hundredths = max(2, round(100 * pace * stride))  # GIF time units; browsers slow down shorter frames
     legend = film.episodes[0].moments.legend(17)
     frames: list[Image.Image] = []
@@ -333,13 +328,6 @@ def draw_strip(film: Film, path: str | Path, moments: int = 6) -> Path:
     content = io.BytesIO()
     image.save(content, "PNG")
     return write_whole(path, content.getvalue())
-
-
-def _steps_per_frame(film: Film) -> float:
-    """A fraction of a step for smooth motion if that makes few enough frames, else as many steps as needed."""
-    steps = sum(episode.steps for episode in film.episodes)
-    smooth = film.episodes[0].moments.frames_per_step
-    return 1 / smooth if steps * smooth <= MOST_FRAMES else math.ceil(steps / MOST_FRAMES)
 
 
 def _gif_frame(film: Film, number: int, time: float, legend: "Image.Image | None") -> "Image.Image":

@@ -81,7 +81,8 @@ def _names_of_config() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(re.sub("`(options|workers)`", r"`env_\1`", str(error))) from None
+        error.args = (re.sub("`(options|workers)`", r"`env_\1`", str(error)),)
+        raise
 
 
 def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None] | None = None) -> Evaluation:
