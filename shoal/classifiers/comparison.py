@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
-from shoal.classifiers.data import ImageData, load_data
-from shoal.classifiers.result import ClassifierResult
-from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, train_classifier
+from shoal.classifiers.data import load_data
+from shoal.classifiers.images import ImageData
+from shoal.classifiers.training import ClassifierResult, ClassifierTraining, TrainingDiverged, train_classifier
 from shoal.errors import UserError, counted
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
@@ -40,10 +40,12 @@ class Comparison:
     def configs(self, folder: Path) -> list[ClassifierConfig]:
         """The settings of each run, with its folder; the baseline last."""
         several, out = len(self.schemes) > 1, str(folder)
-        every = []
-        for number, scheme in enumerate(self.schemes, 1):
-            own = str(folder / run_name(number, scheme)) if several else out
-            every.append(dataclasses.replace(self.config, scheme=scheme, out=own))
+        every = [
+            dataclasses.replace(
+                self.config, scheme=scheme, out=str(folder / run_name(number, scheme)) if several else out
+            )
+            for number, scheme in enumerate(self.schemes, 1)
+        ]
         if self.config.baseline and not any(map(is_float32, self.schemes)):
             out = str(folder / FLOAT32)
             every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=out))
@@ -57,9 +59,9 @@ class Comparison:
 def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
     """The schemes of a command line: several words, or one with commas; none twice."""
     schemes = split_list(words)
-    meant = [parse_scheme(scheme) for scheme in schemes]
-    if twice := [scheme for scheme, own in zip(schemes, meant, strict=True) if meant.count(own) > 1]:
-        raise UserError(f"--schemes names {twice[0]} twice.")
+    parsed = [parse_scheme(scheme) for scheme in schemes]
+    if twice := [scheme for scheme, value in zip(schemes, parsed, strict=True) if parsed.count(value) > 1]:
+        raise UserError(f"`schemes` names {twice[0]} twice.")
     return schemes
 
 
@@ -75,9 +77,9 @@ def read_comparison(folder: Path) -> Comparison:
         config = read_settings(folder, ClassifierConfig)
         return Comparison(config, (config.scheme,))
     try:
-        held = disk.unsealed(json.loads(disk.read(path)))
-        config = ClassifierConfig(**held["config"]).checked()
-        return Comparison(config, tuple(held["schemes"]))
+        fields = disk.unsealed(json.loads(disk.read(path)))
+        config = ClassifierConfig(**fields["config"]).checked()
+        return Comparison(config, tuple(fields["schemes"]))
     except (disk.Damaged, OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(f"'{path}' is damaged ({error}); train into another folder.") from None
 
@@ -102,60 +104,53 @@ def compare(
             for scheme in comparison.schemes:
                 ClassifierTraining(dataclasses.replace(config, scheme=scheme), data)
     single = len(comparison.schemes) == 1
+    results: list[ClassifierResult] = []
     with _folder(comparison, resume) as folder:
-        results: list[ClassifierResult] = []
         for own in comparison.configs(folder):
             try:
                 results.append(_train(own, observer, data))
-            except TrainingDiverged as how:
+            except TrainingDiverged as problem:
                 if single and own.scheme == comparison.schemes[0]:
                     raise
-                observer.tell(f"{own.scheme}: {how}")
-                results.append(how.result)
+                observer.tell(f"{own.scheme}: {problem}")
+                results.append(problem.result)
             if results[-1].signal is not None:
                 break
-        return folder, results
+    return folder, results
 
 
 @contextlib.contextmanager
 def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
     """The folder of all runs, locked if it is not a run itself."""
-    config = comparison.config
-    if resume:
-        if config.out is None:
-            raise UserError("--resume needs a run folder: --out FOLDER --resume, or --resume FOLDER.")
-        path = Path(config.out)
-        if not (path / SCHEMES).exists():
-            yield path
-            return
-        with RunFolder(path):
-            yield path
+    config, several = comparison.config, len(comparison.schemes) > 1
+    if resume and config.out is None:
+        raise UserError("`resume` needs a run folder: set `out`.")
+    if config.out is not None and not (Path(config.out) / SCHEMES).exists() and (resume or not several):
+        yield Path(config.out)  # a run, which locks its folder
         return
-    if len(comparison.schemes) > 1:
-        name = f"{config.model}-{config.data}-{counted(len(comparison.schemes), 'scheme')}-seed{config.seed}"
-        with new_folder(config.out, name) as folder:
+    if resume:
+        with RunFolder(Path(config.out or "")) as folder:
+            yield folder.path
+        return
+    kind = f"{counted(len(comparison.schemes), 'scheme')}-" if several else ""
+    with new_folder(config.out, f"{config.model}-{config.data}-{kind}seed{config.seed}") as folder:
+        if several:
             _check_free(folder.path)
             folder.write(SCHEMES, comparison.to_json())
             try:
                 yield folder.path
             except Exception:
                 if not list(folder.path.glob(f"*/{CONFIG}")):  # not even one step was possible
-                    disk.delete(folder.path / SCHEMES)
-                    with contextlib.suppress(OSError):
-                        folder.path.rmdir()
+                    folder.discard()
                 raise
-    elif config.out is not None:
-        yield Path(config.out)
-    else:
-        with new_folder(None, f"{config.model}-{config.data}-seed{config.seed}") as folder:
-            path = folder.path
-        yield path
+    if not several:
+        yield folder.path
 
 
 def _check_free(folder: Path) -> None:
     check_free(folder)
     if (folder / SCHEMES).exists() or (folder / FLOAT32 / CONFIG).exists():
-        raise UserError(f"'{folder}' already holds a run: continue it with --resume, or choose another --out.")
+        raise UserError(f"'{folder}' already holds a run: resume it, or choose another `out`.")
 
 
 def _train(config: ClassifierConfig, observer: Observer, data: ImageData | None) -> ClassifierResult:

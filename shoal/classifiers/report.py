@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.classifiers.comparison import Comparison
 from shoal.classifiers.config import is_float32
-from shoal.classifiers.result import ClassifierResult
+from shoal.classifiers.training import ClassifierResult
 from shoal.errors import counted
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 from shoal.results.figure import FAINT_INK, Numbers
@@ -37,7 +37,7 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     config = comparison.config
     title = f"{config.model} on {config.data}, {counted(config.epochs, 'epoch')}, seed {config.seed}"
     baseline = next((result for result in results if is_float32(result.scheme)), None)
-    table = Table.of(title, [_cells(result, baseline) for result in results])
+    table = Table.of(title, [_record(result, baseline) for result in results])
     data = {
         "run": str(folder),
         "settings": {name: value for name, value in config.settings.items() if name != "scheme"},
@@ -48,43 +48,57 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     return Result("mac train", title, [table], _findings(results, baseline), [figure], data)
 
 
-def _cells(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
-    behind = None
-    if baseline is not None and result is not baseline and None not in (result.accuracy, baseline.accuracy):
-        behind = 100 * (result.accuracy - baseline.accuracy)  # type: ignore[operator]
-    cells: dict[Column, Value] = {
+def _record(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
+    return {
         Column("scheme"): result.scheme,
-        Column("accuracy", format=".2%"): result.accuracy,
-        Column("against float32", "points", "+.2f"): behind,
+        **accuracies(result, baseline),
         Column("best", format=".2%"): result.best_accuracy,
         Column("test loss", format=".4f"): result.test_loss,
         Column("loss scale", format=",g"): result.figures.get("scale"),
-        Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
+        **counts(result),
     }
-    for event in EVENTS:
-        share = result.share(event)
-        cells[Column(event)] = None if share is None else share_text(share)
-    return cells | {Column("time", "s", ",.1f"): result.seconds}
+
+
+def accuracies(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
+    """The accuracy, and its difference from the baseline's."""
+    behind = None if result is baseline else _points(result, baseline)
+    return {Column("accuracy", format=".2%"): result.accuracy, Column("against float32", "points", "+.2f"): behind}
+
+
+def counts(result: ClassifierResult) -> dict[Column, Value]:
+    """Skipped steps, events per multiply-accumulate, and time."""
+    shares = {event: result.share(event) for event in EVENTS}
+    return {
+        Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
+        **{Column(event): None if share is None else share_text(share) for event, share in shares.items()},
+        Column("time", "s", ",.1f"): result.seconds,
+    }
+
+
+def _points(result: ClassifierResult, baseline: ClassifierResult | None) -> float | None:
+    """Percentage points of accuracy more than the baseline."""
+    if baseline is None or result.accuracy is None or baseline.accuracy is None:
+        return None
+    return 100 * (result.accuracy - baseline.accuracy)
 
 
 def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | None) -> list[str]:
-    found = []
+    findings = []
     for result in results:
         if result.diverged:
-            found.append(f"{result.scheme} diverged: {result.diverged}")
-        elif baseline is not None and baseline is not result and result.accuracy is not None and baseline.accuracy:
-            points = 100 * (result.accuracy - baseline.accuracy)
-            found.append(
+            findings.append(f"{result.scheme} diverged: {result.diverged}")
+        elif baseline is not result and (points := _points(result, baseline)) is not None:
+            findings.append(
                 f"{result.scheme}: {result.accuracy:.1%} of the test images are right, {abs(points):.1f} points "
                 f"{'fewer' if points < 0 else 'more'} than in float32 (one seed)."
             )
         if (worst := _worst(result)) is not None:
             layer, event, share = worst
             role = ROLES.get(layer["role"], layer["role"])
-            found.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
+            findings.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
     if any(result.figures.get("mac/macs") for result in results):
-        found.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
-    return found
+        findings.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
+    return findings
 
 
 def _worst(result: ClassifierResult) -> tuple[dict[str, Any], str, float] | None:
@@ -151,10 +165,10 @@ def _wide(series: Sequence[Series]) -> bool:
 
 
 def _series(result: ClassifierResult, lines: Sequence[dict[str, Any]], key: str) -> Series | None:
-    own = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and _is_number(line.get("step"))]
-    if not own:
+    points = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and _is_number(line.get("step"))]
+    if not points:
         return None
-    steps, values = zip(*own, strict=True)
+    steps, values = zip(*points, strict=True)
     return Series(result.scheme, list(values), at=list(steps), colour=FAINT_INK if is_float32(result.scheme) else "")
 
 
@@ -164,11 +178,11 @@ def _is_number(value: Any) -> bool:
 
 def _layers(result: ClassifierResult) -> list[Panel]:
     """Maps of the events by layer and role; layers without products are left out where nothing happened in them."""
-    held: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for counts in result.layers:
-        if counts["numbers"]:
-            held.setdefault(_short(counts["layer"]), {}).setdefault(counts["role"], []).append(counts)
-    shares = {layer: {role: _shares(own) for role, own in roles.items()} for layer, roles in held.items()}
+    by_role: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for layer in result.layers:
+        if layer["numbers"]:
+            by_role.setdefault(_short(layer["layer"]), {}).setdefault(layer["role"], []).append(layer)
+    shares = {name: {role: _shares(layers) for role, layers in roles.items()} for name, roles in by_role.items()}
     shares = {
         layer: roles for layer, roles in shares.items() if roles.keys() & PRODUCTS or any(map(any, roles.values()))
     }
@@ -178,7 +192,7 @@ def _layers(result: ClassifierResult) -> list[Panel]:
     return [
         Panel(
             f"{event}, by layer and role", "", [], "", ticks, rows=list(shares),
-            cells=[[own.get(role, nothing)[number] for role in roles] for own in shares.values()],
+            cells=[[by_role.get(role, nothing)[number] for role in roles] for by_role in shares.values()],
         )
         for number, event in enumerate(EVENTS) if shares
     ]  # fmt: skip

@@ -8,14 +8,14 @@ from typing import Any
 
 from shoal.classifiers.comparison import Comparison, compare, read_comparison
 from shoal.classifiers.config import FLOAT32, ClassifierConfig
-from shoal.classifiers.report import EVENTS
-from shoal.classifiers.result import ClassifierResult
+from shoal.classifiers.report import EVENTS, accuracies, counts
+from shoal.classifiers.training import ClassifierResult
 from shoal.errors import UserError, counted
 from shoal.numerics.hardware.area import Area
 from shoal.numerics.hardware.energy import Operation
 from shoal.numerics.mac.unit import parse_mac
 from shoal.numerics.sweep import cost_of, cost_table
-from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
+from shoal.results import Column, Figure, Panel, Result, Series, Table
 from shoal.runs.observer import Observer
 
 
@@ -58,49 +58,41 @@ def train_units(units: Sequence[str], config: ClassifierConfig, observer: Observ
     comparison = Comparison(dataclasses.replace(config, baseline=False).checked(), schemes)
     resume = config.out is not None and (Path(config.out) / "schemes.json").exists()
     if resume:
-        held = read_comparison(Path(str(config.out)))
-        if held.schemes != schemes or held.config.settings != comparison.config.settings:
-            raise UserError(f"'{config.out}' holds another sweep: choose another --out.")
+        before = read_comparison(Path(str(config.out)))
+        if before.schemes != schemes or before.config.settings != comparison.config.settings:
+            raise UserError(f"'{config.out}' holds another sweep: choose another `out`.")
     _, results = compare(comparison, observer, resume)
     costs = {name: cost_of(parse_mac(name)) for name in names}
     return [TrainedUnit(result, *costs.get(result.scheme, (None, None))) for result in results]
 
 
-def training_result(found: Sequence[TrainedUnit], config: ClassifierConfig) -> Result:
+def training_result(trained: Sequence[TrainedUnit], config: ClassifierConfig) -> Result:
     """Accuracy, LUTs and energy as tables, and accuracy over LUTs."""
     title = f"{config.model} on {config.data} through MAC units, {counted(config.epochs, 'epoch')}, seed {config.seed}"
-    baseline = next((one.result.accuracy for one in found if one.result.scheme == FLOAT32), None)
-    units = [one for one in found if one.result.scheme != FLOAT32]
-    table = Table.of(title, [_cells(one, baseline) for one in found])
+    baseline = next((unit.result for unit in trained if unit.result.scheme == FLOAT32), None)
+    units = [unit for unit in trained if unit.result.scheme != FLOAT32]
+    records = [
+        {Column("unit"): unit.result.scheme, **accuracies(unit.result, baseline), **counts(unit.result)}
+        for unit in trained
+    ]
+    table = Table.of(title, records)
     notes = [
         f"Loss scale: {config.loss_scale}. One seed: differences of a point or two may be chance.",
         "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
-        *(f"{one.result.scheme}: {one.result.diverged}" for one in units if one.result.diverged),
+        *(f"{unit.result.scheme}: {unit.result.diverged}" for unit in units if unit.result.diverged),
     ]
-    data = {"trainings": [one.json() for one in found], "settings": config.settings}
-    costs = cost_table({one.result.scheme: (one.system, one.spent) for one in units})
-    return Result("mac sweep", title, [table, costs], notes, _figures(units, baseline, title), data)
-
-
-def _cells(one: TrainedUnit, baseline: float | None) -> dict[Column, Value]:
-    result = one.result
-    behind = None if baseline is None or result.accuracy is None else 100 * (result.accuracy - baseline)
-    shares = {event: result.share(event) for event in EVENTS}
-    return {
-        Column("unit"): result.scheme,
-        Column("accuracy", format=".2%"): result.accuracy,
-        Column("against float32", "points", "+.2f"): behind if result.scheme != FLOAT32 else None,
-        Column("skipped", "steps"): int(result.figures.get("skipped", 0)),
-        **{Column(event): None if share is None else share_text(share) for event, share in shares.items()},
-        Column("time", "s", ",.1f"): result.seconds,
-    }
+    data = {"trainings": [unit.json() for unit in trained], "settings": config.settings}
+    costs = cost_table({unit.result.scheme: (unit.system, unit.spent) for unit in units})
+    return Result(
+        "mac sweep", title, [table, costs], notes, _figures(units, baseline and baseline.accuracy, title), data
+    )
 
 
 def _figures(units: Sequence[TrainedUnit], baseline: float | None, title: str) -> list[Figure]:
     """Accuracy over LUTs, the units numbered by their LUTs; nothing where no unit has both."""
     points = [
-        (one.system.luts, one.result.accuracy, one.result)
-        for one in units if one.system is not None and one.result.accuracy is not None
+        (unit.system.luts, unit.result.accuracy, unit.result)
+        for unit in units if unit.system is not None and unit.result.accuracy is not None
     ]  # fmt: skip
     if not points:
         return []

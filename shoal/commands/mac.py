@@ -16,7 +16,7 @@ from shoal.system.streams import print_json, put, say
 if TYPE_CHECKING:
     from shoal.classifiers.comparison import Comparison
     from shoal.classifiers.config import ClassifierConfig
-    from shoal.classifiers.result import ClassifierResult
+    from shoal.classifiers.training import ClassifierResult
     from shoal.results import Result
 
 

@@ -126,7 +126,7 @@ class RunFolder:
             replace_file(path, text.encode(), self.path / f".{name}.new")
         self._written.add(path)
 
-    def discard(self, also: Iterable[Path]) -> None:
+    def discard(self, also: Iterable[Path] = ()) -> None:
         """Undo a new run that failed before its first step: delete its files, and the folder if it is empty then."""
         if not self._new:
             return

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.classifiers.data import cifar, load_data
-from shoal.classifiers.data.batches import Moves, TrainingBatches, epoch_moves, in_order, moved
-from shoal.classifiers.data.idx import FASHION_FOLDER
-from shoal.classifiers.data.images import ImageData, Split
+from shoal.classifiers import data as data_module
+from shoal.classifiers.data import FASHION_FOLDER, load_data
+from shoal.classifiers.images import ImageData, Moves, Split, TrainingBatches, epoch_moves, in_order, moved
 from shoal.errors import UserError
 from tests.classifiers.helpers import IDX_NAMES, idx, write_cifar, write_idx
 
@@ -39,7 +38,7 @@ def test_subset_of_the_images(digits):
     some = digits.first(100, 50)
     assert (len(some.train), len(some.test)) == (100, 50)
     assert some.sha256 == digits.first(100, 50).sha256 != digits.sha256
-    with pytest.raises(UserError, match="--train-images is 5,000, but the data set has only 1,438"):
+    with pytest.raises(UserError, match="`train_images` is 5,000, but the data set has only 1,438"):
         digits.first(5000, None)
 
 
@@ -123,7 +122,7 @@ def test_non_square_images_are_refused(tmp_path):
 
 
 def test_cifar(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar, "RECORDS", 6)
+    monkeypatch.setattr(data_module, "CIFAR_RECORDS", 6)
     folder = write_cifar(tmp_path / "cifar-10-batches-bin", 6)
     data = load_data(f"cifar10:{folder}")
     assert (len(data.train), len(data.test), data.channels, data.side, data.classes) == (30, 6, 3, 32, 10)
@@ -146,9 +145,9 @@ def test_cifar(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("mnist", "--data 'mnist' is not known; use digits, fashion-mnist"),
-        ("digits:here", "--data 'digits:here' is not known"), ("cifar10", "--data cifar10 needs the folder"),
-        ("idx:", "names no folder after the colon"), ("", "--data '' is not known"),
+        ("mnist", "`data` 'mnist' is not known; use digits, fashion-mnist"),
+        ("digits:here", "`data` 'digits:here' is not known"), ("cifar10", "`data=cifar10` needs the folder"),
+        ("idx:", "names no folder after the colon"), ("", "`data` '' is not known"),
         ("idx:nowhere", "There is no folder 'nowhere' with IDX files"),
         ("fashion-mnist:nowhere", "get it with: apt-get install dataset-fashion-mnist"),
         ("cifar10:nowhere", "There is no folder 'nowhere' with CIFAR-10's binary batches; get them from https"),

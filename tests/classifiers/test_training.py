@@ -12,7 +12,7 @@ import torch
 from torch.optim.swa_utils import update_bn
 
 from shoal.classifiers import ClassifierConfig, load_data, train_classifier
-from shoal.classifiers.data.batches import in_order
+from shoal.classifiers.images import in_order
 from shoal.classifiers.training import ClassifierTraining, TrainingDiverged, make_optimizer, rate
 from shoal.errors import UserError
 from shoal.runs.checkpoint import newest
@@ -234,12 +234,12 @@ def test_averaged_weights_have_their_own_batch_norm_statistics():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"model": "alexnet"}, "`model` 'alexnet' is not known"), ({"data": "mnist"}, "--data 'mnist' is not known"),
+        ({"model": "alexnet"}, "`model` 'alexnet' is not known"), ({"data": "mnist"}, "`data` 'mnist' is not known"),
         ({"scheme": "hfp9"}, "hfp9"), ({"optimizer": "lion"}, "`optimizer` 'lion' is not known"),
         ({"epochs": 0}, "`epochs` is 0"), ({"batch": 65}, "`batch` is 65, but there are only 64 training images"),
         ({"batch": 1}, "`batch` is 1"), ({"loss_scale": "big"}, "'big' is not a loss scale"),
         ({"loss_scale": "0"}, "loss scale is 0"), ({"learning_rate": 0.0}, "`learning_rate` is 0.0"),
-        ({"learning_rate": float("nan")}, "`learning_rate` is nan"), ({"train_images": 10**6}, "--train-images is 1,0"),
+        ({"learning_rate": float("nan")}, "`learning_rate` is nan"), ({"train_images": 10**6}, "`train_images` is 1,0"),
         ({"schedule": "linear"}, "`schedule` 'linear' is not known"), ({"seed": -1}, "`seed` is -1"),
         ({"optimizer": "adam", "momentum": 0.5}, "`momentum` is for sgd"), ({"out": " "}, "`out` is empty"),
         ({"model": "resnet8", "dropout": 0.1}, "resnet8 has no dropout"), ({"threads": 0}, "`threads` is 0"),
