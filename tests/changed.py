@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -33,16 +32,19 @@ def pytest_runtest_setup(item):
 
 
 def table():
-    """The rows of the table in docs/testing.md: patterns of modules in shoal/, patterns of tests in tests/."""
+    """The rows of the table in docs/testing.md: modules in shoal/, files and folders in tests/."""
     _, _, section = (ROOT / "docs" / "testing.md").read_text().partition("## Where the tests of a module are\n")
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", section.partition("\n## ")[0].partition("|---|---|")[2], re.M)
-    found = [[re.findall("`(.*?)`", column) for column in row] for row in rows]
-    return [([path for name in modules for path in _without_braces(name)], tests) for modules, tests in found]
+    return [tuple(_names(column) for column in row) for row in rows]
 
 
-def _without_braces(pattern):
-    match = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
-    return [match[1] + name + match[3] for name in match[2].split(",")] if match else [pattern]
+def _names(column):
+    """The names in backquotes; `a/{b,c}.py` is two of them."""
+    names = []
+    for name in re.findall("`(.*?)`", column):
+        match = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
+        names += [match[1] + part + match[3] for part in match[2].split(",")] if match else [name]
+    return names
 
 
 def mirrored(module):
@@ -52,16 +54,14 @@ def mirrored(module):
 
 
 def tests_of_module(module):
-    """The tests of `x/y.py` in shoal/: mirrored, else of the rows that name it, else of those with a wildcard."""
+    """The tests of `x/y.py` in shoal/: mirrored, else those of the rows that name it."""
     if module == PurePosixPath("__init__.py"):  # the public names and the version, not the whole suite
         return [ROOT / "tests" / "test_api.py", PROJECT_TESTS]
     if module.name == "__init__.py":
         return [ROOT / "tests" / module.parent]
     if found := mirrored(module):
         return found
-    named = [tests for modules, tests in table() if str(module) in modules]
-    rows = named or [tests for modules, tests in table() if any(fnmatch(str(module), name) for name in modules)]
-    return [path for tests in rows for pattern in tests for path in (ROOT / "tests").glob(pattern)]
+    return [ROOT / "tests" / test for modules, tests in table() if str(module) in modules for test in tests]
 
 
 def tests_of(name):
