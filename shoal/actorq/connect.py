@@ -34,7 +34,7 @@ def import_ray() -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
-        raise UserError(f"--cluster needs Ray ({error}): pip install -c constraints.txt -e '.[cluster]'.") from None
+        raise UserError(f"`cluster` needs Ray ({error}): pip install -c constraints.txt -e '.[cluster]'.") from None
     return ray
 
 
@@ -49,7 +49,7 @@ def check_answers(address: str) -> None:
             grpc.channel_ready_future(channel).result(timeout=ANSWER)
         except grpc.FutureTimeoutError:
             raise UserError(
-                f"--cluster is {address}, but no Ray cluster answers there; `ray start --head` prints its address."
+                f"`cluster` is {address}, but no Ray cluster answers there; `ray start --head` prints its address."
             ) from None
 
 
@@ -97,7 +97,7 @@ def check_cpus(ray: Any, actors: int) -> None:
     """Refuse more actors than the cluster has CPUs."""
     have = int(ray.cluster_resources().get("CPU", 0))
     if have < actors:
-        raise UserError(f"--actors is {actors}, but the cluster has {counted(have, 'CPU')}: each actor takes one.")
+        raise UserError(f"`actors` is {actors}, but the cluster has {counted(have, 'CPU')}: each actor takes one.")
 
 
 def connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
         if ray.util.get_node_ip_address() not in LOOPBACK:
             raise UserError(
                 f"Ray {ray.__version__} would listen on all network interfaces; install the version in "
-                "constraints.txt, or start Ray yourself and give --cluster its address."
+                "constraints.txt, or start Ray yourself and give `cluster` its address."
             )
         return
     check_answers(address)
@@ -121,7 +121,7 @@ def connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
             ray.init(address=address, **quiet, **settings)
     except Exception as error:
         raise UserError(
-            f"--cluster {address} cannot be used from here; this machine must be a node of it, with the same "
+            f"`cluster={address}` cannot be used from here; this machine must be a node of it, with the same "
             f"versions of Ray and Python: {in_a_line(error)}."
         ) from None
 
@@ -131,7 +131,7 @@ def check_running(ray: Any) -> None:
     for part, _ in ray._private.worker._global_node.dead_processes():
         if part in VITAL:
             raise ActorsLost(
-                f"Ray's {part} on this machine has died, perhaps because memory ran out; --resume continues from the "
+                f"Ray's {part} on this machine has died, perhaps because memory ran out; `resume` continues from the "
                 "last checkpoint."
             )
 
@@ -142,7 +142,7 @@ def told_if_gone() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ActorsLost(f"Ray has gone ({in_a_line(error)}); --resume continues from the last checkpoint.") from None
+        raise ActorsLost(f"Ray has gone ({in_a_line(error)}); `resume` continues from the last checkpoint.") from None
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ class RateLimiter:
 
     def may_insert(self, count: int) -> bool:
         """Whether so many more transitions may go in."""
-        if self.inserts < self.min_size:  # nothing may be sampled yet: to wait would be to wait for ever
+        if self.inserts < self.min_size:  # nothing may be sampled yet: to wait would be to wait forever
             return True
         return (self.inserts + count) * self.ratio - self.samples <= self.high
 
@@ -41,7 +41,7 @@ class RateLimiter:
 
 
 def least_buffer(ratio: float, batch: int, chunk: int) -> float:
-    """The smallest error buffer with which neither side can wait for ever.
+    """The smallest error buffer with which neither side can wait forever.
 
     Samples are taken by whole batches and inserts come in chunks: with a narrower band there is a point at which a
     batch is too many and a chunk is too many as well.
@@ -61,20 +61,20 @@ def check_pace(
     """The error buffer to use; a `UserError` for settings with which learner and actors would wait for each other."""
     if max_times is not None and ratio > max_times:
         raise UserError(
-            f"--samples-per-insert is {ratio:g}, but --max-times-sampled {max_times} lets no row be drawn that often: "
-            "the learner would wait for ever."
+            f"`samples_per_insert` is {ratio:g}, but `max_times_sampled={max_times}` lets no row be drawn that often: "
+            "the learner would wait forever."
         )
     if min_size > capacity:
         raise UserError(
-            f"--warmup is {min_size:,}, but the replay ring of this run holds at most {capacity:,}: learning would "
-            "never begin; set --warmup, --episodes or --capacity."
+            f"`warmup` is {min_size:,}, but the replay ring of this run holds at most {capacity:,}: learning would "
+            "never begin; set `warmup`, `episodes` or `capacity`."
         )
     least = least_buffer(ratio, batch, chunk)
     if error_buffer is None:
         return max(0.1 * min_size * ratio, least)
     if error_buffer < least:
         raise UserError(
-            f"--error-buffer is {error_buffer:g}, but with batches of {batch:,} and chunks of {chunk:,} it must be at "
+            f"`error_buffer` is {error_buffer:g}, but with batches of {batch:,} and chunks of {chunk:,} it must be at "
             f"least {least:g}: learner and actors would wait for each other."
         )
     return error_buffer

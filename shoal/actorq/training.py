@@ -75,7 +75,7 @@ def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
     needed = config.batch * (1 if config.minibatch == "shared" else agents)
     if config.max_times_sampled * capacity < needed:
         raise UserError(
-            f"An update draws {needed:,} transitions, but --max-times-sampled {config.max_times_sampled} allows only "
+            f"An update draws {needed:,} transitions, but `max_times_sampled={config.max_times_sampled}` allows only "
             f"{config.max_times_sampled * capacity:,} draws from a ring of {capacity:,}: learning would never begin."
         )
 

@@ -35,7 +35,7 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
         if _is_image(part):
             raise UserError(
                 f"{found}, but training on images is not supported: train Atari games on their memory "
-                '(--env-options \'{"obs_type": "ram"}\'), or quantize a Stable-Baselines3 model that was trained on '
+                '(`env_options` \'{"obs_type": "ram"}\'), or quantize a Stable-Baselines3 model that was trained on '
                 "images (shoal quantize MODEL.zip --env ALE/Pong-v5)."
             )
     size = flatdim(space)

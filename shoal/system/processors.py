@@ -45,10 +45,10 @@ def has_vnni(features: Set[str] | None = None) -> bool:
 
 def check_threads(threads: int) -> None:
     """Refuse more threads than there are processors to run them: they would only wait for each other."""
-    check_range("--threads", threads, 1)
+    check_range("threads", threads, 1)
     if threads > (most := usable_processors()):
         processors = "1 processor" if most == 1 else f"{most} processors"
-        raise UserError(f"--threads is {threads}, but this process may use {processors}; choose at most {most}.")
+        raise UserError(f"`threads` is {threads}, but this process may use {processors}; choose at most {most}.")
 
 
 def _affinity() -> int:

@@ -343,7 +343,7 @@ def test_nodes_with_another_shoal_are_refused(nodes, tmp_path, monkeypatch):
     ray = connect.import_ray()
     try:
         connect.connect(ray, nodes.address, {})
-        with pytest.raises(UserError, match=r"--actors is 9, but the cluster has [46] CPUs: each actor takes one\."):
+        with pytest.raises(UserError, match=r"`actors` is 9, but the cluster has [46] CPUs: each actor takes one\."):
             connect.check_cpus(ray, 9)
         with pytest.raises(UserError, match=r"The node .* has no Shoal \(No module named shoal\); install"):
             connect.check_nodes(ray)
@@ -384,11 +384,11 @@ def test_death_of_a_local_ray_ends_the_run():
     ray = SimpleNamespace(_private=SimpleNamespace(worker=SimpleNamespace(_global_node=node)))
     connect.check_running(ray)
     dead.append(("raylet", None))
-    with pytest.raises(UserError, match=r"Ray's raylet on this machine has died, .*; --resume continues from the last"):
+    with pytest.raises(UserError, match=r"Ray's raylet on this machine has died, .*; `resume` continues from the last"):
         connect.check_running(ray)
     with (
         pytest.raises(
-            ActorsLost, match=r"^Ray has gone \(Connection reset by peer\); --resume continues from the last"
+            ActorsLost, match=r"^Ray has gone \(Connection reset by peer\); `resume` continues from the last"
         ),
         connect.told_if_gone(),
     ):
@@ -447,7 +447,7 @@ def test_addresses_without_a_cluster_are_refused(monkeypatch, tmp_path, shoal):
         ({"cluster": "ray://head:10001"}, "--cluster is 'ray://head:10001', but must be local or HOST:PORT"),
         ({"cluster": "head:70000"}, "--cluster is 'head:70000', but must be"),
         ({"lockstep": True}, "--lockstep and --cluster cannot be used together"),
-        ({"error_buffer": 10.0}, "--error-buffer is 10, but with batches of 16 and chunks of 200"),
+        ({"error_buffer": 10.0}, "`error_buffer` is 10, but with batches of 16 and chunks of 200"),
     ],
 )
 def test_unsupported_settings_are_refused(settings, said):
@@ -457,7 +457,7 @@ def test_unsupported_settings_are_refused(settings, said):
 
 def test_missing_ray_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"--cluster needs Ray .*: pip install -c constraints.txt -e '\.\[cluster\]'"):
+    with pytest.raises(UserError, match=r"`cluster` needs Ray .*: pip install -c constraints.txt -e '\.\[cluster\]'"):
         Training(dataclasses.replace(ACTORS, cluster="local"))
 
 

@@ -205,10 +205,10 @@ def alive(pid):
         ({"actor_bias_correction": True}, "`actor_bias_correction` is for int8 actors or `broadcast_bits` of 8"),
         ({"qat_bits": 4}, "`actors` and `qat_bits` cannot be used together"),
         ({"implementation": "reference", "copies": 1}, "`actors` needs `implementation=engine`"),
-        ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "--max-times-sampled 1 lets no row be drawn that often"),
-        ({"max_times_sampled": 1, "capacity": 40, "batch": 64}, "--max-times-sampled 1 allows only 40 draws"),
-        ({"warmup": 50, "capacity": 40}, "--warmup is 50, but the replay ring of this run holds at most 40"),
-        ({"warmup": 10**5}, "holds at most .*: learning would never begin; set --warmup, --episodes or --capacity"),
+        ({"max_times_sampled": 1, "samples_per_insert": 2.0}, "`max_times_sampled=1` lets no row be drawn that often"),
+        ({"max_times_sampled": 1, "capacity": 40, "batch": 64}, "`max_times_sampled=1` allows only 40 draws"),
+        ({"warmup": 50, "capacity": 40}, "`warmup` is 50, but the replay ring of this run holds at most 40"),
+        ({"warmup": 10**5}, "holds at most .*: learning would never begin; set `warmup`, `episodes` or `capacity`"),
     ],
 )
 def test_unsupported_settings_are_refused(settings, said):

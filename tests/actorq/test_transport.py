@@ -265,9 +265,9 @@ def test_rate_limiter_never_deadlocks(ratio, batch, chunk, min_size, seed):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"max_times": 8}, "--max-times-sampled 8 lets no row be drawn that often"),
-        ({"error_buffer": 10.0}, "--error-buffer is 10, but"),
-        ({"min_size": 200}, "--warmup is 200, but the replay ring of this run holds at most 100"),
+        ({"max_times": 8}, "`max_times_sampled=8` lets no row be drawn that often"),
+        ({"error_buffer": 10.0}, "`error_buffer` is 10, but"),
+        ({"min_size": 200}, "`warmup` is 200, but the replay ring of this run holds at most 100"),
     ],
 )
 def test_deadlocks_are_refused(settings, said):

@@ -260,7 +260,7 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
         ({"algorithm": ("ppo",)}, "--algorithm 'ppo'"),
         ({"ring": 5}, "--ring is 5"),
         ({"seconds": 0}, "--seconds is 0"),
-        ({"threads": 0}, "--threads is 0"),
+        ({"threads": 0}, "`threads` is 0"),
         ({"sampler": ("neighbor-v1",), "implementation": ("engine",)}, "no sampler neighbor-v1"),
     ],
 )

@@ -53,9 +53,9 @@ def test_cgroup_v1_quota(tmp_path, quota, usable):
 def test_more_threads_than_processors_are_refused(monkeypatch):
     monkeypatch.setattr(processors, "usable_processors", lambda: 1)
     check_threads(1)
-    with pytest.raises(UserError, match=r"^--threads is 2, but this process may use 1 processor; choose at most 1\.$"):
+    with pytest.raises(UserError, match=r"^`threads` is 2, but this process may use 1 processor; choose at most 1\.$"):
         check_threads(2)
-    with pytest.raises(UserError, match="--threads is 0"):
+    with pytest.raises(UserError, match="`threads` is 0"):
         check_threads(0)
 
 

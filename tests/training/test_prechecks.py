@@ -21,7 +21,7 @@ WRONG = [
     ({"landmarks": 0}, "`landmarks` is 0"),
     ({"env": "predator-prey", "landmarks": 3}, "`landmarks` is not a setting of predator-prey"),
     ({"env_options": "x"}, "`env_options` is not JSON"),
-    ({"threads": 10_000}, "--threads is 10000"),
+    ({"threads": 10_000}, "`threads` is 10000"),
     ({"env": "gym:CartPole-v1", "env_workers": 30}, "only 25 copies to share"),
     ({"out": " "}, "`out` is empty"),
     ({"out": "/dev/null"}, "is a file"),

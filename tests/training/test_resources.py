@@ -181,7 +181,7 @@ def test_threads_are_set_in_torch_and_numba(monkeypatch):
             use_threads(TrainConfig(threads=threads), SPEC)
             assert torch.get_num_threads() == threads
             assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
-        with pytest.raises(UserError, match="--threads is 3, but this process may use 2 processors"):
+        with pytest.raises(UserError, match="`threads` is 3, but this process may use 2 processors"):
             use_threads(TrainConfig(threads=3), SPEC)
     finally:
         torch.set_num_threads(before)
