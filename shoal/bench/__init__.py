@@ -1,7 +1,6 @@
 """Benchmarks against other implementations and hardware limits; both sides are measured in the same run."""
 
 import importlib
-import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -32,6 +31,10 @@ OF_AGENTS = ("checkpoint", "env", "phases", "replay", "steady", "train", "update
 """Benches whose parts are numbers of agents."""
 
 
+Record = dict[str, Any]
+"""What was measured: both sides' numbers, their ratio, and the goal if there is one."""
+
+
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
     """The parts of a bench: the numbers of agents asked for, or its own parts.
 
@@ -42,23 +45,23 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
         raise UserError(f"--agents is {given}, but each must be from 1 to 1024.")
     if agents and alone and name not in OF_AGENTS:  # before the module, which imports torch
         raise UserError(f"--agents is {given}, but bench {name} takes no numbers of agents; leave it out.")
-    own = next(iter(inspect.signature(_module(name).run).parameters.values())).default
-    return agents if agents and name in OF_AGENTS else tuple(own)
+    return agents if agents and name in OF_AGENTS else tuple(_module(name).PARTS)
 
 
 def run_benches(names: Sequence[str], agents: tuple[int, ...], advance: Callable[[], None]) -> Result:
     """One table per bench; `advance` is called at the end of every part."""
     work = {name: parts(name, agents, alone=len(names) == 1) for name in names}
-    tables, every = [], []
-    for name, own in work.items():
-        rows = []
-        for part in own:
-            rows += _module(name).run((part,))
+    tables, data = [], []
+    for name, parts_of in work.items():
+        records: list[Record] = []
+        for part in parts_of:
+            records += _module(name).run(part)
             advance()
-        tables.append(Table.of(f"shoal bench {name}: {BENCHES[name]}", rows, _module(name).Row))
-        every += [{"bench": name, **row} for row in rows]
-    return Result("bench", "Benches", tables, data={"rows": every})
+        tables.append(Table.of(f"shoal bench {name}: {BENCHES[name]}", records, _module(name).COLUMNS))
+        data += [{"bench": name, **record} for record in records]
+    return Result("bench", "Benches", tables, data={"rows": data})
 
 
 def _module(name: str) -> ModuleType:
+    """A bench: its `PARTS`, what `run` measures of one of them, and `COLUMNS` with units or other headings."""
     return importlib.import_module(f"shoal.bench.{name.replace('-', '_')}")

@@ -5,14 +5,15 @@ row is a run of its own.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 from shoal.actorq.broadcast import numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
 from shoal.actorq.service_times import FIRST
 from shoal.actorq.system import LocalSystem
+from shoal.bench import Record
 from shoal.profiling.counters import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
@@ -30,33 +31,23 @@ KINDS = (("torch", "float32"), ("onnx", "float32"), ("onnx", "int8"), ("native",
 SMALL_KINDS = (*KINDS, ("auto", "int8"), ("numba", "float32"))
 SAMPLES_PER_INSERT = 0.25
 SECONDS = 4.0
+COLUMNS = {
+    "env_steps_per_second": Column("env", "steps/s"),
+    "learner_updates_per_second": Column("learner", "updates/s"),
+    "pull_ms": Column("pull", "ms"),
+    "load_ms": Column("load", "ms"),
+    "step_us": Column("step", "µs"),
+    "bytes_per_pull": Column("pull", "bytes"),
+    "ratio": Column("over torch"),
+    "ratio_same_engine": Column("over float32 of its engine"),
+}
 
 
-class Row(TypedDict):
-    """One task with one kind of actor."""
-
-    task: str
-    network: str
-    engine: str
-    precision: str
-    actors: int
-    env_steps_per_second: Annotated[float, Column("env", "steps/s")]
-    learner_updates_per_second: Annotated[float, Column("learner", "updates/s")]
-    bottleneck: str
-    pull_ms: Annotated[float | None, Column("pull", "ms")]
-    load_ms: Annotated[float | None, Column("load", "ms")]
-    step_us: Annotated[float, Column("step", "µs")]
-    bytes_per_pull: Annotated[float | None, Column("pull", "bytes")]
-    ratio: Annotated[float, Column("over torch")]
-    ratio_same_engine: Annotated[float | None, Column("over float32 of its engine")]
+PARTS = tuple(TASKS)
 
 
-def run(tasks: Sequence[str] = tuple(TASKS), seconds: float = SECONDS) -> list[Row]:
-    """Rows of each task: every engine and precision that is for networks of its size."""
-    return [row for task in tasks for row in _rows(task, seconds)]
-
-
-def _rows(task: str, seconds: float) -> list[Row]:
+def run(task: str, seconds: float = SECONDS) -> list[Record]:
+    """Every engine and precision that is for networks of the task's size."""
     kinds = KINDS if "critic_hidden" in TASKS[task] else SMALL_KINDS
     rows = [_measured(task, engine, precision, seconds) for engine, precision in kinds]
     base = rows[0]["env_steps_per_second"]
@@ -68,12 +59,12 @@ def _rows(task: str, seconds: float) -> list[Row]:
     return rows
 
 
-def _measured(task: str, engine: str, precision: str, seconds: float) -> Row:
+def _measured(task: str, engine: str, precision: str, seconds: float) -> Record:
     """Run one kind of actor for some seconds."""
     return measured(task, one_actor(TASKS[task], actor_engine=engine, actor_precision=precision), seconds)
 
 
-def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST) -> Row:
+def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST) -> Record:
     """Run a system with one actor for some seconds, after its first steps."""
     passed = run_system(config, seconds, first=first)
     counts, spent = passed.counts, passed.spent

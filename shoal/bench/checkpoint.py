@@ -4,8 +4,8 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, TypedDict
 
+from shoal.bench import Record
 from shoal.profiling.cells import Cell
 from shoal.profiling.rounds import Subject, Timing, changed, one_round, play_step, rows_that_fit
 from shoal.results import Column
@@ -16,44 +16,37 @@ from shoal.training.loop import Training
 from shoal.training.resume import snapshot
 
 SAVES = 3
+COLUMNS = {
+    "checkpoint_ms": Column("checkpoint", "ms"),
+    "training_ms": Column("training between two", "ms"),
+}
 
 
-class Row(TypedDict):
-    """Checkpoints compared with training, for one number of agents."""
-
-    agents: int
-    algorithm: str
-    ring: int
-    checkpoint_ms: Annotated[float, Column("checkpoint", "ms")]
-    training_ms: Annotated[float, Column("training between two", "ms")]
-    ratio: float
+PARTS = (3, 12)
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 3.0, algorithm: str = "maddpg") -> list[Row]:
-    """One row per number of agents, by default: a checkpoint every 1,000 episodes, a ring of 10⁶ if it fits."""
-    rows: list[Row] = []
-    for n in agents:
-        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n)
-        ring = rows_that_fit(config.capacity, config, (algorithm,), ("engine",))
-        subject = Subject(config, (algorithm,), ring)
-        timing = Timing(Cell("predator-prey", n, algorithm, "uniform", "engine"), ring)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            one_round(subject, timing, seconds)
-        samples = config.checkpoint_every * (subject.training.env.spec.episode_length or 0)
-        training = statistics.median(timing.totals()) * samples / config.update_every
-        saving = statistics.median(_saves(subject.training, samples))
-        rows.append(
-            {
-                "agents": n,
-                "algorithm": algorithm,
-                "ring": ring,
-                "checkpoint_ms": 1e3 * saving,
-                "training_ms": 1e3 * training,
-                "ratio": saving / training,
-            }
-        )
-    return rows
+def run(agents: int, seconds: float = 3.0, algorithm: str = "maddpg") -> list[Record]:
+    """The defaults: a checkpoint every 1,000 episodes, a ring of 10⁶ transitions if it fits."""
+    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents)
+    ring = rows_that_fit(config.capacity, config, (algorithm,), ("engine",))
+    subject = Subject(config, (algorithm,), ring)
+    timing = Timing(Cell("predator-prey", agents, algorithm, "uniform", "engine"), ring)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        one_round(subject, timing, seconds)
+    samples = config.checkpoint_every * (subject.training.env.spec.episode_length or 0)
+    training = statistics.median(timing.totals()) * samples / config.update_every
+    saving = statistics.median(_saves(subject.training, samples))
+    return [
+        {
+            "agents": agents,
+            "algorithm": algorithm,
+            "ring": ring,
+            "checkpoint_ms": 1e3 * saving,
+            "training_ms": 1e3 * training,
+            "ratio": saving / training,
+        }
+    ]
 
 
 def _saves(training: Training, samples: int) -> list[float]:

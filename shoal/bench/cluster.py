@@ -4,9 +4,9 @@ The same task, learner and actor twice, few samples per insert so that the actor
 calls leave of the speed on one machine. Over shared memory the actor has a processor of its own; Ray assigns none.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
+from shoal.bench import Record
 from shoal.bench.actorq import LARGE, SECONDS, measured, one_actor
 from shoal.results import Column
 
@@ -19,36 +19,28 @@ KIND = {"actor_engine": "native", "actor_precision": "int8"}
 FIRST = 500
 """Steps before the clock starts: more than the calls that are made before the first one is answered."""
 TRANSPORTS = {"shared memory": None, "ray local": "local"}
+COLUMNS = {
+    "env_steps_per_second": Column("env", "steps/s"),
+    "pull_ms": Column("pull", "ms"),
+    "load_ms": Column("load", "ms"),
+    "bytes_per_pull": Column("pull", "bytes"),
+    "ratio": Column("over shared memory"),
+}
 
 
-class Row(TypedDict):
-    """One task over one transport."""
-
-    task: str
-    network: str
-    transport: str
-    engine: str
-    precision: str
-    env_steps_per_second: Annotated[float, Column("env", "steps/s")]
-    pull_ms: Annotated[float | None, Column("pull", "ms")]
-    load_ms: Annotated[float | None, Column("load", "ms")]
-    bytes_per_pull: Annotated[float | None, Column("pull", "bytes")]
-    bottleneck: str
-    ratio: Annotated[float, Column("over shared memory")]
+PARTS = tuple(TASKS)
+NAMES = (
+    "task", "network", "transport", "engine", "precision", "env_steps_per_second", "pull_ms", "load_ms",
+    "bytes_per_pull", "bottleneck", "ratio",
+)  # fmt: skip
 
 
-def run(tasks: Sequence[str] = tuple(TASKS), seconds: float = SECONDS) -> list[Row]:
-    """Two rows for each task."""
-    return [row for task in tasks for row in _rows(task, seconds)]
-
-
-def _rows(task: str, seconds: float) -> list[Row]:
-    rows: list[Row] = []
+def run(task: str, seconds: float = SECONDS) -> list[Record]:
+    """The same over both transports."""
+    rows: list[Record] = []
     for transport, cluster in TRANSPORTS.items():
-        found = {
-            **measured(task, one_actor(TASKS[task], cluster=cluster, **KIND), seconds, FIRST),
-            "transport": transport,
-        }
-        rows.append({name: found[name] for name in Row.__annotations__})  # type: ignore[arg-type]
+        config = one_actor(TASKS[task], cluster=cluster, **KIND)
+        row = measured(task, config, seconds, FIRST) | {"transport": transport}
+        rows.append({name: row[name] for name in NAMES})
         rows[-1]["ratio"] = rows[-1]["env_steps_per_second"] / rows[0]["env_steps_per_second"]
     return rows

@@ -7,11 +7,12 @@ two threads.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from shoal.bench import Record
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.bench.update import filled_training
 from shoal.classifiers.models import make_model
@@ -30,43 +31,31 @@ GOALS = {"resnet20": 7.0, "resnet8": 6.0}
 MPTORCH = 0.016
 """GMAC/s of MPTorch's emulated product (E6M5, to nearest) on a two-core AVX2 CPU, measured in 2026; it is not installed
 here, so its row is computed from this rate."""
+COLUMNS = {
+    "step_ms": Column("step", "ms"),
+    "float32_ms": Column("float32", "ms"),
+    "products_share": Column("products", format=".0%"),
+    "rounding_share": Column("rounding", format=".0%"),
+    "other_share": Column("other", format=".0%"),
+    "statistics_share": Column("statistics", format=".0%"),
+    "gmac_per_second": Column("GMAC/s"),
+}
 
 
-class Row(TypedDict):
-    """One training step."""
-
-    model: str
-    scheme: str
-    step_ms: Annotated[float, Column("step", "ms")]
-    float32_ms: Annotated[float, Column("float32", "ms")]
-    ratio: float
-    goal: float | None
-    products_share: Annotated[float, Column("products", format=".0%")]
-    rounding_share: Annotated[float, Column("rounding", format=".0%")]
-    other_share: Annotated[float, Column("other", format=".0%")]
-    statistics_share: Annotated[float, Column("statistics", format=".0%")]
-    """Of the step, for counting events; it is part of the other three."""
-    gmac_per_second: Annotated[float, Column("GMAC/s")]
-    """Over the whole step."""
+PARTS = ("resnet20", "resnet8", "maddpg")
 
 
-def run(parts: tuple[str, ...] = ("resnet20", "resnet8", "maddpg"), seconds: float = 12.0) -> list[Row]:
-    """One row per model."""
+def run(model: str, seconds: float = 12.0) -> list[Record]:
+    """A model's step, and the products of the same step at MPTorch's rate, without anything else."""
     with torch_threads(THREADS):
-        rows = [_row(part, seconds) for part in parts]
-    return [both for row in rows for both in (row, _at_mptorchs_rate(row))]
-
-
-def _at_mptorchs_rate(row: Row) -> Row:
-    """The products of the same step at MPTorch's rate, without anything else."""
+        row = _row(model, seconds)
     step = row["step_ms"] * row["gmac_per_second"] / MPTORCH
-    peer: Row = {**row, "scheme": "at MPTorch's rate", "step_ms": step, "ratio": step / row["float32_ms"], "goal": None}
-    peer["products_share"], peer["rounding_share"], peer["other_share"], peer["statistics_share"] = 1.0, 0.0, 0.0, 0.0
-    peer["gmac_per_second"] = MPTORCH
-    return peer
+    times = {"scheme": "at MPTorch's rate", "step_ms": step, "ratio": step / row["float32_ms"], "goal": None}
+    shares = {"products_share": 1.0, "rounding_share": 0.0, "other_share": 0.0, "statistics_share": 0.0}
+    return [row, {**row, **times, **shares, "gmac_per_second": MPTORCH}]
 
 
-def _row(model: str, seconds: float) -> Row:
+def _row(model: str, seconds: float) -> Record:
     make = _team if model == "maddpg" else _classifier
     (narrow, macs), (quiet, _), (plain, _) = make(model, UNIT, True), make(model, UNIT, False), make(model, None, True)
     step, uncounted, float32 = interleaved([narrow, quiet, plain], seconds, least=3)
@@ -87,8 +76,8 @@ def _row(model: str, seconds: float) -> Row:
         "products_share": shares[0],
         "rounding_share": shares[1],
         "other_share": 1 - sum(shares),
-        "statistics_share": 1 - uncounted / step,
-        "gmac_per_second": (macs() - before) / 3 / step / 1e9,
+        "statistics_share": 1 - uncounted / step,  # for counting events; it is part of the other three
+        "gmac_per_second": (macs() - before) / 3 / step / 1e9,  # over the whole step
     }
 
 

@@ -5,11 +5,12 @@ whole episodes with their resets, and take turns.
 """
 
 from collections.abc import Callable
-from typing import Annotated, TypedDict, cast
+from typing import cast
 
 import numba
 import numpy as np
 
+from shoal.bench import Record
 from shoal.bench.jaxmarl_world import Episodes, jaxmarl_episodes
 from shoal.bench.timing import interleaved
 from shoal.envs import make_env
@@ -21,38 +22,29 @@ from shoal.results import Column
 EPISODE = 25
 GOALS = {("mpe2", 3): 800.0, ("mpe2", 48): 1500.0}
 JAXMARL_GOAL = 12.0
+COLUMNS = {
+    "shoal_steps_per_second": Column("shoal", "steps/s"),
+    "peer_steps_per_second": Column("peer", "steps/s"),
+}
 
 
-class Row(TypedDict):
-    """One world with one number of agents beside one peer."""
-
-    world: str
-    agents: int
-    peer: str
-    shoal_steps_per_second: Annotated[float, Column("shoal", "steps/s")]
-    peer_steps_per_second: Annotated[float, Column("peer", "steps/s")]
-    ratio: float
-    goal: float | None
-    copies: int
-    threads: int
-    peer_copies: int
+PARTS = (3, 12, 48)
 
 
-def run(agents: tuple[int, ...] = (3, 12, 48), seconds: float = 2.0) -> list[Row]:
-    """One row per task, number of agents and peer; each takes about `seconds`, or three episodes of mpe2."""
-    rows: list[Row] = []
+def run(agents: int, seconds: float = 2.0) -> list[Record]:
+    """One record per world and peer; each takes about `seconds`, or three episodes of mpe2."""
+    rows: list[Record] = []
     for world in ("cooperative-navigation", "predator-prey"):
-        for n in agents:
-            ours = _our_world(world, n)
-            peers = {
-                "mpe2": Episodes(_their_episode(world, n), 1, 1),
-                "JaxMARL": jaxmarl_episodes(world, n, EPISODE, numba.get_num_threads()),
-            }
-            rows += [_row(world, n, ours, name, peer, seconds) for name, peer in peers.items() if peer is not None]
+        ours = _our_world(world, agents)
+        peers = {
+            "mpe2": Episodes(_their_episode(world, agents), 1, 1),
+            "JaxMARL": jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()),
+        }
+        rows += [_row(world, agents, ours, name, peer, seconds) for name, peer in peers.items() if peer is not None]
     return rows
 
 
-def _row(world: str, agents: int, ours: ParticleWorld, name: str, peer: Episodes, seconds: float) -> Row:
+def _row(world: str, agents: int, ours: ParticleWorld, name: str, peer: Episodes, seconds: float) -> Record:
     """Our copies and the peer's in turns."""
     our_time, their_time = interleaved([_our_episode(ours), peer.play], seconds, least=3)
     our_rate = EPISODE * ours.copies / our_time

@@ -7,14 +7,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shoal.bench import Record
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.numerics import emulate, matmul, parse_mac, quantize
+from shoal.results import Column
 from shoal.system.calls import call_in_child
 
 THREADS = 2
@@ -44,38 +45,20 @@ FIRST_CALL_GOAL = 10.0
 """Seconds, with an empty compilation cache."""
 
 
-class Row(TypedDict):
-    """One product on one MAC unit."""
-
-    product: str
-    unit: str
-    measure: str
-    reached: float
-    goal: float
-    of_goal: float
-    float32: float | None
-    ratio: float | None
-    threads: int
+COLUMNS: dict[str, Column] = {}
+PARTS = ("products", "shapes", "first call")
 
 
-def run(
-    parts: tuple[str, ...] = ("products", "shapes", "first call"), seconds: float = 20.0, size: int = 1024
-) -> list[Row]:
-    """One row per product (size × size × size, a convolution, a batch of small ones), shape of a training step and
-    order of summation, and one for the first call."""
-    rows: list[Row] = []
-    if "products" in parts:
-        with torch_threads(THREADS):
-            rows += _products(seconds, size)
-    if "shapes" in parts:
-        with torch_threads(THREADS):
-            rows += _shapes(seconds, size)
-    if "first call" in parts:
-        rows.append(_first_call())
-    return rows
+def run(part: str, seconds: float = 20.0, size: int = 1024) -> list[Record]:
+    """Products (size × size × size, a convolution, a batch of small ones), shapes of a training step and orders of
+    summation, or the first call."""
+    if part == "first call":
+        return [_first_call()]
+    with torch_threads(THREADS):
+        return (_products if part == "products" else _shapes)(seconds, size)
 
 
-def _products(seconds: float, size: int) -> list[Row]:
+def _products(seconds: float, size: int) -> list[Record]:
     draw = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=draw) for _ in range(2))
     few = max(1, size * 48 // 1024)  # 48 × 1024×64×64 at full size
@@ -111,7 +94,7 @@ def _products(seconds: float, size: int) -> list[Row]:
     ]
 
 
-def _shapes(seconds: float, size: int) -> list[Row]:
+def _shapes(seconds: float, size: int) -> list[Record]:
     """Products of a training step, whose operands have been rounded before, with statistics; and other orders."""
     draw = torch.Generator().manual_seed(0)
     side = max(1, size // 4)
@@ -137,7 +120,7 @@ def _shapes(seconds: float, size: int) -> list[Row]:
     return rows_made
 
 
-def _first_call() -> Row:
+def _first_call() -> Record:
     """Seconds of the first product of a process with an empty compilation cache, without imports."""
     with tempfile.TemporaryDirectory() as folder:
         took: float = call_in_child(first_product, threads=None, environment={"SHOAL_CACHE": folder})
@@ -154,7 +137,7 @@ def first_product() -> float:
 
 def _row(
     product: str, unit: str, measure: str, reached: float, goal: float, of_goal: float, float32: float | None
-) -> Row:
+) -> Record:
     return {
         "product": product,
         "unit": unit,

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypedDict
 
 import numpy as np
 
+from shoal.bench import Record
 from shoal.bench.networks import NETWORKS, bench_policy
 from shoal.bench.resident import memory_of
 from shoal.bench.timing import blocks, torch_threads
@@ -35,37 +35,30 @@ GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}
 SLOWER = 1.03
 """Ratio to the float32 time from which a precision is reported as slower."""
 LOADS = 3
+COLUMNS = {
+    "latency_us": Column("latency", "µs"),
+    "p99_us": Column("p99", "µs"),
+    "memory_mb": Column("memory", "MB"),
+    "load_ms": Column("load", "ms"),
+}
 
 
-class Row(TypedDict):
-    """One engine and precision for one network and batch."""
-
-    network: str
-    engine: str
-    precision: str
-    batch: int
-    latency_us: Annotated[float, Column("latency", "µs")]
-    p99_us: Annotated[float, Column("p99", "µs")]
-    memory_mb: Annotated[float | None, Column("memory", "MB")]
-    load_ms: Annotated[float, Column("load", "ms")]
-    ratio: float
-    goal: float | None
-    note: str
+PARTS = tuple(NETWORKS)
 
 
-def run(networks: tuple[str, ...] = tuple(NETWORKS), seconds: float = 4.0, memory: bool = True) -> list[Row]:
-    """One row per network, batch, engine and precision; `seconds` per network and batch."""
+def run(network: str, seconds: float = 4.0, memory: bool = True) -> list[Record]:
+    """One record per batch, engine and precision; `seconds` for all batches."""
     with torch_threads(1):
-        return [row for name in networks for row in _rows(name, seconds, memory)]
+        return _rows(network, seconds, memory)
 
 
-def _rows(network: str, seconds: float, memory: bool) -> list[Row]:
+def _rows(network: str, seconds: float, memory: bool) -> list[Record]:
     policy = bench_policy(network)
     kinds = [("numba", "float32")] if runs_in_numba(policy) else []
     kinds += [("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
     kinds += [("native", "int8")] if runs_in_native(policy) else []
     held = _memory(network, policy, [("torch", "float32"), *kinds]) if memory else {}
-    rows: list[Row] = []
+    rows: list[Record] = []
     for batch in BATCHES:
         engines: list[Engine] = [TorchEngine(policy)]
         engines += [make_engine(policy, name, precision, 1, batch) for name, precision in kinds]  # type: ignore[arg-type]
@@ -87,9 +80,9 @@ def _table(
     loads: list[float],
     held: dict[tuple[str, str, int], float],
     taken: str,
-) -> list[Row]:
+) -> list[Record]:
     medians = dict(zip(labels, map(statistics.median, times), strict=True))
-    rows: list[Row] = []
+    rows: list[Record] = []
     for label, own, load in zip(labels, times, loads, strict=True):
         engine, precision = label
         float32 = medians.get((engine, "float32"), 0.0)

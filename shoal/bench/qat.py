@@ -7,8 +7,9 @@ navigation). Stable-Baselines3 models: a whole `learn` with the callback, rollou
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
+from shoal.bench import Record
 from shoal.bench.timing import interleaved, torch_threads
 from shoal.bench.update import filled_training
 from shoal.errors import UserError, counted, install
@@ -22,29 +23,23 @@ TASKS = {
     "ddpg": ("Pendulum-v1", 200, {"learning_starts": 0, "batch_size": 256}),
 }
 """Environment, steps of one `learn`, and settings; two layers of 64."""
+COLUMNS = {
+    "plain_ms": Column("plain", "ms"),
+    "qat_ms": Column("qat", "ms"),
+}
 
 
-class Row(TypedDict):
-    """One stage of quantization-aware training compared with plain training."""
-
-    what: str
-    one: str
-    stage: str
-    plain_ms: Annotated[float, Column("plain", "ms")]
-    qat_ms: Annotated[float, Column("qat", "ms")]
-    ratio: float
+PARTS = (3, 12, "ppo", "ddpg")
 
 
-def run(
-    parts: tuple[int | str, ...] = (3, 12, "ppo", "ddpg"), seconds: float = 6.0, transitions: int = 2_000
-) -> list[Row]:
-    """Rows for each team, by number of agents, and each Stable-Baselines3 algorithm."""
+def run(part: int | str, seconds: float = 6.0, transitions: int = 2_000) -> list[Record]:
+    """The stages of a team, by its number of agents, or of a Stable-Baselines3 algorithm."""
     _stable_baselines3()  # missed before minutes of measuring, not after
     with torch_threads(1):
-        return [row for part in parts for row in _rows(part, seconds, transitions)]
+        return _rows(part, seconds, transitions)
 
 
-def _rows(part: int | str, seconds: float, transitions: int) -> list[Row]:
+def _rows(part: int | str, seconds: float, transitions: int) -> list[Record]:
     sides: list[Callable[[], object]]
     if isinstance(part, int):
         what, one, stages = f"maddpg, {counted(part, 'agent')}", "update", list(DELAYS)

@@ -6,10 +6,10 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, TypedDict
 
 import torch
 
+from shoal.bench import Record
 from shoal.bench.timing import interleaved
 from shoal.numerics import quantize
 from shoal.results import Column
@@ -18,57 +18,48 @@ THREADS = 2
 FORMATS = ("E5M2", "E5M2:5", "Q8.13")
 GOALS = {"nearest-even": 1.0, "stochastic": 2.5}
 """ns per element, into preallocated memory."""
+COLUMNS = {
+    "ns_per_element": Column("per element", "ns"),
+    "goal": Column("goal", "ns"),
+    "copy_ns_per_element": Column("copy per element", "ns"),
+    "qpytorch_ns_per_element": Column("QPyTorch", "ns"),
+}
 
 
-class Row(TypedDict):
-    """One rounding to one format."""
-
-    rounding: str
-    format: str
-    out: str
-    ns_per_element: Annotated[float, Column("per element", "ns")]
-    goal: Annotated[float, Column("goal", "ns")]
-    of_goal: float
-    copy_ns_per_element: Annotated[float, Column("copy per element", "ns")]
-    ratio: float
-    qpytorch_ns_per_element: Annotated[float | None, Column("QPyTorch", "ns")]
-    threads: int
+PARTS = tuple(GOALS)
 
 
-def run(
-    parts: tuple[str, ...] = ("nearest-even", "stochastic"), seconds: float = 8.0, elements: int = 2**24
-) -> list[Row]:
-    """One row per rounding and format, with and without `out`."""
+def run(rounding: str, seconds: float = 8.0, elements: int = 2**24) -> list[Record]:
+    """One record per format, with and without `out`."""
     x = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     out = torch.empty_like(x)
-    rows: list[Row] = []
-    for rounding in parts:
-        sides: list[Callable[[], object]] = [
-            partial(quantize, x, format, rounding, seed=0, out=target, threads=THREADS)
-            for format in FORMATS
-            for target in (out, None)
-        ]
-        peers = _qpytorch(x, rounding)
-        *times, copied, cloned = interleaved([*sides, *peers.values(), partial(out.copy_, x), x.clone], seconds)
-        peer_times = dict(zip(peers, times[len(sides) :], strict=True))
-        cases = [(format, given) for format in FORMATS for given in (True, False)]
-        for (format, given), time in zip(cases, times[: len(sides)], strict=True):
-            reached, copy = 1e9 * time / elements, copied if given else cloned
-            peer = None if given else peer_times.get(format)  # it always allocates
-            rows.append(
-                {
-                    "rounding": rounding,
-                    "format": format,
-                    "out": "given" if given else "new",
-                    "ns_per_element": reached,
-                    "goal": GOALS[rounding],
-                    "of_goal": GOALS[rounding] / reached,
-                    "copy_ns_per_element": 1e9 * copy / elements,
-                    "ratio": time / copy,
-                    "qpytorch_ns_per_element": None if peer is None else 1e9 * peer / elements,
-                    "threads": THREADS,
-                }
-            )
+    rows: list[Record] = []
+    sides: list[Callable[[], object]] = [
+        partial(quantize, x, format, rounding, seed=0, out=target, threads=THREADS)
+        for format in FORMATS
+        for target in (out, None)
+    ]
+    peers = _qpytorch(x, rounding)
+    *times, copied, cloned = interleaved([*sides, *peers.values(), partial(out.copy_, x), x.clone], seconds)
+    peer_times = dict(zip(peers, times[len(sides) :], strict=True))
+    cases = [(format, given) for format in FORMATS for given in (True, False)]
+    for (format, given), time in zip(cases, times[: len(sides)], strict=True):
+        reached, copy = 1e9 * time / elements, copied if given else cloned
+        peer = None if given else peer_times.get(format)  # it always allocates
+        rows.append(
+            {
+                "rounding": rounding,
+                "format": format,
+                "out": "given" if given else "new",
+                "ns_per_element": reached,
+                "goal": GOALS[rounding],
+                "of_goal": GOALS[rounding] / reached,
+                "copy_ns_per_element": 1e9 * copy / elements,
+                "ratio": time / copy,
+                "qpytorch_ns_per_element": None if peer is None else 1e9 * peer / elements,
+                "threads": THREADS,
+            }
+        )
     return rows
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, TypedDict
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.bench import Record
 from shoal.bench.timing import interleaved
 from shoal.envs.base import EnvSpec, Step
 from shoal.replay import SAMPLERS, Batch, Returns, Ring, make_sampler
@@ -23,36 +23,24 @@ from shoal.replay.ring import gathered_in_parallel
 from shoal.results import Column
 
 COPIES, ACTIONS, EPISODE = 25, 5, 25
+COLUMNS = {
+    "sample_gb_per_second": Column("sample", "GB/s"),
+    "copy_gb_per_second": Column("copy", "GB/s"),
+    "sample_us": Column("sample", "µs"),
+    "cached_us": Column("cached", "µs"),
+}
 
 
-class Row(TypedDict):
-    """One sampler on one ring."""
-
-    agents: int
-    sampler: str
-    storage: str
-    sample_gb_per_second: Annotated[float, Column("sample", "GB/s")]
-    copy_gb_per_second: Annotated[float, Column("copy", "GB/s")]
-    ratio: float
-    sample_us: Annotated[float, Column("sample", "µs")]
-    cached_us: Annotated[float, Column("cached", "µs")]
-    row_bytes: int
-    bytes_per_transition: float
-    both_observations_bytes: int
-    bytes_ratio: float
+PARTS = (3, 12, 48)
 
 
-def run(agents: tuple[int, ...] = (3, 12, 48), batch: int = 1024, seconds: float = 2.0, size: int = 2**29) -> list[Row]:
-    """One row per number of agents, storage and sampler; rings of about `size` bytes, `seconds` for each."""
-    return [
-        row
-        for n in agents
-        for storage in ("float32", "float16")
-        for row in _rows(_filled_ring(_spec(n), storage, size), batch, seconds, size // 2)
-    ]
+def run(agents: int, batch: int = 1024, seconds: float = 2.0, size: int = 2**29) -> list[Record]:
+    """One record per storage and sampler; rings of about `size` bytes, `seconds` for each."""
+    rings = (_filled_ring(_spec(agents), storage, size) for storage in ("float32", "float16"))
+    return [row for ring in rings for row in _rows(ring, batch, seconds, size // 2)]
 
 
-def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Row]:
+def _rows(ring: Ring, batch: int, seconds: float, region: int) -> list[Record]:
     """Both samplers on one ring, interleaved with the copy."""
     rng = np.random.default_rng(0)
     samples = [partial(ring.sample, make_sampler(name), batch, rng) for name in SAMPLERS]

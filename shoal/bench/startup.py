@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Annotated, TypedDict
 
+from shoal.bench import Record
 from shoal.results import Column
 
 SHOAL = "import sys; from shoal.cli import main; sys.exit(main())"
@@ -22,24 +22,20 @@ COMMANDS = {
     "train --episodes 1 --update torch": ("train", "--episodes", "1", "--update", "torch"),
 }
 REFUSED = 2
+COLUMNS = {
+    "command": Column("shoal …"),
+    "cpu_seconds": Column("CPU time", "s"),
+    "seconds": Column("time", "s"),
+    "torch_cpu_seconds": Column("import torch, CPU time", "s"),
+    "ratio": Column("CPU time relative to import torch", format=".2f"),
+}
 
 
-class Row(TypedDict):
-    """One command."""
-
-    command: Annotated[str, Column("shoal …")]
-    cpu_seconds: Annotated[float, Column("CPU time", "s")]
-    seconds: Annotated[float, Column("time", "s")]
-    torch_cpu_seconds: Annotated[float, Column("import torch, CPU time", "s")]
-    ratio: Annotated[float, Column("CPU time relative to import torch", format=".2f")]
+PARTS = tuple(COMMANDS)
 
 
-def run(commands: tuple[str, ...] = tuple(COMMANDS), turns: int = 5) -> list[Row]:
-    """One row per command; medians over the turns."""
-    return [_row(command, turns) for command in commands]
-
-
-def _row(command: str, turns: int) -> Row:
+def run(command: str, turns: int = 5) -> list[Record]:
+    """Medians over the turns."""
     shoal, torch = [], []
     for turn in range(turns + 1):
         both = measured(SHOAL, *COMMANDS[command]), measured("import torch")
@@ -47,13 +43,8 @@ def _row(command: str, turns: int) -> Row:
             shoal.append(both[0])
             torch.append(both[1])
     (cpu, wall), (torch_cpu, _) = ([statistics.median(of) for of in zip(*own, strict=True)] for own in (shoal, torch))
-    return {
-        "command": command,
-        "cpu_seconds": cpu,
-        "seconds": wall,
-        "torch_cpu_seconds": torch_cpu,
-        "ratio": cpu / torch_cpu,
-    }
+    times = {"cpu_seconds": cpu, "seconds": wall, "torch_cpu_seconds": torch_cpu}
+    return [{"command": command, **times, "ratio": cpu / torch_cpu}]
 
 
 def measured(code: str, *words: str) -> tuple[float, float]:

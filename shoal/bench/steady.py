@@ -7,8 +7,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Annotated, TypedDict
 
+from shoal.bench import Record
 from shoal.profiling.cells import Cell
 from shoal.profiling.rounds import Subject, Timing, changed, one_round
 from shoal.results import Column
@@ -20,31 +20,25 @@ TURNS = 3
 NEIGHBOURS = ("none", "same", "other", "all")
 """none: an idle machine; same: one busy process of this login session; other: one of another login session, to which
 the scheduler gives as much time as to this whole session; all: one per CPU, of another session."""
+COLUMNS = {
+    "steps_per_second": Column("training", "steps/s"),
+}
 
 
-class Row(TypedDict):
-    """Training under one kind of load."""
-
-    agents: int
-    update: str
-    threads: int
-    neighbour: str
-    steps_per_second: Annotated[float, Column("training", "steps/s")]
-    ratio: float
+PARTS = (3, 12)
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 6.0, algorithm: str = "maddpg") -> list[Row]:
-    """Rows per number of agents and update, for one thread and for all; the kinds of load alternate."""
+def run(agents: int, seconds: float = 6.0, algorithm: str = "maddpg") -> list[Record]:
+    """Both updates, with one thread and with all; the kinds of load alternate."""
     return [
         row
-        for n in agents
         for update in ("native", "torch")
         for threads in sorted({1, usable_processors()})
-        for row in _rows(n, update, threads, seconds, algorithm)
+        for row in _rows(agents, update, threads, seconds, algorithm)
     ]
 
 
-def _rows(agents: int, update: str, threads: int, seconds: float, algorithm: str) -> list[Row]:
+def _rows(agents: int, update: str, threads: int, seconds: float, algorithm: str) -> list[Record]:
     config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads, update=update)
     subject = Subject(config, (algorithm,), RING)
     cell = Cell("predator-prey", agents, algorithm, "uniform", "engine")

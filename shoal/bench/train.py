@@ -1,8 +1,8 @@
 """`shoal bench train`: whole training with the papers' schedule, compared with the reference and the bare products."""
 
 import time
-from typing import Annotated, TypedDict
 
+from shoal.bench import Record
 from shoal.bench.bare import BareProducts
 from shoal.profiling.cells import Cell
 from shoal.profiling.records import time_record
@@ -14,61 +14,53 @@ from shoal.training.config import TrainConfig
 
 RING = 25_600
 REFERENCE = {"implementation": "reference", "update": "auto"}
+COLUMNS = {
+    "steps_per_second": Column("native", "steps/s"),
+    "torch_steps_per_second": Column("torch", "steps/s"),
+    "torch_ratio": Column("native over torch"),
+    "reference_steps_per_second": Column("reference", "steps/s"),
+    "ratio": Column("native over reference"),
+    "ceiling_steps_per_second": Column("ceiling", "steps/s"),
+}
 
 
-class Row(TypedDict):
-    """Whole training for one number of agents."""
-
-    agents: int
-    algorithm: str
-    threads: int
-    steps_per_second: Annotated[float, Column("native", "steps/s")]
-    torch_steps_per_second: Annotated[float, Column("torch", "steps/s")]
-    torch_ratio: Annotated[float, Column("native over torch")]
-    reference_steps_per_second: Annotated[float, Column("reference", "steps/s")]
-    ratio: Annotated[float, Column("native over reference")]
-    ratio_without_environment: float
-    ceiling_steps_per_second: Annotated[float, Column("ceiling", "steps/s")]
-    ceiling_ratio: float
+PARTS = (3, 12)
 
 
-def run(agents: tuple[int, ...] = (3, 12), seconds: float = 20.0, algorithm: str = "maddpg") -> list[Row]:
-    """One row per number of agents: steps/s of the native and the torch update, the reference and the products alone.
+def run(agents: int, seconds: float = 20.0, algorithm: str = "maddpg") -> list[Record]:
+    """Steps/s with the native and the torch update, of the reference and of the products alone.
 
     A round is 100 samples and one update. Sides take turns: one round of the reference, then rounds of each of the
     others for as long as that took. All have as many threads as there are processors.
     """
-    rows: list[Row] = []
     threads = usable_processors()
-    for n in agents:
-        config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=n, threads=threads)
-        kinds = {"native": {"update": "native"}, "torch": {"update": "torch"}, "reference": REFERENCE}
-        subjects = {name: Subject(changed(config, **kind), (algorithm,), RING) for name, kind in kinds.items()}
-        timings = {name: Timing(Cell("predator-prey", n, algorithm, "uniform", name), RING) for name in kinds}
-        training = subjects["native"].training
-        spec, every = training.env.spec, training.config.update_every
-        bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
-        products: list[float] = []
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or min(len(timing.rounds) for timing in timings.values()) < 3:
-            start = time.perf_counter()
-            one_round(subjects["reference"], timings["reference"], seconds * 100)
-            took = time.perf_counter() - start
-            for name in ("native", "torch"):
-                set_torch_threads(1 if name == "native" else threads)
-                turn_ends = time.perf_counter() + took
-                while time.perf_counter() < turn_ends:
-                    one_round(subjects[name], timings[name], seconds)
-            start = time.perf_counter()
-            bare()
-            products.append(time.perf_counter() - start)
-        for timing in timings.values():
-            del timing.rounds[0], timing.scaled[0]  # warm-up
-        rows.append(_row(n, algorithm, threads, every, timings, sorted(products)[len(products) // 2]))
-    return rows
+    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads)
+    kinds = {"native": {"update": "native"}, "torch": {"update": "torch"}, "reference": REFERENCE}
+    subjects = {name: Subject(changed(config, **kind), (algorithm,), RING) for name, kind in kinds.items()}
+    timings = {name: Timing(Cell("predator-prey", agents, algorithm, "uniform", name), RING) for name in kinds}
+    training = subjects["native"].training
+    spec, every = training.env.spec, training.config.update_every
+    bare = BareProducts(spec.agents, spec.observation_size, spec.action_size, training.config.batch)
+    products: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or min(len(timing.rounds) for timing in timings.values()) < 3:
+        start = time.perf_counter()
+        one_round(subjects["reference"], timings["reference"], seconds * 100)
+        took = time.perf_counter() - start
+        for name in ("native", "torch"):
+            set_torch_threads(1 if name == "native" else threads)
+            turn_ends = time.perf_counter() + took
+            while time.perf_counter() < turn_ends:
+                one_round(subjects[name], timings[name], seconds)
+        start = time.perf_counter()
+        bare()
+        products.append(time.perf_counter() - start)
+    for timing in timings.values():
+        del timing.rounds[0], timing.scaled[0]  # warm-up
+    return [_row(agents, algorithm, threads, every, timings, sorted(products)[len(products) // 2])]
 
 
-def _row(agents: int, algorithm: str, threads: int, every: int, timings: dict[str, Timing], products: float) -> Row:
+def _row(agents: int, algorithm: str, threads: int, every: int, timings: dict[str, Timing], products: float) -> Record:
     native, torch, reference = (time_record(timings[name]) for name in ("native", "torch", "reference"))
     without = [row["round_ms"] - row["phases_ms"]["environment"] for row in (reference, native)]
     return {

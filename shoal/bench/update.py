@@ -3,8 +3,9 @@
 import dataclasses
 import statistics
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
+from shoal.bench import Record
 from shoal.bench.bare import BareProducts
 from shoal.bench.peak import peak
 from shoal.bench.timing import blocks, torch_threads
@@ -15,58 +16,47 @@ from shoal.training.loop import Training
 
 Algorithm = Literal["maddpg", "masac"]
 TURN = 0.3  # seconds of each side: torch's threads spin for a while after its turn, which must not count
+COLUMNS = {
+    "update_ms": Column("update", "ms"),
+    "bare_products_ms": Column("bare products", "ms"),
+    "turned_products_ms": Column("turned products", "ms"),
+    "peak_share": Column("of the processors' peak"),
+}
 
 
-class Row(TypedDict):
-    """One update for one number of agents."""
-
-    agents: int
-    algorithm: str
-    update: str
-    threads: int
-    update_ms: Annotated[float, Column("update", "ms")]
-    bare_products_ms: Annotated[float, Column("bare products", "ms")]
-    ratio: float
-    turned_products_ms: Annotated[float, Column("turned products", "ms")]
-    turned_ratio: float
-    peak_share: Annotated[float, Column("of the processors' peak")]
+PARTS = (3, 6, 12, 24, 48)
 
 
-def run(
-    agents: tuple[int, ...] = (3, 6, 12, 24, 48), seconds: float = 6.0, algorithm: Algorithm = "maddpg"
-) -> list[Row]:
-    """A row per number of agents and update: its time, that of its products alone, and their ratio, in turns.
+def run(agents: int, seconds: float = 6.0, algorithm: Algorithm = "maddpg") -> list[Record]:
+    """One record per update: its time, that of its products alone, and their ratio, in turns.
 
     `turned`: the same products with the narrow ones transposed, the fastest way known to us in torch. The peak is that
     of multiply-adds in registers, and what is counted are the multiply-adds of the products.
     """
     threads = usable_processors()
     most = threads * peak()
-    rows: list[Row] = []
-    for n in agents:
-        trainings = {name: filled_training(n, algorithm, update=name, threads=threads) for name in ("native", "torch")}
-        spec, batch = trainings["torch"].env.spec, trainings["torch"].config.batch
-        shape = (spec.agents, spec.observation_size, spec.action_size, batch)
-        bare, turned = BareProducts(*shape), BareProducts(*shape, turned=True)
-        sides: list[Callable[[], None]] = [*(one.update for one in trainings.values()), bare, turned]
-        with torch_threads(threads):
-            times = [statistics.median(own) for own in blocks(sides, seconds, TURN)]
-        for name, took in zip(trainings, times, strict=False):
-            rows.append(
-                {
-                    "agents": n,
-                    "algorithm": algorithm,
-                    "update": name,
-                    "threads": threads,
-                    "update_ms": 1e3 * took,
-                    "bare_products_ms": 1e3 * times[-2],
-                    "ratio": took / times[-2],
-                    "turned_products_ms": 1e3 * times[-1],
-                    "turned_ratio": took / times[-1],
-                    "peak_share": bare.multiply_adds / took / most,
-                }
-            )
-    return rows
+    trainings = {name: filled_training(agents, algorithm, update=name, threads=threads) for name in ("native", "torch")}
+    spec, batch = trainings["torch"].env.spec, trainings["torch"].config.batch
+    shape = (spec.agents, spec.observation_size, spec.action_size, batch)
+    bare, turned = BareProducts(*shape), BareProducts(*shape, turned=True)
+    sides: list[Callable[[], None]] = [*(training.update for training in trainings.values()), bare, turned]
+    with torch_threads(threads):
+        *updates, products, fastest = (statistics.median(calls) for calls in blocks(sides, seconds, TURN))
+    return [
+        {
+            "agents": agents,
+            "algorithm": algorithm,
+            "update": name,
+            "threads": threads,
+            "update_ms": 1e3 * took,
+            "bare_products_ms": 1e3 * products,
+            "ratio": took / products,
+            "turned_products_ms": 1e3 * fastest,
+            "turned_ratio": took / fastest,
+            "peak_share": bare.multiply_adds / took / most,
+        }
+        for name, took in zip(trainings, updates, strict=True)
+    ]
 
 
 def filled_training(

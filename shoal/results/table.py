@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 Value = str | int | float | bool | None
 
@@ -59,17 +59,11 @@ class Table:
     rows: list[list[Value]]
 
     @classmethod
-    def of(cls, title: str, rows: Sequence[Mapping[Any, Any]], row_type: type | None = None) -> "Table":
-        """A table from rows that all have the same keys: columns, or names of columns.
-
-        With a `row_type`, a TypedDict, the columns come from its annotations, such as `Annotated[float,
-        Column("update", "ms")]`.
-        """
-        hints = get_type_hints(row_type, include_extras=True) if row_type else {}
-        annotated = {key: hint.__metadata__[0] for key, hint in hints.items() if hasattr(hint, "__metadata__")}
+    def of(cls, title: str, rows: Sequence[Mapping[Any, Any]], named: Mapping[str, Column] | None = None) -> "Table":
+        """A table from rows that all have the same keys: columns, or names of columns, perhaps of those in `named`."""
         columns = [
-            key if isinstance(key, Column) else annotated.get(key, Column(key.replace("_", " ")))
-            for key in (rows[0] if rows else hints)
+            key if isinstance(key, Column) else (named or {}).get(key, Column(key.replace("_", " ")))
+            for key in (rows[0] if rows else ())
         ]
         return cls(title, columns, [list(row.values()) for row in rows])
 

@@ -415,11 +415,11 @@ def test_the_bench_has_a_row_for_each_transport(nodes, monkeypatch):
     small = {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (8, 8), "pull_every": 20}
     monkeypatch.setattr(bench, "TASKS", {"small": small})
     monkeypatch.setattr(bench, "TRANSPORTS", {"shared memory": None, "ray": nodes.address})
-    rows = bench.run(("small",), seconds=2.0)
+    rows = bench.run("small", seconds=2.0)
     assert [row["transport"] for row in rows] == ["shared memory", "ray"]
     assert rows[0]["ratio"] == 1 and rows[0]["bytes_per_pull"] == rows[1]["bytes_per_pull"] > 0
     assert rows[1]["ratio"] == rows[1]["env_steps_per_second"] / rows[0]["env_steps_per_second"] > 0
-    assert set(rows[0]) == set(rows[1]) == set(bench.Row.__annotations__)
+    assert set(rows[0]) == set(rows[1]) == set(bench.NAMES)
 
 
 def test_addresses_without_a_cluster_are_refused(monkeypatch, tmp_path, shoal):

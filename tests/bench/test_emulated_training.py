@@ -9,7 +9,7 @@ from shoal.bench import emulated_training
 def test_training_step_relative_to_float32(monkeypatch, model):
     monkeypatch.setattr(emulated_training, "IMAGES", {"resnet8": (4, 8)})
     monkeypatch.setattr(emulated_training, "AGENTS", 1)
-    row, peer = emulated_training.run((model,), seconds=0.01)
+    row, peer = emulated_training.run(model, seconds=0.01)
     assert row["ratio"] == pytest.approx(row["step_ms"] / row["float32_ms"])
     assert row["products_share"] + row["rounding_share"] + row["other_share"] == pytest.approx(1)
     assert min(row["products_share"], row["rounding_share"], row["other_share"]) > 0

@@ -14,9 +14,9 @@ WORLDS = ["cooperative-navigation", "predator-prey"]
 def test_rows_of_the_bench(monkeypatch):
     pytest.importorskip("mpe2")
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
-    rows = run(agents=(1, 2), seconds=0.0)
+    rows = [row for n in (1, 2) for row in run(n, seconds=0.0)]
     assert [(row["world"], row["agents"], row["peer"]) for row in rows] == [
-        (world, n, "mpe2") for world in WORLDS for n in (1, 2)
+        (world, n, "mpe2") for n in (1, 2) for world in WORLDS
     ]
     for row in rows:
         assert row["shoal_steps_per_second"] > 0
@@ -28,7 +28,7 @@ def test_rows_of_the_bench(monkeypatch):
 def test_without_mpe2(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpe2", None)
     with pytest.raises(UserError, match=r"not installed; run pip install .*pettingzoo.* in your clone of Shoal\.$"):
-        run(agents=(2,), seconds=0.0)
+        run(2, seconds=0.0)
 
 
 def test_jaxmarl_rows_if_installed(monkeypatch):
@@ -36,7 +36,7 @@ def test_jaxmarl_rows_if_installed(monkeypatch):
     played = []
     peer = Episodes(lambda: played.append(1), copies=32, episodes=5)
     monkeypatch.setattr("shoal.bench.env.jaxmarl_episodes", lambda *world: peer)
-    rows = run(agents=(2,), seconds=0.0)
+    rows = run(2, seconds=0.0)
     assert [row["peer"] for row in rows] == ["mpe2", "JaxMARL"] * 2
     assert [row["goal"] for row in rows] == [None, 12.0] * 2
     assert all(row["peer_copies"] == 32 for row in rows[1::2]) and len(played) >= 6

@@ -10,7 +10,7 @@ COLUMNS = "network engine precision batch latency_us p99_us memory_mb load_ms ra
 
 def test_rows_of_a_small_network(monkeypatch):
     monkeypatch.setitem(networks.NETWORKS, "3x64", (4, (8,), 3))
-    rows = inference.run(("3x64",), seconds=0.02, memory=False)
+    rows = inference.run("3x64", seconds=0.02, memory=False)
     assert [list(row)[:9] for row in rows] == [COLUMNS] * len(rows)
     kinds = [("torch", "float32"), ("numba", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]
     kinds.append(("native", "int8"))

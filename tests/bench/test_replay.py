@@ -7,7 +7,7 @@ from shoal.bench import replay
 
 
 def test_a_row_for_each_team_storage_and_sampler():
-    rows = replay.run(agents=(1, 3), batch=32, seconds=0.01, size=2**20)
+    rows = [row for n in (1, 3) for row in replay.run(n, batch=32, seconds=0.01, size=2**20)]
     assert [(row["agents"], row["storage"], row["sampler"]) for row in rows] == [
         (agents, storage, sampler)
         for agents in (1, 3)
@@ -21,7 +21,7 @@ def test_a_row_for_each_team_storage_and_sampler():
 
 
 def test_bytes_of_a_transition_at_three_agents():
-    full, half = (replay.run(agents=(3,), batch=8, seconds=0, size=2**22)[k] for k in (0, 2))
+    full, half = (replay.run(3, batch=8, seconds=0, size=2**22)[k] for k in (0, 2))
     assert full["both_observations_bytes"] == 4 * (2 * 3 * 18 + 3 * 5 + 3 + 3)  # 516, as in the facts of the design
     assert full["row_bytes"] == 4 * (3 * 18 + 3 * 5 + 3 + 3)
     assert half["row_bytes"] == 4 * (3 * 9 + 3 * 5 + 3 + 3)

@@ -9,7 +9,7 @@ def test_rows_of_the_bench(monkeypatch):
     measured = startup.measured
     other = {"import torch": "import json"}  # stands in for torch, which takes seconds to import
     monkeypatch.setattr(startup, "measured", lambda code, *words: measured(other.get(code, code), *words))
-    (row,) = startup.run(("train --episodes 0 (refused)",), turns=1)
+    (row,) = startup.run("train --episodes 0 (refused)", turns=1)
     assert row["ratio"] == pytest.approx(row["cpu_seconds"] / row["torch_cpu_seconds"]) and row["seconds"] > 0
 
 

@@ -20,7 +20,7 @@ def test_rows_of_the_bench(monkeypatch):
     monkeypatch.setattr(steady, "RING", 1_100)
     monkeypatch.setattr(steady, "TURNS", 1)
     monkeypatch.setattr(steady, "usable_processors", lambda: 1)
-    rows = steady.run((1,), seconds=0.02)
+    rows = steady.run(1, seconds=0.02)
     assert [(row["agents"], row["update"], row["threads"], row["neighbour"]) for row in rows] == [
         (1, update, 1, name) for update in ("native", "torch") for name in ("none", "same", "other", "all")
     ]

@@ -13,7 +13,7 @@ def test_update_relative_to_its_products(monkeypatch):
     monkeypatch.setattr(update, "TURN", 0.005)
     monkeypatch.setattr(update, "usable_processors", lambda: 1)  # two tests with two threads each would wait
     monkeypatch.setattr(update, "filled_training", functools.partial(update.filled_training, transitions=1_100))
-    rows = update.run((1,), seconds=0.05)
+    rows = update.run(1, seconds=0.05)
     assert [row["update"] for row in rows] == ["native", "torch"]
     for row in rows:
         assert row["agents"] == 1 and 0 < row["peak_share"] < 1

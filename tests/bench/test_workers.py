@@ -10,7 +10,7 @@ from shoal.bench.slow_world import SlowWorld
 def test_rows_of_the_bench(monkeypatch):
     monkeypatch.setattr(workers, "COPIES", 2)
     monkeypatch.setattr(workers, "SECONDS", 0.0)
-    (row,) = workers.run((("waits", 2),), seconds=0.0)
+    (row,) = workers.run(("waits", 2), seconds=0.0)
     assert row["step"] == "waits for 0 ms" and row["workers"] == 2
     assert row["ratio"] == pytest.approx(row["steps_per_second"] / row["one_process_steps_per_second"])
 

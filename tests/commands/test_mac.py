@@ -204,7 +204,7 @@ def test_wrong_arguments_are_refused(shoal, tmp_path, words, sentence):
 
 
 def test_bench_quantize(shoal, monkeypatch):
-    monkeypatch.setattr(quantize.run, "__defaults__", (("nearest-even", "stochastic"), 0.01, 2**12))
+    monkeypatch.setattr(quantize.run, "__defaults__", (0.01, 2**12))
     code, out, _ = shoal("bench", "quantize", "--json")
     found = strict(out)
     rows = found["rows"]
@@ -220,9 +220,9 @@ def test_bench_quantize(shoal, monkeypatch):
 
 
 def test_bench_gemm():
-    rows = gemm.run(("products",), seconds=0.01, size=64)
+    rows = gemm.run("products", seconds=0.01, size=64)
     assert [row["unit"] for row in rows[:3]] == list(gemm.GOALS)
-    shapes = gemm.run(("shapes",), seconds=0.01, size=16)
+    shapes = gemm.run("shapes", seconds=0.01, size=16)
     assert len(shapes) == len(gemm.TRAINING) + len(gemm.ORDERS) and all(row["reached"] > 0 for row in shapes)
     for row in rows:
         assert row["of_goal"] == pytest.approx(row["reached"] / row["goal"])

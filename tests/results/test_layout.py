@@ -7,6 +7,7 @@ import pytest
 from shoal.numerics.describe import describe_name
 from shoal.results import Column, Table
 from shoal.results.layout import INDENT, layout
+from shoal_papers.cells import Options
 from shoal_papers.mac import frameworks
 
 TEXT = "Sun et al., Hybrid 8-bit Floating Point (HFP8) Training and Inference, NeurIPS 2019"
@@ -24,7 +25,7 @@ def words(text):
 @pytest.mark.parametrize("room", [60, 80, 120, 200])
 @pytest.mark.parametrize(
     "table",
-    [*describe_name("hfp8", None).tables, *frameworks.study(frameworks.measured(False, lambda *_: None)).tables],
+    [*describe_name("hfp8", None).tables, *frameworks.Frameworks().run(True, lambda *_: None, Options()).tables],
     ids=lambda table: table.title,
 )
 def test_tables_of_texts_fit_and_keep_every_word(table, room):

@@ -1,7 +1,5 @@
 """Columns write their values; rows carry their columns."""
 
-from typing import Annotated, TypedDict
-
 import pytest
 
 from shoal.results import Column, Table, share_text
@@ -36,19 +34,12 @@ def test_columns_share_a_notation():
     assert Column("a", format=".1%").texts([0.04, 4e-5]) == ["4.0%", "0.0%"]
 
 
-class Row(TypedDict):
-    agents: int
-    update_ms: Annotated[float, Column("update", "ms", ".1f")]
-    of_goal: float | None
-
-
-def test_columns_of_typed_rows_and_of_names():
-    rows: list[Row] = [{"agents": 3, "update_ms": 1.25, "of_goal": None}, {"agents": 6, "update_ms": 2.0, "of_goal": 1}]
-    table = Table.of("T", rows, Row)
+def test_columns_of_names_some_of_which_are_described():
+    rows = [{"agents": 3, "update_ms": 1.25, "of_goal": None}, {"agents": 6, "update_ms": 2.0, "of_goal": 1}]
+    table = Table.of("T", rows, {"update_ms": Column("update", "ms", ".1f"), "other": Column("unused")})
     assert [column.heading for column in table.columns] == ["agents", "update, ms", "of goal"]
     assert table.rows == [[3, 1.25, None], [6, 2.0, 1]]
     assert table.records()[0] == {"agents": 3, "update, ms": 1.25, "of goal": None}
-    assert Table.of("T", [], Row).columns == table.columns
     mixed = Table.of("T", [{Column("x", "%"): 1, "y_z": 2}])
     assert mixed.columns == [Column("x", "%"), Column("y z")]
     assert Table.of("T", []) == Table("T", [], [])
