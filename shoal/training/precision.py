@@ -1,4 +1,4 @@
-"""The precision that a run is configured with: full, quantization-aware training, or a scheme in few bits."""
+"""The precision that a run is configured with: full, quantization-aware training, or a low-precision scheme."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
