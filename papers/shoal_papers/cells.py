@@ -32,22 +32,23 @@ Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Options:
-    """The user's options for a study that consists of cells."""
+    """Options of a study."""
 
-    folder: Path = Path("runs/studies")
-    """Folder for trained models and, unless `cells` names another, finished cells."""
+    out: Path = Path("runs/studies")
+    """Folder for the picture, the JSON file, trained models and finished cells, which a repeated study does not run
+    again."""
     budget: float = 60.0
-    """Minutes after which no more cells are started."""
+    """Minutes after which a study starts no more cells; finished ones are kept in the folder."""
     model: str = ""
-    """A Stable-Baselines3 zip to measure instead of models that the study trains."""
+    """ptq-table: a Stable-Baselines3 zip to measure instead of models that the study trains."""
     env: str = ""
-    """The environment of that model."""
+    """ptq-table: environment of that model, e.g. ALE/Breakout-v5."""
     normaliser: str = ""
-    """Its observation normaliser."""
+    """ptq-table: observation normaliser of that model, as .npz or .safetensors; .pkl only with --trust."""
     trust: bool = False
-    """Load it with its own library, which runs the code in it."""
+    """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
     cells: Path | None = None
-    """Folder for finished cells; None: "cells" in `folder`."""
+    """Folder for finished cells, e.g. papers/cells; None: the folder cells in --out."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Cells:
 
     def __init__(self, study: str, quick: bool, options: Options, advance: Advance, folder: str = "") -> None:
         """`folder`: that of several studies, which then share cells of the same name; otherwise the study's own."""
-        self.study, self.shared = study, options.folder
-        self.folder = (options.cells or options.folder / "cells") / f"{folder or study}{'-quick' if quick else ''}"
+        self.study, self.shared = study, options.out
+        self.folder = (options.cells or options.out / "cells") / f"{folder or study}{'-quick' if quick else ''}"
         self.budget, self.advance = options.budget, advance
         self.failed: list[str] = []
         self._made: list[Mapping[str, Any]] = []

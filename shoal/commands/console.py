@@ -155,7 +155,7 @@ def output_file(setting: str, name: str, *suffixes: str) -> Path:
     return path
 
 
-def output_folder(name: str, setting: str = "out") -> Path:
+def output_folder(name: str | Path, setting: str = "out") -> Path:
     """A folder to write into, created if needed; checked before the work, not after it."""
     folder = absolute(name)
     try:

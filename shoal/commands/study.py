@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from shoal.commands.arguments import parse
+from shoal.commands.arguments import parse, part
 from shoal.commands.console import (
     ended,
     give_outcome,
@@ -32,8 +32,10 @@ def study(argv: list[str]) -> int:
     """
     import tyro
 
+    studies = papers()
+
     @dataclass(frozen=True)
-    class StudyCommand:
+    class StudyCommand(studies.Options):  # type: ignore[name-defined]
         name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY", help_behavior_hint="")] = ""
         """Name of the study."""
         list: bool = False
@@ -42,26 +44,10 @@ def study(argv: list[str]) -> int:
         """Fewer cells and shorter runs: a first impression within two minutes."""
         data: str = ""
         """Use the JSON file of an earlier study or profile instead of measuring."""
-        budget: float = 60.0
-        """Minutes after which a study of QuaRL starts no more cells; finished ones are kept in the folder."""
-        model: str = ""
-        """ptq-table: a Stable-Baselines3 zip to measure instead of models that the study trains."""
-        env: str = ""
-        """ptq-table: environment of that model, e.g. ALE/Breakout-v5."""
-        normaliser: str = ""
-        """ptq-table: observation normaliser of that model, as .npz or .safetensors; .pkl only with --trust."""
-        trust: bool = False
-        """ptq-table: let Stable-Baselines3 load that model and run the code in it."""
-        out: str = "runs/studies"
-        """Folder for the picture, the JSON file and finished cells, which a repeated study does not run again."""
-        cells: str = ""
-        """Folder for finished cells, e.g. papers/cells; empty: the folder cells in --out."""
         json: bool = False
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(StudyCommand, study, argv)
-    studies = papers()
-
     from shoal.results import Result
 
     if command.list:
@@ -72,23 +58,20 @@ def study(argv: list[str]) -> int:
         return 0
     if not command.name:
         raise UserError(f"A study must be named: {', '.join(studies.STUDIES)}.")
-    check_range("budget", command.budget, 0, 10**6)
-    cells = Path(command.cells) if command.cells else None
-    options = studies.Options(
-        Path(command.out), command.budget, command.model, command.env, command.normaliser, command.trust, cells
-    )
+    options = part(command, studies.Options)
+    check_range("budget", options.budget, 0, 10**6)
     studies.check_options(command.name, options)
     name = f"{command.name}{'-quick' if command.quick else ''}"
     if command.data:
         held = Result.from_json(read_json(Path(command.data)))
         found = replace(studies.study_of(command.name, held.data), provenance=held.provenance)
-        folder = output_folder(command.out)
+        folder = output_folder(options.out)
     else:
         with progress_bar(f"shoal study {command.name}") as progress:
             progress.expect(studies.study_length(command.name, command.quick, options))
-            if command.cells:
-                output_folder(command.cells, "cells")
-            folder = output_folder(command.out)
+            if options.cells:
+                output_folder(options.cells, "cells")
+            folder = output_folder(options.out)
             if command.name not in studies.OF_CELLS:  # which are continued
                 warn_of_replacing(folder / f"{name}.json")
             found = studies.run_study(command.name, command.quick, progress, options).made_by("study", *argv)
