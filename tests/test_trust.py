@@ -12,7 +12,7 @@ import pytest
 
 from shoal import TrainConfig
 from shoal.errors import UserError
-from shoal.sweeps.plan import sweep_runs
+from shoal.sweeps.grid import sweep_runs
 from shoal.trust import check_trusted, env_name, is_local, is_third_party, names_third_party, untrusted
 
 KNOWN = [

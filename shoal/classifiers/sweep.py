@@ -83,9 +83,8 @@ def training_result(trained: Sequence[TrainedUnit], config: ClassifierConfig) ->
     ]
     data = {"trainings": [unit.json() for unit in trained], "settings": config.settings}
     costs = cost_table({unit.result.scheme: (unit.system, unit.spent) for unit in units})
-    return Result(
-        "mac sweep", title, [table, costs], notes, _figures(units, baseline and baseline.accuracy, title), data
-    )
+    figures = _figures(units, None if baseline is None else baseline.accuracy, title)
+    return Result("mac sweep", title, [table, costs], notes, figures, data)
 
 
 def _figures(units: Sequence[TrainedUnit], baseline: float | None, title: str) -> list[Figure]:

@@ -16,7 +16,7 @@ from shoal.trust import import_from_working_directory, is_third_party
 from shoal.waiting import Progress
 
 if TYPE_CHECKING:
-    from shoal.sweeps.plan import PlannedRun
+    from shoal.sweeps.grid import SweepRun
     from shoal.sweeps.side_by_side import Outcome
     from shoal.training.config import TrainConfig
 
@@ -46,7 +46,7 @@ def sweep(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(SweepCommand, sweep, argv)
-    from shoal.sweeps.plan import read_sweep
+    from shoal.sweeps.grid import read_sweep
 
     file = Path(command.file)
     out = chosen_folder(command.out, file.stem)
@@ -78,7 +78,7 @@ def chosen_folder(out: str | None, name: str) -> Path:
 
 
 def train_all(
-    runs: "Sequence[PlannedRun]",
+    runs: "Sequence[SweepRun]",
     out: Path,
     title: str,
     parallel: int | None,
@@ -91,12 +91,13 @@ def train_all(
     if parallel is not None:
         check_range("parallel", parallel, 1, 1024)
     from shoal.report.panels import draw_figures
-    from shoal.sweeps.side_by_side import choose_parallel, locked, run_side_by_side
+    from shoal.runs.folder import RunFolder
+    from shoal.sweeps.side_by_side import choose_parallel, run_side_by_side
     from shoal.sweeps.summary import summarize
 
     left = [run for run in runs if run.result() is None]
     at_once, kept = choose_parallel(left, parallel), len(runs) - len(left)
-    with locked(out):
+    with RunFolder(out, make=True, kind="sweep"):
         if not quiet:
             pace = f", {at_once} side by side" if left else ""
             before = f"; {counted(kept, 'finished run')} kept" if kept else ""
@@ -136,7 +137,7 @@ class Lines:
             self._done += episodes
         self._advance(episodes)
 
-    def warned(self, run: "PlannedRun", sentence: str) -> None:
+    def warned(self, run: "SweepRun", sentence: str) -> None:
         """Print a run's warning."""
         say(f"{run.name}: {sentence}")
 

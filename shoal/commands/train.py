@@ -81,7 +81,7 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     """The same settings with several seeds side by side."""
     from shoal.commands.sweep import chosen_folder, subject, train_all
     from shoal.runs.folder import file_name
-    from shoal.sweeps.plan import parse_seeds, planned
+    from shoal.sweeps.grid import list_runs, parse_seeds
 
     command, config = arguments.run, arguments.config()
     for name in ("seed", "threads", "resume", "watch"):
@@ -91,7 +91,7 @@ def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:
     seeds = parse_seeds("--seeds", ",".join(command.seeds or ()))
     out = chosen_folder(config.out, file_name(f"{config.env}-{config.algorithm}-seeds"))
     base = {name: value for name, value in vars(config).items() if name not in ("seed", "out", "threads")}
-    runs = planned(base, [{}], seeds, out)
+    runs = list_runs(base, [{}], seeds, out)
     again = shlex.join(["shoal", "train", *argv])
     return train_all(
         runs, out, subject([config]), command.parallel, command.quiet, command.json, ["train", *argv], again

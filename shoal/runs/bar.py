@@ -45,7 +45,7 @@ class TwoLines(Progress):
 
     below = ""
 
-    def __init__(self, console: Console, unit: str, total: int, done: int) -> None:
+    def __init__(self, console: Console, unit: str, total: int, done: int, transient: bool) -> None:
         super().__init__(
             TextColumn(f"{unit} {{task.completed:,.0f}}/{{task.total:,.0f}}"),
             BarColumn(bar_width=10),
@@ -53,6 +53,7 @@ class TwoLines(Progress):
             TextColumn("left"),
             MetricsColumn(),
             console=console,
+            transient=transient,
             auto_refresh=False,  # no thread: drawn when there is something new
         )
         self.add_task(unit, total=total, completed=done, metrics="")

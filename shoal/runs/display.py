@@ -92,22 +92,36 @@ class Display(Observer):
 
         return advance
 
+    def evaluate(self, episodes: int) -> Callable[[int], None]:
+        """Keep the training bar as it is, and show another for the evaluation."""
+        self.end()
+        label, done = "evaluating trained and random teams: episode", 0
+        self._start(label, episodes, 0, transient=True)
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if self._due():
+                self._show(label, episodes, done, "", "")
+
+        return advance
+
     def end(self) -> None:
-        """Draw the final state and remove the bar."""
+        """Draw the final state and leave the bar."""
         if self._bar is not None:
             if self._training is not None:
                 self._draw()
             self._write(self._bar.stop)
         self._bar = self._training = None
 
-    def _start(self, unit: str, total: int, done: int) -> None:
+    def _start(self, unit: str, total: int, done: int, transient: bool = False) -> None:
         """Show the bar, which counts steps of this kind."""
         self._started = (time.perf_counter(), done)
         self._next_line = time.perf_counter() + waiting.FIRST
         if self.has_bar and not self._gone:
             from shoal.runs.bar import TwoLines
 
-            self._bar = TwoLines(self.console, unit, total, done)
+            self._bar = TwoLines(self.console, unit, total, done, transient)
             self._write(self._bar.start)
 
     def _due(self) -> bool:

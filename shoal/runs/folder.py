@@ -86,9 +86,9 @@ def new_folder(out: str | None, name: str, start: Path = Path()) -> "RunFolder":
 
 
 class RunFolder:
-    """The files of one run, locked for writing until it is closed."""
+    """The files of one run, or of several, locked for writing until it is closed."""
 
-    def __init__(self, path: Path, make: bool = False) -> None:
+    def __init__(self, path: Path, make: bool = False, kind: str = "run") -> None:
         self.path = path = absolute(path)
         with writing(path):
             if make:
@@ -98,7 +98,7 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise UserError(f"The run in '{path}' is being trained by another process.") from None
+            raise UserError(f"The {kind} in '{path}' is being trained by another process.") from None
         self._new = not (path / CONFIG).exists()
         self._written: set[Path] = set()
 

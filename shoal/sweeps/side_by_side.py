@@ -2,12 +2,10 @@
 
 import contextlib
 import dataclasses
-import fcntl
-import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +14,7 @@ from shoal.algorithms.base import check_choices
 from shoal.errors import UserError, counted
 from shoal.runs.folder import CURVE, read_result
 from shoal.runs.observer import Observer
-from shoal.sweeps.plan import PlannedRun
+from shoal.sweeps.grid import SweepRun
 from shoal.system.child import Child, Ended, Message, ended
 from shoal.system.memory import check_fits, free_memory, human_bytes
 from shoal.system.processors import usable_processors
@@ -34,7 +32,7 @@ STOPPED = {130, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, sig
 class Outcome:
     """How a run ended."""
 
-    run: PlannedRun
+    run: SweepRun
     result: TrainResult | None
     """None: it is not finished."""
     error: str = ""
@@ -52,23 +50,23 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None:
         """A run has ended."""
 
-    def warned(self, run: PlannedRun, sentence: str) -> None:
+    def warned(self, run: SweepRun, sentence: str) -> None:
         """A run has a warning."""
 
 
-def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher) -> tuple[list[Outcome], int | None]:
+def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Watcher) -> tuple[list[Outcome], int | None]:
     """Run what is not finished; returns the outcomes and the signal that stopped all of them, if any.
 
     A run that fails does not end the others. At a signal all of them are asked to save and stop, at a second one they
     are killed.
     """
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for run in runs:
         if (result := run.result()) is not None:
             _complete(run, watcher)
-            found[run.name] = Outcome(run, result, kept=True)
+            outcomes[run.name] = Outcome(run, result, kept=True)
             watcher.advance(run.config.episodes, skipped=True)
-    waiting = [run for run in runs if run.name not in found]
+    waiting = [run for run in runs if run.name not in outcomes]
     threads = max(1, usable_processors() // parallel)
     news: queue.Queue[tuple[_Process, Message | None]] = queue.Queue()
     running: list[_Process] = []
@@ -81,15 +79,15 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
                     running.append(_Process(run, threads, news))
                 except (UserError, OSError) as error:  # too many processes, or a full disk
                     reason = f"{error.strerror}: '{error.filename}'." if isinstance(error, OSError) else str(error)
-                    found[run.name] = Outcome(run, None, reason)
+                    outcomes[run.name] = Outcome(run, None, reason)
                     watcher.advance(run.config.episodes, skipped=True)
-                    watcher.ended(found[run.name])
+                    watcher.ended(outcomes[run.name])
             if not running:
                 continue
             process, message = news.get(timeout=60)
             if message is None:
                 running.remove(process)
-                outcome = found[process.run.name] = process.outcome(asked=stopped is not None)
+                outcome = outcomes[process.run.name] = process.outcome(asked=stopped is not None)
                 if outcome.result is not None:
                     watcher.advance(process.moved(outcome.result.episodes))
                 watcher.advance(process.left(outcome), skipped=True)
@@ -110,11 +108,11 @@ def run_side_by_side(runs: Sequence[PlannedRun], parallel: int, watcher: Watcher
             for process in running:
                 process.stop()
     for run in runs:
-        found.setdefault(run.name, Outcome(run, None))
-    return [found[run.name] for run in runs], stopped
+        outcomes.setdefault(run.name, Outcome(run, None))
+    return [outcomes[run.name] for run in runs], stopped
 
 
-def _complete(run: PlannedRun, watcher: Watcher) -> None:
+def _complete(run: SweepRun, watcher: Watcher) -> None:
     """Do what a finished run could not if it was killed at its very end; the learning curve is the last of it."""
     log = log_file(run)
     if log.exists() and not log.stat().st_size:
@@ -128,7 +126,7 @@ def _complete(run: PlannedRun, watcher: Watcher) -> None:
             watcher.warned(run, str(error))
 
 
-def log_file(run: PlannedRun) -> Path:
+def log_file(run: SweepRun) -> Path:
     """What the run's process writes to standard error."""
     return run.folder.with_name(f"{run.name}.log")
 
@@ -136,7 +134,7 @@ def log_file(run: PlannedRun) -> Path:
 class _Process:
     """The process of one run."""
 
-    def __init__(self, run: PlannedRun, threads: int, news: "queue.Queue[tuple[_Process, Message | None]]") -> None:
+    def __init__(self, run: SweepRun, threads: int, news: "queue.Queue[tuple[_Process, Message | None]]") -> None:
         self.run, self._news = run, news
         self._episode, self._error = 0, ""
         threads = kept_threads(run) or threads
@@ -145,7 +143,7 @@ class _Process:
         self._log = log_file(run)
         with self._log.open("wb") as log:
             spec = {"settings": settings, "resume": run.started}
-            self._child = Child(CHILD, spec, "use a smaller --parallel", threads=threads, log=log)
+            self._child = Child(CHILD, spec, "use a smaller `parallel`", threads=threads, log=log)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -198,7 +196,7 @@ class _Process:
         return Outcome(self.run, None, f"The process {ended(code)}{last}.")
 
 
-def kept_threads(run: PlannedRun) -> int | None:
+def kept_threads(run: SweepRun) -> int | None:
     """The threads of a started run that learns in torch, whose results depend on them; None: any number will do."""
     if not run.started:
         return None
@@ -206,7 +204,7 @@ def kept_threads(run: PlannedRun) -> int | None:
     return None if stored.update == "native" or stored.threads is None else min(stored.threads, usable_processors())
 
 
-def choose_parallel(runs: Sequence[PlannedRun], asked: int | None) -> int:
+def choose_parallel(runs: Sequence[SweepRun], asked: int | None) -> int:
     """Runs side by side: as many as asked for or as there are processors, as far as memory suffices."""
     if not runs:
         return 1
@@ -224,8 +222,8 @@ def choose_parallel(runs: Sequence[PlannedRun], asked: int | None) -> int:
 
 def _advice(usable: int, needed: int) -> str:
     if usable < needed:
-        return f"one run needs {human_bytes(needed)}: choose a smaller --capacity, --batch or --agents"
-    return f"--parallel {usable // needed} would fit"
+        return f"one run needs {human_bytes(needed)}: choose a smaller `capacity`, `batch` or `agents`"
+    return f"`parallel={usable // needed}` would fit"
 
 
 def run_bytes(config: TrainConfig) -> int:
@@ -245,21 +243,3 @@ def run_bytes(config: TrainConfig) -> int:
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)
     processes = 1 + config.actors + (config.env_workers or 0)
     return processes * PROCESS_BYTES + update_bytes(config, spec) + ring
-
-
-@contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """One sweep at a time in a folder, which is made if need be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(f"--out '{out}' cannot be written: {error.strerror or error}.") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"The sweep in '{out}' is being run by another process.") from None
-        yield
-    finally:
-        os.close(lock)

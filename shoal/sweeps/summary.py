@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 
 
 def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
-    """One row and one curve per configuration; returns by group as well where all runs have the same several groups."""
+    """One record and one curve per configuration; also returns by group where all runs have the same several groups."""
     by_label: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_label.setdefault(outcome.run.label, []).append(outcome)
@@ -33,7 +33,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
     stopped = sum(outcome.result is None and not outcome.error for outcome in outcomes)
     findings = [*failed, *([f"{counted(stopped, 'run')} not finished."] if stopped else [])]
-    if untrained := sum(found["untrained"] for found in configurations):
+    if untrained := sum(means["untrained"] for means in configurations):
         findings.append(f"{counted(untrained, 'run')} ended before the warm-up, without a single update: untrained.")
     findings += _no_better(configurations) if not groups else []
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
@@ -44,11 +44,11 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     if (team := _group_of_team(outcomes)) in groups:
         findings.insert(0, f"The return is that of group {team}.")
     only = f"seed {outcomes[0].run.config.seed}" if len(outcomes) == 1 else "all settings the same"
-    rows = _rows(configurations, [group for group in groups if group != team], bool(failed), only)
+    records = _table(configurations, [group for group in groups if group != team], bool(failed), only)
     return Result(
         "sweep",
         title,
-        [Table.of(heading, rows)],
+        [Table.of(heading, records)],
         findings,
         [Figure(CURVES, f"{title}: mean and 95 % interval over seeds", panels)] if panels else [],
         {"configurations": configurations, "runs": [_record(outcome, groups) for outcome in outcomes]},
@@ -86,7 +86,7 @@ def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None
 def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str]) -> dict[str, Any]:
     """A configuration for --json: means over its finished runs, and half-widths of their 95 % intervals."""
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    found = {
+    means = {
         "configuration": label,
         "seeds": len(results),
         "untrained": sum(not result.updates for result in results),
@@ -97,8 +97,8 @@ def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str
     for group in ("", *groups):
         mean, half = _mean(results, group)
         ending = f"/group/{group}" if group else ""
-        found |= {f"return{ending}": mean, f"return_ci95{ending}": half if math.isfinite(half) else None}
-    return found
+        means |= {f"return{ending}": mean, f"return_ci95{ending}": half if math.isfinite(half) else None}
+    return means
 
 
 def _plain_mean(values: Sequence[float | None]) -> float | None:
@@ -107,37 +107,37 @@ def _plain_mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _rows(
+def _table(
     configurations: Sequence[Mapping[str, Any]], groups: Sequence[str], with_failed: bool, only: str
 ) -> list[Mapping[Any, Any]]:
     """The configurations in the table; the random team's return shows whether anything was learned.
 
     `only` is what the configuration is called where there is no grid.
     """
-    with_random = any(found["return_random"] is not None for found in configurations)
-    rows: list[Mapping[Any, Any]] = []
-    for found in configurations:
-        row: dict[Any, Any] = {"configuration": found["configuration"] or only}
-        row["seeds"] = found["seeds"]
+    with_random = any(means["return_random"] is not None for means in configurations)
+    records: list[Mapping[Any, Any]] = []
+    for means in configurations:
+        record: dict[Any, Any] = {"configuration": means["configuration"] or only}
+        record["seeds"] = means["seeds"]
         if with_failed:
-            row["failed"] = found["failed"]
-        untrained = ", untrained" if found["seeds"] and found["untrained"] == found["seeds"] else ""
-        row["return"] = _interval(found["return"], found["return_ci95"]) + untrained
+            record["failed"] = means["failed"]
+        untrained = ", untrained" if means["seeds"] and means["untrained"] == means["seeds"] else ""
+        record["return"] = _interval(means["return"], means["return_ci95"]) + untrained
         if with_random:
-            row["random team"] = _interval(found["return_random"], None)
+            record["random team"] = _interval(means["return_random"], None)
         for group in groups:
-            row[f"group {group}"] = _interval(found[f"return/group/{group}"], found[f"return_ci95/group/{group}"])
-        row[Column("time per run", "s", ",.1f")] = found["seconds"]
-        rows.append(row)
-    return rows
+            record[f"group {group}"] = _interval(means[f"return/group/{group}"], means[f"return_ci95/group/{group}"])
+        record[Column("time per run", "s", ",.1f")] = means["seconds"]
+        records.append(record)
+    return records
 
 
 def _no_better(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence if trained teams are not clearly better than the random one."""
     returns = [
-        (found["return"] + found["return_ci95"], found["return"] - found["return_ci95"], found["return_random"])
-        for found in configurations
-        if not found["untrained"] and None not in (found["return"], found["return_ci95"], found["return_random"])
+        (means["return"] + means["return_ci95"], means["return"] - means["return_ci95"], means["return_random"])
+        for means in configurations
+        if not means["untrained"] and None not in (means["return"], means["return_ci95"], means["return_random"])
     ]
     among = f" of {counted(len(configurations), 'configuration')}" if len(configurations) > 1 else ""
     overlap = sum(low <= random <= high for high, low, random in returns)
@@ -161,20 +161,19 @@ def _interval(mean: float | None, half: float | None) -> str:
 def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
     """A run for --json."""
     result = outcome.result
-    found = {
+    return {
         "run": str(outcome.run.folder),
         "configuration": outcome.run.label,
         "seed": outcome.run.config.seed,
         "finished": result is not None,
         "kept": outcome.kept,
-        "return": None if result is None else final_return(result),
-        "return_random": None if result is None else result.return_random,
-        "updates": None if result is None else result.updates,
-        "seconds": None if result is None else result.seconds,
+        "return": result and final_return(result),
+        "return_random": result and result.return_random,
+        "updates": result and result.updates,
+        "seconds": result and result.seconds,
         "error": outcome.error or None,
+        **{f"return/group/{name}": result and final_return(result, name) for name in groups},
     }
-    by_group = {f"return/group/{name}": None if result is None else final_return(result, name) for name in groups}
-    return found | by_group
 
 
 def _panels(configurations: Sequence[Sequence[Outcome]], unread: list[str]) -> list[Panel]:
@@ -208,7 +207,7 @@ def _logs(outcomes: Sequence[Outcome], unread: list[str]) -> list[list[dict[str,
 def _curve(label: str, logs: Sequence[list[dict[str, Any]]], group: str) -> Series | None:
     """The mean of the seeds' smoothed learning curves, over the episodes that all of them have."""
     key = f"return/group/{group}" if group else "return_mean"
-    runs = [found for lines in logs if (found := _returns(lines, key)) is not None]
+    runs = [curve for lines in logs if (curve := _returns(lines, key)) is not None]
     if not runs:
         return None
     first, last = max(run[0][0] for run in runs), min(run[0][-1] for run in runs)

@@ -1,30 +1,24 @@
 """What the progress display of a team's training shows: returns, steps per second, share of time per phase."""
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import counted
-from shoal.runs.display import REFRESH, Display
+from shoal.runs.display import Display
 from shoal.training.returns import Columns, means
-from shoal.waiting import ProgressLines
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from shoal.training.loop import Training
 
 MOST_GROUPS = 3  # whose returns fit beside the bar
 
 
 class ProgressDisplay(Display):
-    """A bar with return, steps per second, share of time per phase and time left; another one for the evaluation."""
+    """A bar with return, steps per second, share of time per phase and time left."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._playing: Progress | None = None
-        self._lines: ProgressLines | None = None
         self._learns = False
 
     def title(self, training: "Training") -> str:
@@ -46,35 +40,6 @@ class ProgressDisplay(Display):
             self._learns = True
             self._line_soon()  # all updates that the warm-up owes come now
         super().advance(training)
-
-    def evaluate(self, episodes: int) -> Callable[[int], None]:
-        """Keep the training bar as it is, and show another for the evaluation."""
-        self.end()
-        label = "evaluating trained and random teams"
-        if not self.has_bar or self._gone:
-            self._lines = ProgressLines(self.tell, label, episodes).__enter__()
-            return self._lines
-        from rich.progress import Progress
-
-        playing = self._playing = Progress(console=self.console, transient=True, auto_refresh=False)
-        task = playing.add_task(label, total=episodes)
-        self._write(playing.start)
-
-        def advance(count: int) -> None:
-            due = time.perf_counter() >= self._next
-            self._next += REFRESH if due else 0.0
-            self._write(lambda: playing.update(task, advance=count, refresh=due))
-
-        return advance
-
-    def end(self) -> None:
-        """Remove the evaluation's bar, too."""
-        super().end()
-        if self._playing is not None:
-            self._write(self._playing.stop)
-        if self._lines is not None:
-            self._lines.__exit__()
-        self._playing = self._lines = None
 
 
 def catching_up(training: "Training") -> str:

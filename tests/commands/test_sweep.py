@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from shoal.commands.sweep import Lines, subject
-from shoal.sweeps.plan import sweep_runs
+from shoal.sweeps.grid import sweep_runs
 from shoal.sweeps.side_by_side import Outcome
 from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult

@@ -11,11 +11,11 @@ import time
 import pytest
 
 from shoal.errors import UserError
-from shoal.runs.folder import result_json
+from shoal.runs.folder import RunFolder, result_json
 from shoal.runs.interrupt import Stopped
 from shoal.sweeps import side_by_side
-from shoal.sweeps.plan import sweep_runs
-from shoal.sweeps.side_by_side import choose_parallel, kept_threads, locked, run_bytes, run_side_by_side
+from shoal.sweeps.grid import sweep_runs
+from shoal.sweeps.side_by_side import choose_parallel, kept_threads, run_bytes, run_side_by_side
 from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 
@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_started_and_a_damaged_result(stand_in, monkeyp
     assert "result.json' is damaged" in outcomes[0].error
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     outcomes, _ = run_side_by_side(runs[1:], 2, seen)
-    sentence = "cannot be started (No such file or directory); use a smaller --parallel."
+    sentence = "cannot be started (No such file or directory); use a smaller `parallel`."
     assert [outcome.error for outcome in outcomes] == 3 * [f"A process for another stand_in_0 {sentence}"]
     assert len(seen.names) == 4
 
@@ -196,7 +196,7 @@ def test_parallel_runs_follow_processors_and_memory(tmp_path, monkeypatch):
     assert choose_parallel(runs, 7) == 7 and choose_parallel(runs[:2], 7) == 2 and choose_parallel([], 7) == 1
     for free, asked, sentence in (
         (0.5 * needed, None, "1 run side by side needs"),
-        (3 * needed, 4, "--parallel 2 would"),
+        (3 * needed, 4, "`parallel=2` would"),
         (3 * needed, 40, "10 runs side by side needs"),
     ):
         for module in ("shoal.sweeps.side_by_side", "shoal.system.memory"):
@@ -223,8 +223,11 @@ def test_the_estimate_counts_ring_and_processes():
 
 
 def test_one_sweep_at_a_time(tmp_path):
-    with locked(tmp_path / "out"), pytest.raises(UserError, match="is being run by another"), locked(tmp_path / "out"):
-        pass
+    def locked(path):
+        return RunFolder(path, make=True, kind="sweep")
+
+    with locked(tmp_path / "out"), pytest.raises(UserError, match=r"The sweep in .* by another process"):
+        locked(tmp_path / "out")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "out"):
-        pass
+    with pytest.raises(UserError, match="cannot be written"):
+        locked(tmp_path / "file" / "out")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shoal.sweeps.plan import sweep_runs
+from shoal.sweeps.grid import sweep_runs
 from shoal.sweeps.side_by_side import Outcome
 from shoal.sweeps.summary import summarize
 from shoal.training.result import TrainResult

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shoal.errors import UserError
-from shoal.sweeps.plan import parse_seeds, read_sweep, sweep_runs
+from shoal.sweeps.grid import parse_seeds, read_sweep, sweep_runs
 from shoal.training.config import TrainConfig
 
 

@@ -20,7 +20,7 @@ from shoal.trust import check_importable
 
 KEYS = ("base", "grid", "seeds")
 NOT_HERE = {
-    "out": "every run has a folder of its own inside --out",
+    "out": "every run has a folder of its own inside `out`",
     "seed": "seeds has all of them",
     "threads": "it is the number of processors divided by that of runs side by side",
 }
@@ -30,7 +30,7 @@ WHOLE = "whole numbers such as '0-9' or '0,3,7'"
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class SweepRun:
     """One run of a sweep."""
 
     point: Mapping[str, Any]
@@ -70,27 +70,27 @@ class PlannedRun:
         return (self.folder / CONFIG).exists()
 
 
-def read_sweep(path: Path, out: Path) -> list[PlannedRun]:
+def read_sweep(path: Path, out: Path) -> list[SweepRun]:
     """The runs of a sweep file; a `UserError` for whatever is wrong in it, before anything is started."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
+        sweep = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
     except OSError as error:
         raise UserError(f"The sweep '{path}' cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"The sweep '{path}' is not JSON: {error}.") from None
     try:
-        return sweep_runs(held, out)
+        return sweep_runs(sweep, out)
     except UserError as error:
         raise UserError(f"The sweep '{path}' cannot be used: {error}") from None
 
 
-def sweep_runs(held: Any, out: Path) -> list[PlannedRun]:
+def sweep_runs(sweep: Any, out: Path) -> list[SweepRun]:
     """The runs of a sweep's JSON object."""
-    if not isinstance(held, dict):
+    if not isinstance(sweep, dict):
         raise UserError("it must be a JSON object with base, grid and seeds.")
-    if unknown := held.keys() - set(KEYS):
+    if unknown := sweep.keys() - set(KEYS):
         raise UserError(f"'{min(unknown)}' is not known; choose one of: {', '.join(KEYS)}.")
-    base, grid = (_settings(key, held.get(key, {})) for key in ("base", "grid"))
+    base, grid = (_settings(key, sweep.get(key, {})) for key in ("base", "grid"))
     for name, values in grid.items():
         if name in base:
             raise UserError(f"'{name}' is in base and in grid; leave one of them out.")
@@ -98,15 +98,15 @@ def sweep_runs(held: Any, out: Path) -> list[PlannedRun]:
             raise UserError(f"grid has {values!r} for '{name}', but must have a list of values.")
         if any(value in values[:k] for k, value in enumerate(values)):
             raise UserError(f"grid has a value of '{name}' twice.")
-    seeds = parse_seeds("seeds", held.get("seeds", [0]))
+    seeds = parse_seeds("seeds", sweep.get("seeds", [0]))
     _check_count(len(seeds) * math.prod(map(len, grid.values())))
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return planned(base, points, seeds, out)
+    return list_runs(base, points, seeds, out)
 
 
-def planned(
+def list_runs(
     base: Mapping[str, Any], points: Sequence[Mapping[str, Any]], seeds: Sequence[int], out: Path
-) -> list[PlannedRun]:
+) -> list[SweepRun]:
     """One run per point of the grid and seed, all checked, also against what is in their folders."""
     _check_count(len(points) * len(seeds))
     runs = []
@@ -116,7 +116,7 @@ def planned(
             name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
             config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
             check_importable("env", config.env, "the processes of a sweep")
-            runs.append(PlannedRun(point, config))
+            runs.append(SweepRun(point, config))
     if len({run.name for run in runs}) < len(runs):
         raise UserError("two values of the grid would have the same folder name; name them more differently.")
     for run in runs:
@@ -133,10 +133,10 @@ def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
         seeds: list[int] = []
         for word in value.split(","):
-            found = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19}))?\s*", word, re.ASCII)
-            if found is None:
+            match = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19}))?\s*", word, re.ASCII)
+            if match is None:
                 raise UserError(f"{what} is '{value}', but must be {WHOLE}.")
-            first, last = int(found[1]), int(found[2] or found[1])
+            first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
                 raise UserError(f"{what} is '{value}', but {first}-{last} counts down; write {last}-{first}.")
             _check_count(len(seeds) + last - first + 1)
@@ -157,24 +157,24 @@ def _check_count(runs: int) -> None:
         raise UserError(f"{runs:,} runs are too many; at most {MOST_RUNS:,} can be in one sweep.")
 
 
-def _settings(key: str, held: Any) -> dict[str, Any]:
+def _settings(key: str, fields: Any) -> dict[str, Any]:
     """The settings in `base` or `grid`, under the names of `TrainConfig`; spellings of options are understood."""
-    if not isinstance(held, dict):
+    if not isinstance(fields, dict):
         raise UserError(f"{key} must be a JSON object.")
     known = [field.name for field in dataclasses.fields(TrainConfig)]
-    found: dict[str, Any] = {}
-    for given, value in held.items():
+    settings: dict[str, Any] = {}
+    for given, value in fields.items():
         name = given.lstrip("-").replace("-", "_")
         name = SETTING_ALIASES.get(name, name)
         if name in NOT_HERE:
             raise UserError(f"{key} has '{given}', but {NOT_HERE[name]}.")
         if name not in known:
-            meant = nearest(given, [one for one in known if one not in NOT_HERE])
+            meant = nearest(given, [setting for setting in known if setting not in NOT_HERE])
             raise UserError(f"{key} has the unknown setting '{given}'{f'; perhaps {meant}' if meant else ''}.")
-        if name in found:
+        if name in settings:
             raise UserError(f"{key} has '{name}' twice.")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_folder(run: PlannedRun) -> None:
+def _check_folder(run: SweepRun) -> None:
     """Refuse a folder that holds a run with other settings; a new run is checked as `shoal train` would."""
     if not run.started:
         check_new(run.config)
@@ -195,7 +195,7 @@ def _check_folder(run: PlannedRun) -> None:
         if stored[name] != value and name not in run.config.settled_later:
             raise UserError(
                 f"'{run.folder}' holds a run with {name} {_text(stored[name])}, not {_text(value)}; choose another "
-                "--out."
+                "`out`."
             )
 
 
