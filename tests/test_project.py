@@ -18,7 +18,7 @@ ROOT = changed.ROOT
     [
         ("shoal/replay/ring.py", {"tests/replay/test_ring.py", "tests/replay/test_ring_returns.py"}),
         ("shoal/replay/layout.py", {"tests/replay/test_ring.py"}),  # named in the table
-        ("shoal/policies/states.py", {"tests/commands/test_quantize.py"}),
+        ("shoal/policies/torch_policy.py", {"tests/commands/test_quantize.py"}),
         ("shoal/actorq/remote.py", {"tests/actorq/test_cluster.py"}),  # in braces there
         ("shoal/cli.py", {"tests/cli", "tests/test_wrong_inputs.py"}),
         ("shoal/__init__.py", {"tests/test_api.py", "tests/test_project.py"}),

@@ -73,7 +73,7 @@ def say_int8(linear_only: bool, bits: int | None) -> None:
 
 def print_exports(exported: list["Exported"]) -> None:
     """The files, with the results of their checks."""
-    from shoal.policies.width_result import correction_words, no_smaller
+    from shoal.policies.quantize import correction_words, no_smaller
 
     files = [
         {

@@ -64,7 +64,7 @@ def quantize(argv: list[str]) -> int:
     check_range("seed", command.seed, 0, 2**62)
     check_range("episodes", command.episodes, 1, 10**7)
     from shoal.policies.loading import check_loadable
-    from shoal.policies.named_width import WHAT, named_width
+    from shoal.quantization.quantizer import WHAT, named_width
 
     options = command.style, not command.asymmetric, command.per_tensor
     widths = tuple(named_width(word, *options) for word in command.bits)
@@ -78,8 +78,7 @@ def quantize(argv: list[str]) -> int:
 
     with progress_bar("shoal quantize") as progress:
         progress(0, "loading")
-        from shoal.policies.width_result import width_result
-        from shoal.policies.widths import WidthSweep, chosen_corrections, plays, sweep
+        from shoal.policies.quantize import WidthSweep, chosen_corrections, plays, sweep, width_result
         from shoal.report.panels import draw_figures
 
         wanted = WidthSweep(

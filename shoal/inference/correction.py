@@ -24,8 +24,6 @@ from shoal.inference.options import ROUNDINGS, Rounding
 from shoal.inference.policy import Policy
 
 Wide = NDArray[np.float64]
-STATES, IMAGES = 4096, 256
-"""States that a policy is corrected on; fewer where they are images, of which each has many rows."""
 DAMPING = 0.01
 """Added to the diagonal of the inputs' second moments, as a share of its mean: inputs that never vary stay harmless."""
 BLOCK = 64

@@ -44,15 +44,18 @@ class PolicyFile:
 
     name = "onnx"
 
-    def __init__(self, path: Path, threads: int = 1, seed: int = 0, trusted: bool = False) -> None:
+    def __init__(
+        self, path: Path, threads: int = 1, seed: int = 0, trusted: bool = False, content: bytes | None = None
+    ) -> None:
         """Read and validate the file; a `UserError` if it is not an exported policy.
 
         `trusted`: this program wrote the file itself, so the checks are skipped, which saves memory.
+        `content`: the same for a file that is not yet written.
         """
-        model = _read(Path(path))
+        model = _read(Path(path)) if content is None else content
         if not intact(model):
             raise UserError(f"'{path}' is not as `shoal export` wrote it (wrong checksum); export the policy again.")
-        if not trusted:
+        if not trusted and content is None:
             from shoal.inference.untrusted import check_graph, parsed
 
             proto = parsed(path, model)

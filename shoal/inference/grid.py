@@ -94,9 +94,12 @@ class Grid:
 
     def codes(self, x: Numbers) -> Numbers:
         """The nearest code of each value, as integers in the floating-point dtype of x."""
-        library = _library(x)
-        steps = library.round(x / _cast(self.scale, x.dtype))
-        return library.clip(steps + _cast(self.zero_point, x.dtype), self.lowest, self.highest)
+        library, steps = _library(x), _cast(x / _cast(self.scale, x.dtype), x.dtype)
+        # in place: new arrays would take several times as long; autograd cannot
+        reused = None if getattr(steps, "requires_grad", False) else steps
+        steps = library.round(steps, out=reused)
+        steps += _cast(self.zero_point, x.dtype)
+        return library.clip(steps, self.lowest, self.highest, out=reused)
 
     def values(self, codes: Numbers) -> Numbers:
         """Dequantize codes given in a floating-point dtype."""
@@ -104,7 +107,10 @@ class Grid:
 
     def round(self, x: Numbers) -> Numbers:
         """Quantize and dequantize: the nearest grid value."""
-        return self.values(self.codes(x))
+        values = self.codes(x)
+        values -= _cast(self.zero_point, x.dtype)
+        values *= _cast(self.scale, x.dtype)
+        return values
 
     def encode(self, x: Numbers) -> Numbers:
         """The codes in the smallest integer type that holds them."""

@@ -27,8 +27,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from shoal.compiled import njit
-from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
-from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK
+from shoal.inference.activation_kernels import activate, fast_tanh
 from shoal.system.processors import has_vnni, vector_features
 from shoal.system.tiles import I8, I16, I32, I64, call, load, loop, splat, store
 
@@ -43,13 +42,8 @@ FIXED = SIZE
 PORTABLE, AVX2, VNNI = range(3)
 ROWS = 32
 """Rows that go through a layer together."""
-LN2 = float(np.log(2.0))
 TINY = np.finfo(np.float32).tiny
-RELU, TANH, ELU, LEAKY, SIGMOID, NONE, MISH, SILU, GELU, GELU_TANH, CLIP_2 = range(11)
 NO_SQUASH, CLIP = range(2)
-assert (LEAK, BOUND, *ACTIVATIONS) == (
-    0.01, 2.0, "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2",
-)  # fmt: skip
 
 
 @cache
@@ -244,57 +238,10 @@ def _dequantize(sums, scale, zero, scales, biases, weight_sums, y):  # type: ign
         y[u] = np.float32(sums[u] - zero * weight_sums[u]) * (scale * scales[u]) + biases[u]
 
 
-@njit(inline="always")
-def _tanh(x):  # type: ignore[no-untyped-def]
-    """tanh(x) = 1 - 2 / (exp(2x) + 1), within 0.51 ulp of float32.
-
-    In float64 and without a call to the library, so that LLVM vectorises it: eight times as fast.
-    """
-    size = np.float64(min(abs(x), np.float32(10)))  # beyond, it is 1
-    n = np.rint(size * (2 / LN2))
-    r = 2 * size - n * LN2  # exp(2 size) = 2^n exp(r) with |r| <= ln(2) / 2
-    exp = 1 / 40320
-    for factorial in (5040, 720, 120, 24, 6, 2, 1, 1):
-        exp = exp * r + 1 / factorial
-    exp *= np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    y = 1 - 2 / (exp + 1) if size > 1e-3 else size - size * size * size / 3
-    return np.float32(y if x >= 0 else -y)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def activate_row(y, activation):  # type: ignore[no-untyped-def]
     """Apply the activation in place."""
-    one = np.float32(1)
-    if activation == RELU:
-        for u in range(y.size):
-            y[u] = max(y[u], np.float32(0))
-    elif activation == TANH:
-        for u in range(y.size):
-            y[u] = _tanh(y[u])
-    elif activation == ELU:
-        for u in range(y.size):
-            y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
-    elif activation == LEAKY:
-        for u in range(y.size):
-            y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
-    elif activation == SIGMOID:
-        for u in range(y.size):
-            y[u] = one / (one + np.exp(-y[u]))
-    elif activation == MISH:
-        for u in range(y.size):
-            y[u] = mish(y[u])
-    elif activation == SILU:
-        for u in range(y.size):
-            y[u] = silu(y[u])
-    elif activation == GELU:
-        for u in range(y.size):
-            y[u] = gelu(y[u])
-    elif activation == GELU_TANH:
-        for u in range(y.size):
-            y[u] = gelu_tanh(y[u])
-    elif activation == CLIP_2:
-        for u in range(y.size):
-            y[u] = min(max(y[u], np.float32(-BOUND)), np.float32(BOUND))
+    activate(y, activation, fast_tanh)
 
 
 @njit(error_model="numpy")
@@ -363,7 +310,7 @@ def _squash(outputs, squash, low, high, actions):  # type: ignore[no-untyped-def
                 actions[b, a] = min(max(outputs[b, a], low[a]), high[a])
             else:
                 middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
-                actions[b, a] = middle + half * _tanh(outputs[b, a])
+                actions[b, a] = middle + half * fast_tanh(outputs[b, a])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -200,6 +200,16 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
     return replace(layer, weight=layer.weight[i], bias=layer.bias[i], quantized=quantized)
 
 
+def first_outputs(layer: Layer, size: int) -> Linear:
+    """The first outputs of a linear layer alone."""
+    assert isinstance(layer, Linear)
+    quantized = layer.quantized
+    if quantized is not None:
+        quantized = replace(quantized, weight=quantized.weight.part(slice(None), slice(None), slice(size)))
+    weight = np.ascontiguousarray(layer.weight[:, :, :size])
+    return replace(layer, weight=weight, bias=layer.bias[:, :size], quantized=quantized)
+
+
 def check_layer(layer: Layer, name: str, agents: int) -> None:
     """Raise a `UserError` for invalid shapes or values."""
     if isinstance(layer, Linear):

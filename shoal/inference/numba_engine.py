@@ -11,52 +11,14 @@ from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.errors import UserError
-from shoal.inference.activation_kernels import gelu, gelu_tanh, mish, silu
+from shoal.inference.activation_kernels import activate, library_tanh
 from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, frame_of, refuse_grids
-from shoal.inference.layers import ACTIVATIONS, BOUND, LEAK, Array, Linear
+from shoal.inference.layers import ACTIVATIONS, Array, Linear
 from shoal.inference.policy import Actions, Policy
 
 # positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
 SQUASHES = ("none", "clip", "tanh")
-RELU, TANH, ELU, LEAKY, SIGMOID, NONE, MISH, SILU, GELU, GELU_TANH, CLIP_2 = range(11)
-assert ACTIVATIONS == (
-    "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2",
-)  # fmt: skip
-
-
-@njit(inline="always")
-def _activate(y, outputs, activation):  # type: ignore[no-untyped-def]
-    if activation == RELU:
-        for u in range(outputs):
-            y[u] = max(y[u], np.float32(0))
-    elif activation == TANH:
-        for u in range(outputs):
-            y[u] = np.tanh(y[u])
-    elif activation == ELU:
-        for u in range(outputs):
-            y[u] = y[u] if y[u] > 0 else np.expm1(y[u])
-    elif activation == LEAKY:
-        for u in range(outputs):
-            y[u] = y[u] if y[u] > 0 else y[u] * np.float32(LEAK)
-    elif activation == SIGMOID:
-        for u in range(outputs):
-            y[u] = np.float32(1) / (np.float32(1) + np.exp(-y[u]))
-    elif activation == MISH:
-        for u in range(outputs):
-            y[u] = mish(y[u])
-    elif activation == SILU:
-        for u in range(outputs):
-            y[u] = silu(y[u])
-    elif activation == GELU:
-        for u in range(outputs):
-            y[u] = gelu(y[u])
-    elif activation == GELU_TANH:
-        for u in range(outputs):
-            y[u] = gelu_tanh(y[u])
-    elif activation == CLIP_2:
-        for u in range(outputs):
-            y[u] = min(max(y[u], np.float32(-BOUND)), np.float32(BOUND))
 
 
 @njit(inline="always")
@@ -99,7 +61,7 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
     for k in range(layers):
         inputs, outputs, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
         _affine(x, y, numbers, at, inputs, outputs)
-        _activate(y, outputs, activation)
+        activate(y[:outputs], activation, library_tanh)
         at += (inputs + 1) * outputs
         x, y = y, x
     return x, at

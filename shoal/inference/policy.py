@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from shoal.envs.base import AgentSizes
 from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid
-from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, layer_of_agent, run_layer
+from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, first_outputs, layer_of_agent, run_layer
 
 Actions = NDArray[Any]
 """Choices (B, N) int64, or boxes (B, N, A) float32."""
 FORMAT = 1
 """Version of the metadata in an exported file."""
-ALL = slice(None)
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 """Bounds of the log standard deviations of Shoal's own Gaussian policies."""
 MASKED = -1e9
@@ -145,12 +144,7 @@ class Policy(AgentSizes):
         """The policy without outputs that acting does not need: a Gaussian's deviations."""
         if self.head.kind != "gaussian":
             return self
-        last = self.layers[-1]
-        assert isinstance(last, Linear)
-        size, quantized = self.action_size, last.quantized
-        if quantized is not None:
-            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(size)))
-        means = replace(last, weight=last.weight[:, :, :size], bias=last.bias[:, :size], quantized=quantized)
+        means = first_outputs(self.layers[-1], self.action_size)
         head = replace(self.head, kind="box")
         return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
 
@@ -167,13 +161,7 @@ class Policy(AgentSizes):
         layers = [layer_of_agent(layer, agent) for layer in played.layers]
         if not self.one_hot and not self.image and isinstance(first := layers[0], Linear):
             layers[0] = replace(first, weight=np.ascontiguousarray(first.weight[:, :seen]))
-        last = layers[-1]
-        assert isinstance(last, Linear)
-        quantized = last.quantized
-        if quantized is not None:
-            quantized = replace(quantized, weight=quantized.weight.part(ALL, ALL, slice(act)))
-        weight = np.ascontiguousarray(last.weight[:, :, :act])
-        layers[-1] = replace(last, weight=weight, bias=last.bias[:, :act], quantized=quantized)
+        layers[-1] = first_outputs(layers[-1], act)
         head, norm = played.head, played.normaliser
         if head.low is not None and head.high is not None:
             head = replace(head, low=head.low[i, :act], high=head.high[i, :act])

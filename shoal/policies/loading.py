@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UserError, names_checked
-from shoal.policies.trained import PolicyKind, TrainedPolicy
+from shoal.policies.trained import ExportedPolicy, PolicyKind, TrainedPolicy
 from shoal.trust import env_name
 
 
@@ -79,23 +79,21 @@ def load(
     """
     path = os.fspath(path)
     kind = check_loadable(path, str(checkpoint))
-    named = {
+    options = {
         "env": env_name(env), "agents": agents, "episode_length": episode_length, "env_options": env_options,
         "env_workers": env_workers,
     }  # fmt: skip
-    said = {name: value for name, value in named.items() if value not in (None, "")}
+    options = {name: value for name, value in options.items() if value not in (None, "")}
     if normaliser and kind != "zip":
         raise UserError(f"`normaliser` is for Stable-Baselines3 zips, but '{path}' is not one.")
     if threads is not None and kind != "onnx":
         raise UserError(f"`threads` is for exported files, but '{path}' is not one.")
     if kind == "onnx":
-        from shoal.policies.exported import ExportedPolicy
-
-        return ExportedPolicy(Path(path), said, 1 if threads is None else threads, trust)
+        return ExportedPolicy(Path(path), options, 1 if threads is None else threads, trust)
     if kind == "run":
         from shoal.policies.run import load_run
 
-        return load_run(Path(path), said, trust, warn, str(checkpoint))
+        return load_run(Path(path), options, trust, warn, str(checkpoint))
     from shoal.policies.stable_baselines import load_zip
 
-    return load_zip(Path(path), said, normaliser, trust, warn)
+    return load_zip(Path(path), options, normaliser, trust, warn)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from shoal.errors import UserError, counted
 from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
 from shoal.networks.actors import log_deviation
-from shoal.policies.compare import choices_kl, gaussians_kl
-from shoal.policies.states import meet, replayed
-from shoal.policies.torch_policy import StatesFrom, TorchPolicy
-from shoal.policies.trained import Array
-from shoal.policies.worlds import world_config, world_settings
+from shoal.policies.torch_policy import (
+    StatesFrom,
+    TorchPolicy,
+    choices_kl,
+    collect_states,
+    gaussians_kl,
+    replayed_states,
+)
+from shoal.policies.trained import Array, world_config, world_settings
 from shoal.quantization.export import from_team
 from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
@@ -33,12 +38,12 @@ COPIES, STEPS = 16, 128
 
 
 def load_run(
-    folder: Path, said: Mapping[str, Any], trust: bool, warn: Callable[[str], None], checkpoint: str = "last"
+    folder: Path, options: Mapping[str, Any], trust: bool, warn: Callable[[str], None], checkpoint: str = "last"
 ) -> "RunPolicy":
-    """Load the team of a run folder, in its own world or in the one that `said` names; see `load_team`."""
-    team, config = load_team(folder, warn, trust, str(said.get("env", "")), checkpoint)
-    world = world_config(world_settings(config), said, trust=True, what=f"'{folder}'") if said else config
-    workers = said.get("env_workers")  # how many processes start here is not for the run's folder to say
+    """Load the team of a run folder, in its own world or in the one that the options name; see `load_team`."""
+    team, config = load_team(folder, warn, trust, str(options.get("env", "")), checkpoint)
+    world = world_config(world_settings(config), options, trust=True, owner=f"'{folder}'") if options else config
+    workers = options.get("env_workers")  # how many processes start here is not for the run's folder to say
     return RunPolicy(team, dataclasses.replace(config, env_workers=workers, **world_settings(world)), folder)
 
 
@@ -128,12 +133,13 @@ class RunPolicy(TorchPolicy):
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """States from the run's replay, if that is still on disk; else from episodes with exploration noise."""
         rng = np.random.default_rng(seed)
-        held = replayed(self.folder, self.spec, self.config.storage, rng)
-        if held is not None:
-            return held, "replay"
+        replayed = replayed_states(self.folder, self.spec, self.config.storage, rng)
+        if replayed is not None:
+            return replayed, "replay"
         self.reseed(seed)
         env = self.make_env(COPIES, seed, stagger=True)
-        return meet(env, lambda observation: self.respond(observation, deterministic=False), rng, STEPS), "played"
+        act = functools.partial(self.respond, deterministic=False)
+        return collect_states(env, act, rng, STEPS), "played"
 
 
 def _sizes(spec: EnvSpec) -> str:

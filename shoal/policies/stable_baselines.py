@@ -14,14 +14,18 @@ from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.inference.engine import Draws
 from shoal.inference.policy import Head, Policy
-from shoal.policies.compare import choices_kl, gaussians_kl
-from shoal.policies.missing_normaliser import MissingNormaliser
-from shoal.policies.states import STATES, Thinned, meet
-from shoal.policies.torch_policy import StatesFrom, TorchPolicy
-from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array
-from shoal.policies.worlds import world_config
-from shoal.quantization.normaliser import read_normaliser
-from shoal.quantization.stable_baselines import Model, read_zip, to_policy, trained_network
+from shoal.policies.baselines_model import Model, read_zip, to_policy, trained_network
+from shoal.policies.normaliser import MissingNormaliser, read_normaliser
+from shoal.policies.torch_policy import (
+    STATES,
+    StatesFrom,
+    Thinned,
+    TorchPolicy,
+    choices_kl,
+    collect_states,
+    gaussians_kl,
+)
+from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array, world_config
 from shoal.training.evaluation import Act, Evaluation, build_env, random_act
 
 COPIES, AT_RANDOM = 16, 0.2
@@ -29,11 +33,11 @@ COPIES, AT_RANDOM = 16, 0.2
 
 
 def load_zip(
-    path: Path, said: Mapping[str, Any], normaliser: str, trust: bool, warn: Callable[[str], None]
+    path: Path, options: Mapping[str, Any], normaliser: str, trust: bool, warn: Callable[[str], None]
 ) -> "BaselinesPolicy":
-    """Load the model in a zip, in the environment that `said` names."""
+    """Load the model in a zip, in the environment that `options` names."""
     model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
-    return BaselinesPolicy(model, said, warn)
+    return BaselinesPolicy(model, options, warn)
 
 
 class BaselinesPolicy(TorchPolicy):
@@ -43,17 +47,17 @@ class BaselinesPolicy(TorchPolicy):
     agents = 1
 
     def __init__(
-        self, model: Model, said: Mapping[str, Any], warn: Callable[[str], None] = lambda sentence: None
+        self, model: Model, options: Mapping[str, Any], warn: Callable[[str], None] = lambda sentence: None
     ) -> None:
-        """`said`: its environment, with or without the prefix gym:, and the user's other options for it."""
+        """`options`: its environment, with or without the prefix gym:, and the user's other options for it."""
         self.model, self.name = model, model.path
-        env = str(said.get("env") or "")
+        env = str(options.get("env") or "")
         if not env:
             raise UserError(f"`env` is missing: the zip '{self.name}' does not say which environment its model plays.")
         self.config = world_config(
-            None, {**said, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, what=""
+            None, {**options, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, owner=""
         )
-        if model.channels is not None and (idle := sorted(said.keys() - {"env"})):
+        if model.channels is not None and (idle := sorted(options.keys() - {"env"})):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
@@ -66,7 +70,8 @@ class BaselinesPolicy(TorchPolicy):
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
-        self._changed = bool(said.keys() - {"env", "env_workers"})  # other episodes than in its training: other returns
+        # other episodes than in its training give other returns
+        self._changed = bool(options.keys() - {"env", "env_workers"})
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
         self._check_bounds(warn)
@@ -183,9 +188,9 @@ class BaselinesPolicy(TorchPolicy):
             random = rng.random((copies, 1, 1)) < AT_RANDOM
             return np.where(random, at_random(observation), self.respond(observation, deterministic=True))
 
-        met = meet(env, act, rng, -(-STATES // copies))
-        self.notice(met)
-        return met, "played"
+        states = collect_states(env, act, rng, -(-STATES // copies))
+        self.notice(states)
+        return states, "played"
 
     def _check_bounds(self, warn: Callable[[str], None]) -> None:
         """Warn if its actions were in another box: a wrapper may have changed them, which is not in the zip."""

@@ -15,24 +15,30 @@ from torch import Tensor, nn
 
 from shoal import __version__
 from shoal.algorithms.team import threads_for
-from shoal.envs.base import EnvSpec
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, check_choice, names_checked
-from shoal.inference.correction import IMAGES, STATES
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.inference.policy import Policy
-from shoal.policies.states import meet
 from shoal.policies.trained import Array, TrainedPolicy
-from shoal.quantization.scheme import Style
+from shoal.quantization.quantizer import WHAT, Style, What, named_width
+from shoal.replay.layout import RowLayout
+from shoal.runs.checkpoint import newest_segment
+from shoal.runs.folder import CHECKPOINTS
 from shoal.training.config import TrainConfig
+from shoal.training.evaluation import Act
 
 if TYPE_CHECKING:
-    from shoal.policies.named_width import What
-    from shoal.policies.widths import WidthTable
+    from shoal.policies.quantize import WidthTable
     from shoal.quantization.export import Exported, Job
 
 StatesFrom = Literal["replay", "played"]
+STATES, VISITED, VISITED_IMAGES = 512, 4096, 256
+"""Number of states for checking and calibrating an export; for corrections; the same where they are images, of which
+each has many rows."""
 VISITED_COPIES = 8
 """Copies of the world in which states for corrections are visited: few, so that episodes get long."""
+CLOSE = 0.01
+"""Boxes count as equal where every entry is within this share of the box's width."""
 
 
 class TorchPolicy(TrainedPolicy):
@@ -112,12 +118,14 @@ class TorchPolicy(TrainedPolicy):
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
         env = self.make_env(VISITED_COPIES, seed)
-        count, steps = (STATES, STATES) if self.linear_only else (IMAGES, 2 * IMAGES)  # successive images are alike
+        count, steps = VISITED, VISITED
+        if not self.linear_only:
+            count, steps = VISITED_IMAGES, 2 * VISITED_IMAGES  # successive images are alike
 
         def act(observation: Array) -> Array:
             return self.actions(self.outputs(observation, self.network))
 
-        return meet(env, act, np.random.default_rng(seed), steps // VISITED_COPIES, count)
+        return collect_states(env, act, np.random.default_rng(seed), steps // VISITED_COPIES, count)
 
     @torch.inference_mode()
     def outputs(self, observation: Array, network: nn.Module | None = None) -> Tensor:
@@ -128,12 +136,6 @@ class TorchPolicy(TrainedPolicy):
         if not bool(torch.isfinite(head).all()):
             raise UserError("The policy outputs NaN or infinity for a state that it visits: it cannot be compared.")
         return head
-
-    def equal(self, actions: Array, others: Array) -> NDArray[np.bool_]:
-        """(B, N): where the actions are (nearly) equal."""
-        from shoal.policies.compare import equal_actions
-
-        return equal_actions(actions, others, self.spec)
 
     @names_checked
     def export(
@@ -212,7 +214,7 @@ class TorchPolicy(TrainedPolicy):
     def quantize(
         self,
         bits: int | str | Sequence[int | str] = (8, 4),
-        what: "Sequence[What]" = ("weights", "both"),
+        what: Sequence[What] = ("weights", "both"),
         *,
         style: Style = "standard",
         episodes: int = 100,
@@ -234,8 +236,7 @@ class TorchPolicy(TrainedPolicy):
             advance: called with the number of finished episodes.
 
         """
-        from shoal.policies.named_width import WHAT, named_width
-        from shoal.policies.widths import WidthSweep, chosen_corrections, sweep
+        from shoal.policies.quantize import WidthSweep, chosen_corrections, sweep
 
         for word in what:
             check_choice("what", word, WHAT)
@@ -244,3 +245,69 @@ class TorchPolicy(TrainedPolicy):
         corrections = chosen_corrections(correct_bias, rounding)
         wanted = WidthSweep(widths, tuple(what), episodes=episodes, seed=seed, corrections=corrections)
         return sweep(self, wanted, advance)
+
+
+def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
+    """(B, N, O): states of `env` while `act` plays this many steps; closes the world."""
+    observation = env.reset()
+    states = [observation.copy()]
+    try:
+        for _ in range(steps):
+            observation = env.step(act(observation)).observation
+            states.append(observation.copy())
+    finally:
+        env.close()
+    whole = np.concatenate(states)
+    return whole[rng.choice(len(whole), min(count, len(whole)), replace=False)]
+
+
+def replayed_states(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator) -> Array | None:
+    """(B, N, O): observations from the newest part of a run's replay; None if that is not on disk."""
+    segment = newest_segment(folder / CHECKPOINTS)
+    if segment is None:
+        return None
+    rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
+    return RowLayout.of(spec, storage).observations(rows)
+
+
+class Thinned:
+    """Collects states, at most this many: whenever it is full, every second one is dropped and the stride doubles."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.states = most, list[Array]()  # each (N, O)
+        self.stride, self.count = 1, 0
+
+    def add(self, observation: Array) -> None:
+        """Collect from (E, N, O) what the stride selects."""
+        for state in observation:
+            if self.count % self.stride == 0:
+                self.states.append(state.copy())
+                if len(self.states) > self.most:
+                    self.states, self.stride = self.states[::2], 2 * self.stride
+            self.count += 1
+
+    def array(self) -> Array:
+        """(B, N, O)."""
+        return np.stack(self.states)
+
+
+def equal_actions(actions: Array, others: Array, spec: EnvSpec) -> NDArray[np.bool_]:
+    """(B, N): the same choice, or within a hundredth of the box's width in every entry."""
+    if spec.action_low is None or spec.action_high is None:
+        return actions.argmax(-1) == others.argmax(-1)
+    return (np.abs(actions - others) <= CLOSE * (spec.action_high - spec.action_low)).all(-1)
+
+
+def choices_kl(logits: Tensor, others: Tensor) -> Tensor:
+    """KL of the categorical distributions of these logits (…, A), from the first to the second."""
+    log_p, log_q = logits.double().log_softmax(-1), others.double().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def gaussians_kl(mean: Tensor, deviation: Tensor, other_mean: Tensor, other_deviation: Tensor) -> Tensor:
+    """KL of one-dimensional Gaussians, entry by entry, from the first to the second."""
+    mean, deviation, other_mean, other_deviation = (
+        value.double() for value in (mean, deviation, other_mean, other_deviation)
+    )
+    ratio = deviation / other_deviation
+    return 0.5 * (ratio.square() + ((mean - other_mean) / other_deviation).square() - 1) - ratio.log()

@@ -1,10 +1,15 @@
-"""What every trained policy can do: act, and be evaluated in its world. No torch here.
+"""What every trained policy can do (act, and be evaluated in its world), and exported ONNX files, which need no torch.
+
+Policies with torch weights are in `torch_policy.py`; `loading.py` tells which kind a path holds.
 
 Shape letters: E copies, N agents, O observation, A action.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,16 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
-from shoal.training.evaluation import Evaluation, play, random_act
+from shoal.inference.engine import Draws
+from shoal.system.processors import check_threads
+from shoal.training.config import TrainConfig, WorldConfig
+from shoal.training.evaluation import Evaluation, build_env, play, random_act
+from shoal.trust import check_trusted
 
 if TYPE_CHECKING:
-    from shoal.policies.widths import WidthTable
+    from shoal.policies.quantize import WidthTable
     from shoal.quantization.export import Exported
 
 Array = NDArray[np.float32]
 PolicyKind = Literal["run", "zip", "onnx"]
 MOST_COPIES, MOST_IMAGES = 100, 8
 """Copies of a world that an evaluation plays in parallel; fewer with image observations."""
+WORLD_FIELDS = tuple(field.name for field in dataclasses.fields(WorldConfig))
 PUBLIC = (
     "act", "action_size", "agents", "algorithm", "config", "discrete", "env", "evaluate", "evaluate_random", "export",
     "export_each", "kind", "make_env", "modes", "name", "observation_size", "precision", "quantize", "spec",
@@ -181,3 +191,100 @@ class TrainedPolicy(ABC):
             return play(env, act or random_act(env.spec, seed), episodes, advance)
         finally:
             env.close()
+
+
+class ExportedPolicy(TrainedPolicy):
+    """A policy that `shoal export` wrote."""
+
+    kind = "onnx"
+
+    def __init__(self, path: Path, options: Mapping[str, Any], threads: int = 1, trust: bool = False) -> None:
+        """`options`: the user's for the world."""
+        from shoal.inference.file import PolicyFile  # ONNX Runtime
+
+        check_threads(threads)
+        self.file = PolicyFile(path, threads)
+        self.name, self.precision = str(path), self.file.precision
+        self.agents, self.action_size = self.file.agents, self.file.action_size
+        self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
+        self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
+        self.image: list[int] | None = self.file.facts.get("image")
+        self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
+        self._options, self._trust = dict(options), trust
+        if self.image and (idle := sorted(options.keys() - {"env"})):
+            raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The settings of its world; determined on first use, because acting does not need them."""
+        return world_config(self.file.facts.get("world"), self._options, self._trust, f"'{self.name}'")
+
+    @property
+    def env(self) -> str:
+        """The name of its world."""
+        return self.config.env
+
+    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
+        """Its world, with vector observations or flattened images."""
+        env = self._pixels(copies, seed) if self.image else build_env(self.config, copies, seed, stagger=False)
+        try:
+            self.file.check_fits(env.spec)
+        except UserError:
+            env.close()
+            raise
+        return env
+
+    @property
+    def algorithm(self) -> str:
+        """The one that the file names."""
+        return str(self.file.facts.get("algorithm") or "")
+
+    @property
+    def _env_named(self) -> str:
+        return str(self._options.get("env") or self.file.facts.get("env") or "an unknown world")
+
+    def respond(self, observation: Array, deterministic: bool) -> Array:
+        """The file's actions."""
+        return self.file.play(observation, sample=not deterministic)
+
+    def reseed(self, seed: int) -> None:
+        """Reseed the noise of sampled choices."""
+        self.file.noise = Draws(seed)
+
+    def _pixels(self, copies: int, seed: int) -> VectorEnv:
+        from shoal.envs.pixels import make_pixels
+
+        assert self.image is not None
+        env, shape = make_pixels(self.env, self.image[0], copies, seed)
+        if list(shape) != list(self.image):
+            env.close()
+            raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
+        return env
+
+
+def world_settings(config: TrainConfig) -> dict[str, Any]:
+    """The settings of a run that define its world."""
+    return {name: getattr(config, name) for name in WORLD_FIELDS}
+
+
+def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: str) -> TrainConfig:
+    """The settings of the world to play in.
+
+    Args:
+        stored: the world that the policy was trained in; anything else is ignored.
+        options: the user's; in another world none of the policy's own settings are kept.
+        trust: allow running third-party code that `stored` names.
+        owner: of the world, for the message that asks for --trust.
+
+    """
+    settings = stored if isinstance(stored, dict) and stored.keys() <= set(WORLD_FIELDS) else {}
+    env = str(options.get("env") or settings.get("env") or "")
+    if f"gym:{env}" == settings.get("env"):  # a Gymnasium ID without prefix
+        env = f"gym:{env}"
+    if not env:
+        raise UserError("The file does not name the world that it was trained in; pass one with `env`.")
+    if env != settings.get("env"):
+        settings = {}
+    unasked = {name: "" if name in options else str(settings.get(name) or "") for name in ("env", "env_options")}
+    check_trusted(owner, unasked["env"], unasked["env_options"], trust)
+    return TrainConfig(**{**settings, **options, "env": env}).checked()

@@ -1,6 +1,6 @@
 """Uniform affine quantization of tensors: integer codes, and simulated quantization error.
 
-A `Scheme` says how; `codes` returns integer codes, `simulate` the dequantized values. The grids are those of
+A `Quantizer` says how; `codes` returns integer codes, `simulate` the dequantized values. The grids are those of
 `shoal.inference.grid`. The paper style has 2^n + 1 codes, so it is for simulation only.
 
 The scale has the tensor's own dtype; given the scale, codes of float32 tensors are exact: quotients are computed in
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.inference.grid import Grid, fields, value_range
-from shoal.quantization.scheme import Scheme as Scheme  # others look for it here
+from shoal.quantization.quantizer import Quantizer
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -41,41 +41,41 @@ def check_finite(what: str, x: Tensor) -> None:
         raise UserError(f"{what} has {kind} among its values, which cannot be quantized: the model is damaged.")
 
 
-def codes(x: Tensor, scheme: Scheme, keep: Sequence[int] = ()) -> Codes:
+def codes(x: Tensor, quantizer: Quantizer, keep: Sequence[int] = ()) -> Codes:
     """The integer codes of a tensor, with one scale per index of the axes in `keep`."""
-    if scheme.format is not None or scheme.style == "paper":
-        raise UserError(f"Only the standard style has integer codes, not {scheme.format or 'the paper style'}.")
+    if quantizer.format is not None or quantizer.style == "paper":
+        raise UserError(f"Only the standard style has integer codes, not {quantizer.format or 'the paper style'}.")
     check_finite("The tensor", x)
-    grid = Grid.of_numbers(x, scheme.bits, scheme.kind, keep)
+    grid = Grid.of_numbers(x, quantizer.bits, quantizer.kind, keep)
     return Codes(grid.encode(x.double()), grid)
 
 
 def simulate(
-    x: Tensor, scheme: Scheme, keep: Sequence[int] = (), ranges: tuple[Tensor, Tensor] | None = None
+    x: Tensor, quantizer: Quantizer, keep: Sequence[int] = (), ranges: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
     """Quantize and dequantize a tensor; `ranges` are its (low, high), by default taken from the tensor itself."""
-    if scheme.format is not None:
-        return _in_format(x, scheme.format)
+    if quantizer.format is not None:
+        return _in_format(x, quantizer.format)
     low, high = value_range(x, keep) if ranges is None else ranges
-    grid = Grid.of_range(low, high, scheme.bits, scheme.kind)
+    grid = Grid.of_range(low, high, quantizer.bits, quantizer.kind)
     narrow = _finite(grid.round(x.double()), x.dtype)
     return torch.where(grid.scale <= high - low, narrow, x)  # a range narrower than one step is not quantized
 
 
-def stored_bytes(numbers: int, scales: int, scheme: Scheme | None) -> int:
+def stored_bytes(numbers: int, scales: int, quantizer: Quantizer | None) -> int:
     """Bytes of this many values with this many scales, the codes packed as in exported files; None: float32.
 
     Codes of 2 to 7 bits are in fields of 4, 2 and 1 bits that fill whole bytes, others bit by bit. A scale takes 4
     bytes, a shared exponent of a block format 1, and a zero point as many as a code. The paper style
     counts n bits, as the paper does.
     """
-    if scheme is None:
+    if quantizer is None:
         return 4 * numbers
-    whole = scheme.format is not None or scheme.style == "paper" or scheme.bits > 7
-    packed = sum((numbers * width + 7) // 8 for width in ([scheme.width] if whole else fields(scheme.bits)))
-    if scheme.format is not None:
+    whole = quantizer.format is not None or quantizer.style == "paper" or quantizer.bits > 7
+    packed = sum((numbers * width + 7) // 8 for width in ([quantizer.width] if whole else fields(quantizer.bits)))
+    if quantizer.format is not None:
         return packed + scales
-    zeros = 0 if scheme.symmetric or scheme.style == "paper" else scales * (1 if scheme.bits <= 8 else 2)
+    zeros = 0 if quantizer.symmetric or quantizer.style == "paper" else scales * (1 if quantizer.bits <= 8 else 2)
     return packed + 4 * scales + zeros
 
 

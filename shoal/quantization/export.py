@@ -5,6 +5,7 @@ fraction of its width; for a choice how far its output is below the best one's, 
 Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, calibrated, corrected
 from shoal.inference.engine import Draws
-from shoal.inference.file import sealed
-from shoal.inference.form import ACTION, Form, Ports, make_form, weight_bytes
+from shoal.inference.file import PolicyFile, sealed
+from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.options import ExportOptions, Rounding
 from shoal.inference.policy import Exploration, Head, Policy
-from shoal.inference.runtime import audit, new_session
+from shoal.inference.runtime import audit
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
 
@@ -73,11 +74,6 @@ def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
 
     assert isinstance(team, Team)
     return frozen_layers(team.rollout_actors, one_agent)
-
-
-def raw_states(policy: Policy, states: Array) -> Array:
-    """A world's states (B, N, O) as the exported file takes them: integers as such, not one-hot."""
-    return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple
         refuse_too_large(policy)
     model = build(policy, form)
     content = model.SerializeToString()
-    errors = _compare(policy, form, content, states, job.outputs)
+    errors = _compare(policy, form, content, job)
     counted = audit(content, _positions(policy))
     measured = {"error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share}
     measured |= {"states": len(states)}
@@ -287,44 +283,31 @@ def refuse_if_wrong(exported: Exported) -> None:
 
 def _positions(policy: Policy) -> tuple[int, ...]:
     """The number of output positions of each convolution."""
-    if policy.linear_only:
-        return ()
-    state = np.zeros((1, 1, policy.observation_size), np.float32)
-    after = [*policy.inputs_of_layers(state)[1:], None]
-    return tuple(
-        int(np.prod(seen.shape[3:]))
-        for layer, seen in zip(policy.layers, after, strict=True)
-        if isinstance(layer, Conv2d) and seen is not None
-    )
+    sides, positions = (policy.image or ())[1:], []
+    for layer in policy.layers:
+        if isinstance(layer, Conv2d):
+            sides = layer.places(sides)
+            positions.append(math.prod(sides))
+    return tuple(positions)
 
 
-def _compare(policy: Policy, form: Form, model: bytes, states: Array, outputs: NDArray[Any]) -> dict[str, Any]:
-    """Errors of the file's actions for the states, compared with the original's outputs (B, N, U)."""
-    session, ports = new_session(model), Ports.of(policy)
+def _compare(policy: Policy, form: Form, model: bytes, job: Job) -> dict[str, Any]:
+    """Errors of the file's actions for the states, compared with the original's outputs."""
+    file, states, outputs = PolicyFile(job.path, content=model), job.states, job.outputs
     noise = Draws(0).uniform((len(states), policy.agents, policy.action_size))
-
-    def run(rows: slice) -> NDArray[Any]:
-        feed = ports.feed(states[rows], noise[rows])
-        return ports.actions(np.asarray(session.run([ACTION], feed)[0]))
-
     few = min(FEW, len(states))
-    alone = np.concatenate([run(slice(b, b + 1)) for b in range(few)])
-    if form.alone:
-        actions = np.concatenate([run(slice(b, b + 1)) for b in range(len(states))])
-    else:
-        actions = run(slice(None))
+    alone = np.concatenate([file.act(states[b : b + 1], noise[b : b + 1]) for b in range(few)])
+    actions = file.act(states, noise)
     if not policy.head.discrete and not np.isfinite(actions).all():
         raise UserError("The exported policy outputs NaN or infinity for a state that it visits; choose more bits.")
     expected = policy.act_on(outputs, noise)
     errors = _errors(policy, actions, expected, outputs, noise)
     exact = form.precision == "int8"
-    same = np.array_equal(alone, actions[:few]) if exact else bool(_close(policy, alone, actions[:few]))
-    agreement = float((actions == expected).mean()) if policy.head.discrete else None
     return {
         "error": float(errors.mean()),
         "error_max": float(errors.max()),
-        "agreement": agreement,
-        "alone_equal": same,
+        "agreement": float((actions == expected).mean()) if policy.head.discrete else None,
+        "alone_equal": np.array_equal(alone, actions[:few]) if exact else _close(policy, alone, actions[:few]),
     }
 
 

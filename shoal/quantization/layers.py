@@ -1,11 +1,16 @@
-"""Find the layers of any torch module that can be quantized, without editing it.
+"""Layers of any torch module that can be quantized: finding them, and attaching quantizers, without editing the module.
 
 Linear, Conv1d, Conv2d and our stacks. A layer knows which axes of its weights are networks (stacked ones are
-quantized separately, as each agent could be deployed alone) and which are channels.
+quantized separately, as each agent could be deployed alone) and which are channels. A `Tap` sits at one layer and sees
+the operands of its product. Shoal's own layers call their stack's quantizer; the `forward` of a Linear or a
+convolution is replaced.
 Shape letters: C networks in a stack, I inputs, U outputs, J joint.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +20,8 @@ from torch import Tensor, nn
 from shoal.errors import UserError
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks import JointCritics, StackedMLP
-from shoal.quantization.affine import Scheme, check_finite
+from shoal.quantization.affine import check_finite
+from shoal.quantization.quantizer import Quantizer
 
 KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
@@ -34,21 +40,18 @@ class LayerSite:
     number: int = 0
     """Index of the layer in a stack."""
 
-    def kept(self, scheme: Scheme) -> tuple[int, ...]:
+    def kept(self, quantizer: Quantizer) -> tuple[int, ...]:
         """The axes of the weights along which each index has its own scale."""
-        per_channel = scheme.per_channel
+        per_channel = quantizer.per_channel
         if per_channel is None:
             per_channel = isinstance(self.module, nn.Conv1d | nn.Conv2d)
         return self.channels if per_channel else self.networks
 
-    def scales(self, scheme: Scheme) -> int:
+    def scales(self, quantizer: Quantizer) -> int:
         """Number of scales of the weights, or of shared exponents."""
-        if scheme.format is not None:
-            return scheme.shared(self.weight.shape)
-        count = 1
-        for axis in self.kept(scheme):
-            count *= self.weight.shape[axis]
-        return count
+        if quantizer.format is not None:
+            return quantizer.shared(self.weight.shape)
+        return math.prod(self.weight.shape[axis] for axis in self.kept(quantizer))
 
     @property
     def input_axes(self) -> tuple[int, ...]:
@@ -83,19 +86,18 @@ class LayerSite:
 
     def portable_input(self, x: Tensor) -> NDArray[np.float32]:
         """(N, B, …): an input of the layer as the layer without torch takes it."""
-        found: NDArray[np.float32] = x.detach().cpu().numpy()
+        array: NDArray[np.float32] = x.detach().cpu().numpy()
         if isinstance(self.module, StackedMLP):
-            return found
+            return array
         if isinstance(self.module, nn.Linear):
-            return found.reshape(1, -1, found.shape[-1])
-        sides = found.shape[-(self.weight.dim() - 1) :]
-        shape = (1, -1, sides[0], 1, sides[1]) if len(sides) == 2 else (1, -1, *sides)
-        return found.reshape(shape)
+            return array.reshape(1, -1, array.shape[-1])
+        sides = array.shape[-(self.weight.dim() - 1) :]
+        return array.reshape((1, -1, sides[0], 1, sides[1]) if len(sides) == 2 else (1, -1, *sides))
 
     def from_portable(self, weight: NDArray[np.float32]) -> Tensor:
         """Weights of the layer without torch in the shape of this one's."""
-        found = torch.from_numpy(weight)
-        return found[0].T if isinstance(self.module, nn.Linear) else found.reshape(self.weight.shape)
+        tensor = torch.from_numpy(weight)
+        return tensor[0].T if isinstance(self.module, nn.Linear) else tensor.reshape(self.weight.shape)
 
     def row_axes(self, x: Tensor) -> tuple[int, ...]:
         """The batch axes of an input."""
@@ -136,3 +138,78 @@ def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
     if isinstance(part, StackedMLP):
         return [LayerSite(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
     return []
+
+
+class Tap:
+    """Sees the operands of one layer's products, and may replace them; this one leaves them unchanged."""
+
+    def input(self, x: Tensor, frozen: bool) -> Tensor:
+        """Transform the layer's input; `frozen`: the network does not learn from this pass."""
+        return x
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """Transform the layer's weights."""
+        return weight
+
+
+class StackTaps:
+    """The quantizer of a stacked network: one tap per layer."""
+
+    def __init__(self) -> None:
+        self.taps: dict[int, Tap] = {}
+
+    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
+        """Transform this layer's input."""
+        return self.taps[layer].input(x, frozen)
+
+    def weight(self, layer: int, weight: Tensor) -> Tensor:
+        """Transform this layer's weights."""
+        return self.taps[layer].weight(weight)
+
+
+class TappedForward:
+    """Replaces the `forward` of a Linear or a convolution."""
+
+    def __init__(self, part: nn.Module, tap: Tap) -> None:
+        self.part, self.tap = part, tap
+
+    def __call__(self, x: Tensor) -> Tensor:
+        part: Any = self.part
+        x = self.tap.input(x, frozen=not torch.is_grad_enabled())
+        weight = self.tap.weight(part.weight)
+        if weight is part.weight:
+            y: Tensor = type(part).forward(part, x)
+        elif isinstance(part, nn.Linear):
+            y = nn.functional.linear(x, weight, part.bias)
+        else:
+            y = part._conv_forward(x, weight, part.bias)
+        return y
+
+
+def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:
+    """Attach a tap to a layer; returns a function that detaches it."""
+    part = layer.module
+    if isinstance(part, StackedMLP | JointCritics):
+        taps = part.quantizer if isinstance(part.quantizer, StackTaps) else StackTaps()
+        taps.taps[layer.number] = tap
+        part.quantizer = taps
+        return lambda: setattr(part, "quantizer", None)
+    setattr(part, "forward", TappedForward(part, tap))  # noqa: B010
+    return lambda: delattr(part, "forward")
+
+
+def attached(layer: LayerSite) -> Tap | None:
+    """The tap attached to a layer, if any."""
+    part = layer.module
+    if isinstance(part, StackedMLP | JointCritics):
+        return part.quantizer.taps.get(layer.number) if isinstance(part.quantizer, StackTaps) else None
+    return getattr(part.__dict__.get("forward"), "tap", None)
+
+
+def detach_all(module: nn.Module) -> None:
+    """Detach all taps from a module."""
+    for part in module.modules():
+        if isinstance(part, StackedMLP | JointCritics):
+            part.quantizer = None
+        elif isinstance(part.__dict__.get("forward"), TappedForward):
+            delattr(part, "forward")

@@ -8,7 +8,7 @@ input whose range has not been observed yet passes unchanged. Target networks sh
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,33 +19,20 @@ from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
 from shoal.networks import StackedMLP
 from shoal.numerics.emulation.roles import mark_weight
-from shoal.quantization.attach import attach, attached
-from shoal.quantization.layers import LayerSite, find_layers
+from shoal.quantization.layers import LayerSite, Tap, attach, attached, find_layers
 
 MOMENTUM = 0.01
 """Weight of a new mini-batch in the running range."""
 LEAST_QAT_BITS, MOST_QAT_BITS = 2, 8
 
 
-def rounded(x: Tensor, grid: Grid) -> Tensor:
-    """`Grid.round` with one temporary array."""
-    steps, zero = torch.div(x, grid.scale).round_(), grid.zero_point
-    if grid.kind == "symmetric":
-        steps.clamp_(grid.lowest, grid.highest)
-    elif zero.dim() == 0:
-        steps.clamp_(grid.lowest - int(zero), grid.highest - int(zero))
-    else:
-        steps.add_(zero).clamp_(grid.lowest, grid.highest).sub_(zero)
-    return steps.mul_(grid.scale)
-
-
 class _StraightThrough(Function):
-    """`rounded` with a straight-through gradient."""
+    """`Grid.round` with a straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
-        """`rounded`."""
-        return rounded(x, grid)
+        """The nearest grid values."""
+        return cast(Tensor, grid.round(x))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -53,7 +40,7 @@ class _StraightThrough(Function):
         return gradient, None
 
 
-class FakeLayer:
+class FakeLayer(Tap):
     """The quantizer of one layer: its input's running range, and the current scales of its weights."""
 
     def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:
@@ -124,8 +111,7 @@ class FakeLayer:
 
     def _quantized(self, x: Tensor, grid: Grid) -> Tensor:
         """Quantize the selected networks only."""
-        round_to = _StraightThrough.apply if torch.is_grad_enabled() else rounded
-        narrow: Tensor = round_to(x, grid)
+        narrow: Tensor = _StraightThrough.apply(x, grid) if torch.is_grad_enabled() else grid.round(x)
         return narrow if self.chosen is None else torch.where(self.chosen, narrow, x)
 
     def _observe(self, x: Tensor) -> None:

@@ -11,28 +11,26 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
-from shoal.policies import torch_policy, widths
-from shoal.policies.compare import choices_kl, equal_actions, gaussians_kl
-from shoal.policies.named_width import Width
+from shoal.policies import quantize, torch_policy
+from shoal.policies.baselines_model import Model
+from shoal.policies.quantize import COMPARED, FullPrecision, WidthRecord, WidthSweep, _record, sweep
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.states import Thinned
-from shoal.policies.widths import STATES, Row, WidthSweep, _row, sweep
-from shoal.quantization.affine import Scheme
+from shoal.policies.torch_policy import Thinned, choices_kl, equal_actions, gaussians_kl
 from shoal.quantization.ptq import Plan
-from shoal.quantization.stable_baselines import Model
+from shoal.quantization.quantizer import Quantizer, Width
 from shoal.training.evaluation import play
 from shoal.training.saved_team import load_team
-from tests.quantization.zips import Pictures, changed, make, playing, saved
+from tests.policies.zips import Pictures, changed, make, playing, saved
 
-FOUR = Width("4 bits", Scheme(4, per_channel=True))
+FOUR = Width("4 bits", Quantizer(4, per_channel=True))
 
 
 @pytest.fixture(autouse=True)
 def few_states(monkeypatch):
     """For corrections."""
-    monkeypatch.setattr(torch_policy, "STATES", 512)
-    monkeypatch.setattr(torch_policy, "IMAGES", 16)
+    monkeypatch.setattr(torch_policy, "VISITED", 512)
+    monkeypatch.setattr(torch_policy, "VISITED_IMAGES", 16)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +93,8 @@ def test_corrections_add_rows(capsys, model, tmp_path):
     assert rows[0]["kl"] > rows[1]["kl"] > rows[2]["kl"] and len({row["bytes"] for row in rows[:3]}) == 1
     panel = json.loads((tmp_path / "quantize.json").read_text())["figures"][0]["panels"][0]
     assert [line["label"] for line in panel["series"]][:2] == ["weights", "weights, bias corrected"]
-    assert [*map(bool, widths.chosen_corrections(False, "output-error"))] == [True]
-    assert widths.chosen_corrections(False, "nearest") == ()
+    assert [*map(bool, quantize.chosen_corrections(False, "output-error"))] == [True]
+    assert quantize.chosen_corrections(False, "nearest") == ()
 
 
 @pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])
@@ -109,7 +107,7 @@ def test_ctrl_c_keeps_finished_rows(capsys, monkeypatch, model, tmp_path, finish
         left[0] -= 1
         return play(*given)
 
-    monkeypatch.setattr(widths, "play", stopped)
+    monkeypatch.setattr(quantize, "play", stopped)
     words = (model, "--env", "CartPole-v1", "--bits", "8,4,2", "--what", "both", "--episodes", 2, "--out", tmp_path)
     code, out, said = ask(capsys, *words, "--no-correct-bias")
     assert code == 130
@@ -201,7 +199,7 @@ def test_an_atari_game_is_played_from_a_zip(capsys, tmp_path):
         env.close()
     theirs = make("a2c", Frames(), "CnnPolicy", policy_kwargs={})
     path = saved(theirs, tmp_path / "pong.zip")
-    from shoal.quantization.stable_baselines import read_zip
+    from shoal.policies.baselines_model import read_zip
 
     subject = playing(read_zip(path), "ALE/Pong-v5")
     env = subject.make_env(2, 0)
@@ -229,32 +227,34 @@ class Frames(gymnasium.Env):
 
 
 def test_states_are_spread_over_all_visited_ones():
-    states = Thinned(STATES)
-    for k in range(3 * STATES):
+    states = Thinned(COMPARED)
+    for k in range(3 * COMPARED):
         states.add(np.full((2, 1, 1), k, np.float32))
     kept = states.array()[:, 0, 0]
-    assert STATES // 2 <= len(kept) <= STATES
-    assert kept[-1] > 3 * STATES - 10 and len(set(np.diff(kept))) == 1
+    assert COMPARED // 2 <= len(kept) <= COMPARED
+    assert kept[-1] > 3 * COMPARED - 10 and len(set(np.diff(kept))) == 1
 
 
 def test_parts_quantized_by_a_row():
-    edge = Width("8 bits", Scheme(8, per_channel=True))
+    edge = Width("8 bits", Quantizer(8, per_channel=True))
     wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
-    inputs = Scheme(4, symmetric=False, per_channel=False)
-    rest = edge.scheme, edge.scheme, True, (0,)
-    assert wanted.plan(FOUR.scheme, "both") == Plan(FOUR.scheme, inputs, *rest)
-    assert wanted.plan(FOUR.scheme, "weights") == Plan(FOUR.scheme, None, *rest)
-    assert wanted.plan(FOUR.scheme, "activations") == Plan(None, inputs, *rest)
+    inputs = Quantizer(4, symmetric=False, per_channel=False)
+    rest = edge.quantizer, edge.quantizer, True, (0,)
+    assert wanted.plan(FOUR.quantizer, "both") == Plan(FOUR.quantizer, inputs, *rest)
+    assert wanted.plan(FOUR.quantizer, "weights") == Plan(FOUR.quantizer, None, *rest)
+    assert wanted.plan(FOUR.quantizer, "activations") == Plan(None, inputs, *rest)
 
 
 @pytest.mark.parametrize(("full", "played", "error"), [(2.0, 1.0, 0.5), (-2.0, -3.0, 0.5), (0.0, 1.0, None)])
 def test_row_of_the_table(full, played, error):
     head, other = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+    spec = EnvSpec("spec", ("a",), (3,), (1,), False, action_low=np.zeros(1), action_high=np.ones(1))
     subject = SimpleNamespace(
-        actions=torch.Tensor.numpy, equal=np.equal, divergence=lambda head, other: other - head, overhead=7
+        actions=torch.Tensor.numpy, spec=spec, divergence=lambda head, other: other - head, overhead=7
     )
-    row = _row(subject, "4 bits", 4, "both", (played, 0.1), full, head, other, 100)
-    assert row == Row("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 107)
+    compared = FullPrecision(full, None, head)
+    record = _record(subject, compared, "4 bits", 4, "both", (played, 0.1), other, 100)
+    assert record == WidthRecord("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 107)
 
 
 def test_box_actions_are_equal_if_every_entry_is_close():

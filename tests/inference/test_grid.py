@@ -16,8 +16,8 @@ from shoal.inference.graph import build
 from shoal.inference.grid import TOO_SMALL, code_range, encode, value_range
 from shoal.inference.layers import layer_codes
 from shoal.inference.runtime import new_session
-from shoal.quantization.affine import Scheme, codes, simulate
-from shoal.quantization.qat import Qat, frozen_layers, rounded
+from shoal.quantization.affine import Quantizer, codes, simulate
+from shoal.quantization.qat import Qat, frozen_layers
 from tests.inference.policies import image_policy
 from tests.inference.simulated import row_grid
 
@@ -26,7 +26,7 @@ numbers = st.lists(st.floats(-(2.0**90), 2.0**90, width=32), min_size=1, max_siz
 
 
 def scheme_of(bits, kind):
-    return Scheme(bits, "paper" if kind == "paper" else "standard", symmetric=kind == "symmetric")
+    return Quantizer(bits, "paper" if kind == "paper" else "standard", symmetric=kind == "symmetric")
 
 
 def drawn(seed=0, shape=(3, 40, 5)):
@@ -126,26 +126,15 @@ def test_the_compiled_encoder(bits):
     assert np.array_equal(found, plain.encode(layer.weight)) and np.array_equal(grid.scale, plain.scale)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
-def test_training_kernel_matches_grids(bits):
-    x = torch.from_numpy(drawn(bits))
-    for grid in (
-        Grid.of_numbers(x, bits, keep=(0,)),
-        Grid.of_range(x.min().clamp(max=0), x.max(), bits),
-        Grid.of_numbers(x, bits, "symmetric", (0, 2)),
-    ):
-        assert torch.equal(rounded(x, grid), grid.round(x))
-
-
 @pytest.mark.parametrize("bits", range(2, 17))
 def test_simulation_and_integer_codes_of_post_training_quantization(bits):
     x = torch.from_numpy(drawn(bits))
     for kind in KINDS:
-        grid, scheme = Grid.of_numbers(x, bits, kind, (0, 2)), scheme_of(bits, kind)
+        grid, quantizer = Grid.of_numbers(x, bits, kind, (0, 2)), scheme_of(bits, kind)
         expected = grid.round(x.double()).float()
-        assert torch.equal(simulate(x, scheme, (0, 2)), expected)
+        assert torch.equal(simulate(x, quantizer, (0, 2)), expected)
         if kind != "paper":
-            found = codes(x, scheme, (0, 2))
+            found = codes(x, quantizer, (0, 2))
             assert torch.equal(found.codes.double(), grid.codes(x.double())) and torch.equal(found.values(), expected)
 
 
@@ -225,8 +214,8 @@ def test_ties_go_to_the_even_code_everywhere():
     expected = [-3, -2, -2, 0, 0, 2, 2, 3]
     grid, tensor = Grid.of_numbers(x, 3, "symmetric", (0, 2)), torch.from_numpy(x)
     assert grid.codes(x).ravel().tolist() == encode(x, 3)[0].ravel().tolist() == expected
-    assert simulate(tensor, Scheme(3)).flatten().tolist() == expected
-    assert rounded(tensor, Grid.of_numbers(tensor, 3, "symmetric", (0, 2))).flatten().tolist() == expected
+    assert simulate(tensor, Quantizer(3)).flatten().tolist() == expected
+    assert Grid.of_numbers(tensor, 3, "symmetric", (0, 2)).round(tensor).flatten().tolist() == expected
     asymmetric = Grid(np.ones((1, 1, 1), np.float32), np.full((1, 1, 1), 3, np.int32), 3)
     assert asymmetric.round(x).ravel().tolist() == expected
     rows = x.reshape(-1, 1, 1)
@@ -241,7 +230,7 @@ def test_empty_range_has_scale_one(kind, kinds):
         assert grid.scale.tolist() == [[[1]]] and grid.zero_point.tolist() == [[[0]]]
         assert not grid.codes(x).any() and not grid.round(x).any()
         assert torch.equal(simulate(tensor, scheme_of(8, kind)), tensor)  # which quantizes nothing there
-        assert not rounded(tensor, Grid.of_numbers(tensor, 8, kind, (0, 2))).any() or kind == "paper"
+        assert not Grid.of_numbers(tensor, 8, kind, (0, 2)).round(tensor).any() or kind == "paper"
         found, compiled = encode(x, 8)
         assert not found.any() and compiled.scale.tolist() == [[[1]]]
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from shoal.inference.activation_kernels import TANH
 from shoal.inference.engine import NATIVE_INPUTS
 from shoal.inference.int8_kernels import (
     AVX2,
     GROUP,
     PORTABLE,
-    TANH,
     TILE,
     VNNI,
     activate_row,

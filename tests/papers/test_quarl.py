@@ -16,7 +16,7 @@ from shoal_papers import Options, run_study, study_length, study_of
 from shoal_papers import cells as cells_module
 from shoal_papers.quarl import baselines, edge, ptq_table, qat, recipes, weight_bits
 from tests.papers.at_once import AtOnce
-from tests.quantization.zips import make, saved
+from tests.policies.zips import make, saved
 
 RECIPES = dict(recipes.RECIPES)
 TINY = {"n_steps": 16, "batch_size": 16, "policy_kwargs": {"net_arch": [8]}}
@@ -36,8 +36,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", tiny)
     monkeypatch.setattr(baselines, "CHOSEN_BY", 1)
     monkeypatch.setattr(ptq_table, "QUICK_EPISODES", 2)
-    monkeypatch.setattr(torch_policy, "STATES", 512)
-    monkeypatch.setattr(torch_policy, "IMAGES", 16)
+    monkeypatch.setattr(torch_policy, "VISITED", 512)
+    monkeypatch.setattr(torch_policy, "VISITED_IMAGES", 16)
     monkeypatch.setattr(ptq_table, "QUICK", (("ppo", "CartPole-v1", 64), ("ddpg", "Pendulum-v1", 64)))
 
 

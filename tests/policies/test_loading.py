@@ -16,7 +16,7 @@ from shoal.errors import UserError
 from shoal.policies.loading import kind_of
 from shoal.training.evaluation import evaluate_team
 from shoal.training.saved_team import acting_team, load_team
-from tests.quantization.zips import make, saved
+from tests.policies.zips import make, saved
 
 SMALL = TrainConfig(
     env="predator-prey", agents=6, episodes=20, copies=4, warmup=100, update_every=20, batch=32, hidden=(16, 16),

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shoal.errors import UserError
-from shoal.quantization.stable_baselines import read_zip, to_policy, trained_network
-from tests.quantization.zips import make, saved
+from shoal.policies.baselines_model import read_zip, to_policy, trained_network
+from tests.policies.zips import make, saved
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])

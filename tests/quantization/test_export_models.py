@@ -8,9 +8,9 @@ import pytest
 
 from shoal.inference.file import PolicyFile
 from shoal.inference.runtime import onnxruntime
-from shoal.quantization.stable_baselines import read_zip
+from shoal.policies.baselines_model import read_zip
+from tests.policies.zips import Pictures, make, playing, saved
 from tests.quantization.teams import export_policy
-from tests.quantization.zips import Pictures, make, playing, saved
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_image_model_trained_quantized(tmp_path, bits):
 
     model = make("dqn", Pictures(), "CnnPolicy", policy_kwargs={}, learning_starts=8, buffer_size=64)
     model.learn(40, callback=QatCallback(bits=bits, delay=0.2))
-    subject = playing(read_zip(saved(model, tmp_path / "m.zip")), "tests.quantization.zips:TinyPictures-v0")
+    subject = playing(read_zip(saved(model, tmp_path / "m.zip")), "tests.policies.zips:TinyPictures-v0")
     x = np.random.default_rng(0).integers(0, 256, (100, 1, 36 * 36)).astype(np.float32)
     for precision in ("float32", "static-int8"):
         found = export_policy(subject.portable(), tmp_path / "p.onnx", precision, x, subject.outputs(x).numpy())

@@ -14,11 +14,11 @@ from shoal.inference.correction import Correction, corrected
 from shoal.inference.grid import value_range
 from shoal.networks import Actors, JointCritics
 from shoal.networks.layout import Random
-from shoal.quantization.affine import Scheme, simulate
+from shoal.quantization.affine import Quantizer, simulate
 from shoal.quantization.layers import find_layers
 from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
 
-FOUR, EIGHT = Scheme(4, per_channel=True), Scheme(8, symmetric=False)
+FOUR, EIGHT = Quantizer(4, per_channel=True), Quantizer(8, symmetric=False)
 SPEC = EnvSpec("spec", ("a", "b"), (3, 4), (2, 3), True)
 
 
@@ -79,21 +79,21 @@ def layer_input(model, wanted, x):
 
 def test_weights_only_and_edge_layers_at_another_width():
     model = mlp()
-    edge = Scheme(8, per_channel=True)
+    edge = Quantizer(8, per_channel=True)
     small = quantized(model, Plan(FOUR, first=edge, last=edge))
-    for number, scheme in ((0, edge), (2, FOUR), (4, edge)):
-        assert torch.equal(small[number].weight, simulate(model[number].weight, scheme, (0,)))
+    for number, quantizer in ((0, edge), (2, FOUR), (4, edge)):
+        assert torch.equal(small[number].weight, simulate(model[number].weight, quantizer, (0,)))
     assert not any("forward" in vars(part) for part in small.modules())
     plan = Plan(FOUR, EIGHT, first=edge, last=edge)
-    assert plan.input_scheme(0, 3) == Scheme(8, symmetric=False) and plan.input_scheme(1, 3) == EIGHT
-    assert Plan(FOUR, first=edge).input_scheme(0, 3) is None
+    assert plan.of_layer(0, 3)[1] == Quantizer(8, symmetric=False) and plan.of_layer(1, 3)[1] == EIGHT
+    assert Plan(FOUR, first=edge).of_layer(0, 3)[1] is None
 
 
 def test_convolutions_are_per_channel_by_default():
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
-    small = quantized(model, Plan(Scheme(3, "paper")))
-    assert torch.equal(small[0].weight, simulate(model[0].weight, Scheme(3, "paper"), (0,)))
-    assert torch.equal(small[2].weight, simulate(model[2].weight, Scheme(3, "paper")))
+    small = quantized(model, Plan(Quantizer(3, "paper")))
+    assert torch.equal(small[0].weight, simulate(model[0].weight, Quantizer(3, "paper"), (0,)))
+    assert torch.equal(small[2].weight, simulate(model[2].weight, Quantizer(3, "paper")))
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
@@ -101,16 +101,16 @@ def test_stacked_networks_are_quantized_independently(per_channel):
     actors = Actors(SPEC, (6, 5), "categorical", Random(1))
     with torch.no_grad():
         actors.weights[1][1] *= 100  # one agent's range must not be the other's
-    scheme = Scheme(4, per_channel=per_channel)
+    quantizer = Quantizer(4, per_channel=per_channel)
     x = torch.randn(2, 30, 4)
     ranges = calibrate(actors, lambda actors: actors(x))
-    small = quantized(actors, Plan(scheme, EIGHT), ranges)
+    small = quantized(actors, Plan(quantizer, EIGHT), ranges)
     for i in range(2):
         h = x[i]
         for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
             assert ranges[str(k)][1].shape == (2, 1, 1)
             h = simulate(h, EIGHT, ranges=(ranges[str(k)][0][i], ranges[str(k)][1][i]))
-            h = h @ simulate(weight[i], scheme, (1,) if per_channel else ()) + bias[i]
+            h = h @ simulate(weight[i], quantizer, (1,) if per_channel else ()) + bias[i]
             h = h.relu() if k < 2 else h
         torch.testing.assert_close(small(x)[i], h, atol=1e-5, rtol=1e-5)
     assert actors.quantizer is None
@@ -137,13 +137,13 @@ def test_quantized_critics(rows):
     critics = JointCritics(spec, (6, 5), 2, Random(1))
     joint = torch.randn(*rows[:-1], 2 * (4 + 2))
     ranges = calibrate(critics, lambda critics: critics(joint))
-    fine = quantized(critics, Plan(Scheme(16, per_channel=True), Scheme(16, symmetric=False)), ranges)
+    fine = quantized(critics, Plan(Quantizer(16, per_channel=True), Quantizer(16, symmetric=False)), ranges)
     torch.testing.assert_close(fine(joint), critics(joint), atol=1e-3, rtol=1e-3)
     assert not torch.equal(fine(joint), critics(joint))
-    coarse = quantized(critics, Plan(Scheme(2, per_channel=True)))
+    coarse = quantized(critics, Plan(Quantizer(2, per_channel=True)))
     for c in range(4):
         for unit in range(6):
-            expected = simulate(critics.first[:, c, unit], Scheme(2))
+            expected = simulate(critics.first[:, c, unit], Quantizer(2))
             assert torch.equal(coarse.first[:, c, unit], expected)
 
 
@@ -164,8 +164,8 @@ def test_model_bytes_count_packed_codes_scales_and_biases():
     model = mlp()  # weights 24 + 64 + 16, biases 18, outputs 18
     assert model_bytes(model, Plan()) == 4 * (104 + 18)
     assert model_bytes(model, Plan(FOUR)) == 12 + 32 + 8 + 4 * 18 + 4 * 18
-    assert model_bytes(model, Plan(Scheme(4, per_channel=False))) == 52 + 4 * 3 + 4 * 18
-    assert model_bytes(model, Plan(FOUR, first=Scheme(8, per_channel=True))) == 24 + 32 + 8 + 4 * 18 + 4 * 18
+    assert model_bytes(model, Plan(Quantizer(4, per_channel=False))) == 52 + 4 * 3 + 4 * 18
+    assert model_bytes(model, Plan(FOUR, first=Quantizer(8, per_channel=True))) == 24 + 32 + 8 + 4 * 18 + 4 * 18
     assert model_bytes(model, Plan(None, EIGHT)) == model_bytes(model, Plan())
 
 
@@ -193,7 +193,9 @@ def convolutions():
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "output-error"])
-@pytest.mark.parametrize("plan", [Plan(Scheme(3, per_channel=True), EIGHT), Plan(Scheme(3, "paper"), dynamic=True)])
+@pytest.mark.parametrize(
+    "plan", [Plan(Quantizer(3, per_channel=True), EIGHT), Plan(Quantizer(3, "paper"), dynamic=True)]
+)
 @pytest.mark.parametrize("kind", [mlp, convolutions])
 def test_corrected_layers_have_the_means_of_full_precision(kind, plan, rounding):
     model, x = kind(), torch.randn(200, *((3,) if kind is mlp else (2, 10)))
@@ -242,7 +244,8 @@ def test_module_and_policy_corrections_agree(rounding):
 
 def test_stacked_actors_are_corrected_independently():
     actors, x = Actors(SPEC, (6, 6), "categorical", Random(0)), torch.randn(2, 100, 4)
-    small = quantized(actors, Plan(Scheme(3, per_channel=True), networks=(1,)), None, Correction(), lambda net: net(x))
+    plan = Plan(Quantizer(3, per_channel=True), networks=(1,))
+    small = quantized(actors, plan, None, Correction(), lambda net: net(x))
     for before, after in zip(actors.biases, small.biases, strict=True):
         assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
     with torch.no_grad():

@@ -14,7 +14,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Actors, JointCritics
 from shoal.networks.layout import Random
-from shoal.quantization.affine import Scheme, codes, simulate
+from shoal.quantization.affine import Quantizer, codes, simulate
 from shoal.quantization.callback import TARGETS
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import MOMENTUM, Qat, frozen_layers, online_name
@@ -58,11 +58,11 @@ def test_forward_is_quantized_and_gradient_is_straight_through(bits):
     x = torch.randn(10, 4, requires_grad=True)
     qat = seen(layer, bits, x)
     fake = qat.layers["network.layer"]
-    weight = simulate(layer.weight, Scheme(bits), (0,))
-    inputs = simulate(x, Scheme(bits, symmetric=False), ranges=(fake.low.view(()), fake.high.view(())))
+    weight = simulate(layer.weight, Quantizer(bits), (0,))
+    inputs = simulate(x, Quantizer(bits, symmetric=False), ranges=(fake.low.view(()), fake.high.view(())))
     out = layer(x)
     torch.testing.assert_close(out, inputs @ weight.T + layer.bias, atol=1e-5, rtol=1e-5)
-    assert len(torch.unique(simulate(layer.weight[0], Scheme(bits)))) <= 2**bits - 1
+    assert len(torch.unique(simulate(layer.weight[0], Quantizer(bits)))) <= 2**bits - 1
     gradient = torch.randn(10, 3)
     out.backward(gradient)
     torch.testing.assert_close(x.grad, gradient @ weight, atol=1e-5, rtol=1e-5)  # as if the input were itself
@@ -83,9 +83,9 @@ def test_stack_equals_its_layers_in_sequence(frozen):
     h, full = x, []
     for k, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         fake = qat.layers[f"network.{k}"]
-        inputs = simulate(h, Scheme(3, symmetric=False), ranges=(fake.low, fake.high))
+        inputs = simulate(h, Quantizer(3, symmetric=False), ranges=(fake.low, fake.high))
         full.append(weight.detach().clone().requires_grad_())
-        narrow = simulate(full[-1], Scheme(3), (0, 2))
+        narrow = simulate(full[-1], Quantizer(3), (0, 2))
         h = straight(h, inputs) @ straight(full[-1], narrow) + bias.detach()
         h = h.relu() if k < 2 else h
     torch.testing.assert_close(out, h, atol=1e-5, rtol=1e-5)
@@ -308,4 +308,4 @@ def test_scales_of_dead_inputs_and_weights_are_one():
     (frozen,) = frozen_layers(layer)
     assert frozen.weight.scale[0, 0, 0] == 1 and frozen.input.scale.tolist() == [[[1]]]
     assert torch.isfinite(layer(torch.ones(1, 2))).all()
-    assert frozen.weight.scale[0, 0, 1] == codes(layer.weight[1].detach(), Scheme(4)).grid.scale.item()
+    assert frozen.weight.scale[0, 0, 1] == codes(layer.weight[1].detach(), Quantizer(4)).grid.scale.item()

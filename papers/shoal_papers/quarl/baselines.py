@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UserError, install
+from shoal.policies.baselines_model import read_zip
+from shoal.policies.normaliser import read_normaliser, statistics_of
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.quantization.normaliser import read_normaliser, statistics_of
-from shoal.quantization.stable_baselines import read_zip
 from shoal.runs.disk import sha256
 from shoal.waiting import Advance
 from shoal_papers.cells import Options

@@ -12,12 +12,11 @@ from typing import Any
 
 from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
-from shoal.policies.named_width import Width
+from shoal.policies.baselines_model import read_zip
+from shoal.policies.normaliser import read_normaliser
+from shoal.policies.quantize import WidthRecord, WidthSweep, sweep
 from shoal.policies.stable_baselines import BaselinesPolicy
-from shoal.policies.widths import Row, WidthSweep, sweep
-from shoal.quantization.normaliser import read_normaliser
-from shoal.quantization.scheme import Scheme
-from shoal.quantization.stable_baselines import read_zip
+from shoal.quantization.quantizer import Quantizer, Width
 from shoal.results import Column, Panel, Series, Table, Value
 from shoal.runs import disk
 from shoal_papers.cells import Options, StudyCell
@@ -41,9 +40,9 @@ NAMES = {"MountainCarContinuous": "MountainCar", "Walker2d": "Walker2D"}
 """Gymnasium's names of the paper's environments, where they differ."""
 FP16, INT8, CHANNELS = "fp16", "int8 (paper)", "int8 (per channel)"
 WIDTHS = (
-    Width(FP16, Scheme(format="fp16")),
-    Width(INT8, Scheme(8, "paper")),
-    Width(CHANNELS, Scheme(8, per_channel=True)),
+    Width(FP16, Quantizer(format="fp16")),
+    Width(INT8, Quantizer(8, "paper")),
+    Width(CHANNELS, Quantizer(8, per_channel=True)),
 )
 CORRECTIONS = {"bias": BIAS, "rounding": Correction(rounding="output-error")}
 """By name; with the rounding, biases are corrected as well."""
@@ -224,12 +223,12 @@ def settings_of(algorithm: str, env: str, steps: int, episodes: int, seed: int =
     return {"algorithm": algorithm, "env": env, "recipe": recipe, "steps": steps, "seed": seed, "episodes": episodes}
 
 
-def line_of(row: Model, precision: str, correction: Correction = NOTHING) -> Row | None:
+def line_of(row: Model, precision: str, correction: Correction = NOTHING) -> WidthRecord | None:
     """What was measured in a precision; None: nothing."""
     former = {CHANNELS: "int8 (an output)"}  # in cells that older versions stored
     names = (precision, former.get(precision))
     for line in row["precisions"]:
-        measured = Row(**line)
+        measured = WidthRecord(**line)
         if measured.precision in names and Correction(measured.corrected, measured.rounding) == correction:
             return measured
     return None

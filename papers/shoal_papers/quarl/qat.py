@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UserError
-from shoal.policies.named_width import Width
+from shoal.policies.quantize import WidthSweep, sweep
 from shoal.policies.run import load_run
 from shoal.policies.torch_policy import TorchPolicy
-from shoal.policies.widths import WidthSweep, sweep
-from shoal.quantization.scheme import Scheme
+from shoal.quantization.quantizer import Quantizer, Width
 from shoal.results import Panel, Series, Table, Value
 from shoal.training.config import TrainConfig
 from shoal_papers.cells import Options, StudyCell
@@ -96,7 +95,7 @@ def _rows(policy: TorchPolicy, settings: dict[str, Any]) -> Iterable[dict[str, A
             raise UserError("Quantization was never switched on: the training was too short.")
         yield row(_how(settings), bits, trained.return_mean)
         return
-    widths = tuple(Width(f"{n} bits", Scheme(n, per_channel=True)) for n in settings["ptq"])
+    widths = tuple(Width(f"{n} bits", Quantizer(n, per_channel=True)) for n in settings["ptq"])
     for how, agents in (("PTQ", None), ("PTQ, one agent", (0,))) if team else (("PTQ", None),):
         swept = sweep(policy, WidthSweep(widths, ("both",), episodes=settings["episodes"], agents=agents))
         if agents is None:

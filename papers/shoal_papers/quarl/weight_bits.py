@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.policies.named_width import Width
-from shoal.policies.width_result import correction_words
-from shoal.policies.widths import Row, WidthSweep, sweep
-from shoal.quantization.scheme import Scheme
+from shoal.policies.quantize import WidthRecord, WidthSweep, correction_words, sweep
+from shoal.quantization.quantizer import Quantizer, Width
 from shoal.results import Panel, Series, Table, Value
 from shoal_papers.cells import Options, StudyCell
 from shoal_papers.quarl import baselines, ptq_table
@@ -24,7 +22,7 @@ def measure_model(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cell: one model with its weights at every width."""
     algorithm, env = settings["algorithm"], settings["env"]
     policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder)
-    widths = tuple(Width(f"{bits} bits", Scheme(bits, "paper")) for bits in settings["bits"])
+    widths = tuple(Width(f"{bits} bits", Quantizer(bits, "paper")) for bits in settings["bits"])
     corrections = tuple(ptq_table.CORRECTIONS[name] for name in settings["corrections"])
     swept = sweep(policy, WidthSweep(widths, ("weights",), episodes=settings["episodes"], corrections=corrections))
     return {"algorithm": algorithm, "env": env, "lines": swept.to_dict()["rows"]}
@@ -82,16 +80,16 @@ class WeightBits(baselines.ModelStudy, name="weight-bits"):
 
 def hows_of(row: Model) -> list[str]:
     """What was corrected, in words; nothing first."""
-    return list(dict.fromkeys(_how(Row(**line)) for line in row["lines"]))
+    return list(dict.fromkeys(_how(WidthRecord(**line)) for line in row["lines"]))
 
 
-def lines_of(row: Model, how: str = "–") -> list[Row]:
+def lines_of(row: Model, how: str = "–") -> list[WidthRecord]:
     """Full precision first, then those that were corrected so; corrections start below 16 bits."""
-    lines = [Row(**line) for line in row["lines"]]
+    lines = [WidthRecord(**line) for line in row["lines"]]
     return [line for line in lines if _how(line) == how or (line.bits >= 16 and _how(line) == "–")]
 
 
-def _how(line: Row) -> str:
+def _how(line: WidthRecord) -> str:
     return correction_words(line.corrected, line.rounding)
 
 

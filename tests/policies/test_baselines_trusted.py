@@ -9,9 +9,9 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
 from shoal.errors import UserError
-from shoal.quantization.stable_baselines import read_zip
+from shoal.policies.baselines_model import read_zip
+from tests.policies.zips import NETS, make, playing, saved
 from tests.quantization.teams import export_policy
-from tests.quantization.zips import NETS, make, playing, saved
 
 
 class Extractor(BaseFeaturesExtractor):
@@ -235,7 +235,7 @@ def test_convolutions_with_unusual_options(tmp_path, options, can):
     from shoal.inference.layers import Conv2d
 
     settings = NETS | {"features_extractor_class": Images, "features_extractor_kwargs": options}
-    name = "tests.quantization.zips:TinyPictures-v0"
+    name = "tests.policies.zips:TinyPictures-v0"
     theirs = make("ppo", name, "CnnPolicy", policy_kwargs=settings)
     subject = playing(read_zip(saved(theirs, tmp_path / "m.zip"), trust=True), name)
     if not can:

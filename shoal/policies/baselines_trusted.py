@@ -14,9 +14,9 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from shoal.errors import UserError, install
-from shoal.quantization.baselines_zip import Algorithm
+from shoal.policies.baselines_model import SQUASHED, Model
+from shoal.policies.baselines_zip import Algorithm
 from shoal.quantization.layers import find_layers
-from shoal.quantization.stable_baselines import SQUASHED, Model
 
 try:
     import stable_baselines3

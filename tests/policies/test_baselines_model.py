@@ -15,12 +15,12 @@ from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from shoal.errors import UserError
+from shoal.policies.baselines_model import Model, read_zip, to_policy
+from shoal.policies.normaliser import convert, read_normaliser
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.quantization.layers import find_layers
-from shoal.quantization.normaliser import convert, read_normaliser
-from shoal.quantization.stable_baselines import Model, read_zip, to_policy
+from tests.policies.zips import Pictures, Trap, changed, make, playing, saved
 from tests.quantization.teams import export_policy
-from tests.quantization.zips import Pictures, Trap, changed, make, playing, saved
 
 ENVS = {
     "a2c": "CartPole-v1",

@@ -3,12 +3,19 @@
 import math
 from dataclasses import replace
 
-from shoal.policies.width_result import correction_words, return_panel, weights_panel, width_result
-from shoal.policies.widths import Row, WeightHistogram, WidthTable
+from shoal.policies.quantize import (
+    WeightHistogram,
+    WidthRecord,
+    WidthTable,
+    correction_words,
+    return_panel,
+    weights_panel,
+    width_result,
+)
 
 
 def row(precision, bits, what, mean, half=1.0):
-    return Row(precision, bits, what, mean, half, (100 - mean) / 100, 0.9, None, 10)
+    return WidthRecord(precision, bits, what, mean, half, (100 - mean) / 100, 0.9, None, 10)
 
 
 ROWS = [

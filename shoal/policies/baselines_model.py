@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from shoal.errors import UserError, counted
 from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Layer, Linear
 from shoal.inference.policy import Head, Normaliser, Policy
-from shoal.quantization.affine import check_finite
-from shoal.quantization.baselines_zip import (
+from shoal.policies.baselines_zip import (
     Algorithm,
     algorithm_of,
     check_spaces,
@@ -37,6 +36,7 @@ from shoal.quantization.baselines_zip import (
     saw_outside,
     space_bounds,
 )
+from shoal.quantization.affine import check_finite
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
 from shoal.quantization.torch_engine import MODULES
@@ -146,7 +146,7 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
     algorithm = algorithm_of(path, data, tensors)
     check_spaces(path, data)
     if trust:
-        from shoal.quantization.trusted import load_trusted
+        from shoal.policies.baselines_trusted import load_trusted
 
         model = load_trusted(path, algorithm)
     else:

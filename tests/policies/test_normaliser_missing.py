@@ -11,9 +11,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from shoal.policies import load
-from shoal.quantization.baselines_zip import logged_returns, saw_normalised, saw_outside
-from shoal.quantization.normaliser import normaliser_beside
-from tests.quantization.zips import Trap, changed, make, saved
+from shoal.policies.baselines_zip import logged_returns, saw_normalised, saw_outside
+from shoal.policies.normaliser import normaliser_beside
+from tests.policies.zips import Trap, changed, make, saved
 
 
 def pickled(value, protocol=5):

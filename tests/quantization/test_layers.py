@@ -6,8 +6,7 @@ from torch import nn
 
 from shoal.networks import JointCritics, StackedMLP
 from shoal.networks.layout import Random, full
-from shoal.quantization.attach import attach, attached, detach_all
-from shoal.quantization.layers import find_layers
+from shoal.quantization.layers import attach, attached, detach_all, find_layers
 from tests.quantization.teams import choice_spec
 
 
