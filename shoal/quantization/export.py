@@ -283,7 +283,8 @@ def refuse_if_wrong(exported: Exported) -> None:
 
 def _positions(policy: Policy) -> tuple[int, ...]:
     """The number of output positions of each convolution."""
-    sides, positions = (policy.image or ())[1:], []
+    sides: tuple[int, ...] = (policy.image or ())[1:]
+    positions = []
     for layer in policy.layers:
         if isinstance(layer, Conv2d):
             sides = layer.places(sides)
