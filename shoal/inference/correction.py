@@ -68,10 +68,10 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
     layers = []
     for layer in policy.layers:
         narrow = _rounded_input(layer, narrow, by_rows)
-        weight, own = corrected_layer(layer, x, narrow, bits, correction, policy.image)
-        layers.append(own)
+        weight, fixed = corrected_layer(layer, x, narrow, bits, correction, policy.image)
+        layers.append(fixed)
         x = run_layer(layer, x, np.float32, False, policy.image)
-        played = replace(own, weight=weight, quantized=None)
+        played = replace(fixed, weight=weight, quantized=None)
         narrow = run_layer(played, narrow, np.float32, False, policy.image)
     return replace(policy, layers=tuple(layers))
 
@@ -81,14 +81,14 @@ def corrected_layer(
 ) -> tuple[Array, Layer]:
     """The weights that are played, and the layer corrected for its input in full precision and in low precision."""
     codes, grid = layer_codes(layer, bits)
-    weight, own = np.multiply(codes, grid.scale, dtype=np.float32), layer
+    weight, fixed = np.multiply(codes, grid.scale, dtype=np.float32), layer
     if correction.rounding == "output-error":
         weight = output_rounded(layer, grid, x, narrow, correction.bias, image)
         frozen = None if layer.quantized is None else layer.quantized.input
-        own = replace(layer, weight=weight, quantized=Quantized(grid, frozen))
+        fixed = replace(layer, weight=weight, quantized=Quantized(grid, frozen))
     if correction.bias:
-        own = replace(own, bias=moved_bias(layer, weight, x, narrow, image))
-    return weight, own
+        fixed = replace(fixed, bias=moved_bias(layer, weight, x, narrow, image))
+    return weight, fixed
 
 
 def moved_bias(
@@ -105,12 +105,12 @@ def output_rounded(
 ) -> Array:
     """The layer's weights, each agent's rounded by output error to a grid, for inputs (N, B, …)."""
     rows, narrow_rows = (layer_rows(layer, seen, image) for seen in (x, narrow))
-    agents, found = len(rows), []
-    scales, zeros = (part.reshape(agents, 1, -1) for part in (grid.scale, grid.zero_point))
-    for n, weight in enumerate(as_matrix(layer.weight)):
-        own = replace(grid, scale=scales[n], zero_point=zeros[n])
-        found.append(round_by_output(weight, own, rows[n], narrow_rows[n], centred))
-    return np.stack(found) if isinstance(layer, Linear) else found[0].T.reshape(layer.weight.shape).copy()
+    scales, zeros = (part.reshape(len(rows), 1, -1) for part in (grid.scale, grid.zero_point))
+    rounded = [
+        round_by_output(weight, replace(grid, scale=scales[n], zero_point=zeros[n]), rows[n], narrow_rows[n], centred)
+        for n, weight in enumerate(as_matrix(layer.weight))
+    ]
+    return np.stack(rounded) if isinstance(layer, Linear) else rounded[0].T.reshape(layer.weight.shape).copy()
 
 
 def round_by_output(weight: Array, grid: Grid, rows: Array, narrow: Array, centred: bool = True) -> Array:

@@ -227,10 +227,10 @@ def fastest(engines: list[Engine], policy: Policy, batch: int, seconds: float = 
     end = time.perf_counter() + seconds
     turn = seconds / (3 * len(engines))
     while time.perf_counter() < end or len(times[0]) < LEAST:
-        for call, own in zip(calls, times, strict=True):
+        for call, seconds_of in zip(calls, times, strict=True):
             call()
             call()
-            own += _calls(call, turn)
-    quickest = [min(own) for own in times]
+            seconds_of += _calls(call, turn)
+    quickest = [min(seconds_of) for seconds_of in times]
     close = min(quickest) * NEAR
-    return next(engine for engine, own in zip(engines, quickest, strict=True) if own <= close)
+    return next(engine for engine, shortest in zip(engines, quickest, strict=True) if shortest <= close)

@@ -92,10 +92,10 @@ class PolicyFile:
         expected.add((ACTION, kind, self.ports.output))
         values = [*self.session.get_inputs(), *self.session.get_outputs()]
         try:
-            found = {(value.name, value.type, tuple(value.shape[1:])) for value in values}
+            ports = {(value.name, value.type, tuple(value.shape[1:])) for value in values}
         except UnicodeDecodeError:  # names that are not valid text
-            found = set()
-        if found != expected:
+            ports = set()
+        if ports != expected:
             raise UserError(f"'{self.path}' is damaged: its inputs and outputs do not match its metadata.")
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
@@ -107,10 +107,10 @@ class PolicyFile:
         if self.draws and noise is None:
             noise = self.noise.uniform((len(observation), self.agents, self.action_size))
         try:
-            found = self.session.run([ACTION], self.ports.feed(observation, noise))[0]
+            output = self.session.run([ACTION], self.ports.feed(observation, noise))[0]
         except Exception as error:  # ONNX Runtime raises a dozen exception types of its own
             raise UserError(f"'{self.path}' cannot be run: {reason(error)}.") from None
-        action = self.ports.actions(np.asarray(found))
+        action = self.ports.actions(np.asarray(output))
         if self.discrete and ((action < 0).any() or (action >= np.array(self.facts["action_sizes"])).any()):
             raise UserError(f"'{self.path}' is damaged: it returns a choice that its metadata does not allow.")
         return action
@@ -139,14 +139,14 @@ class PolicyFile:
                 f"{spec.agents}."
             )
         seen = [self.facts["one_hot"]] * self.agents if self.facts.get("one_hot") else self.facts["observation_sizes"]
-        for what, own, theirs in (
+        for what, sizes, expected in (
             ("observations", seen, spec.observation_sizes),
             ("actions", self.facts["action_sizes"], spec.action_sizes),
         ):
-            if tuple(own) != tuple(theirs):
+            if tuple(sizes) != tuple(expected):
                 raise UserError(
-                    f"'{self.path}' is a policy for {what} of {_numbers(own)}, but those of {spec.name} have "
-                    f"{_sizes(theirs)}."
+                    f"'{self.path}' is a policy for {what} of {_numbers(sizes)}, but those of {spec.name} have "
+                    f"{_sizes(expected)}."
                 )
         if spec.discrete != self.discrete:
             kinds = ("boxes", "choices")

@@ -291,8 +291,8 @@ def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) 
                 codes = graph("BitShift", codes, graph.constant(finer, np.uint8), direction="LEFT")
                 point = graph.constant(scale[agent] / 2**finer), graph.constant(zero[agent] << finer, np.uint8)
         return str(graph("DequantizeLinear", codes, *point))
-    own = (slice(None), None, None) if agent is None else agent
-    step, lowest, most = (graph.constant(part[own]) for part in (scale, -zero, highest - zero))
+    index = (slice(None), None, None) if agent is None else agent
+    step, lowest, most = (graph.constant(part[index]) for part in (scale, -zero, highest - zero))
     steps = graph("Round", graph("Div", x, step))
     return str(graph("Mul", graph("Max", graph("Min", steps, most), lowest), step))
 

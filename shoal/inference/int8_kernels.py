@@ -281,8 +281,8 @@ def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untype
     biases = packed[at + (agents + n) * part : at + (agents + n + 1) * part].view(np.float32)
     weight_sums = packed[at + (2 * agents + n) * part : at + (2 * agents + n + 1) * part].view(np.int32)
     for r in range(rows):
-        own = sums[r * wide : r * wide + units]
-        _dequantize(own, scale[r], np.int32(zero[r]), scales, biases, weight_sums, x[r, :units])
+        row = sums[r * wide : r * wide + units]
+        _dequantize(row, scale[r], np.int32(zero[r]), scales, biases, weight_sums, x[r, :units])
         activate_row(x[r, :units], fields[ACTIVATION])
 
 

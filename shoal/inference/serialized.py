@@ -34,9 +34,9 @@ Arrays = dict[str, NDArray[Any]]
 def to_bytes(policy: Policy) -> bytes:
     """The whole policy."""
     arrays: Arrays = {}
-    said = _taken_apart(policy, "policy", arrays)
+    description = _taken_apart(policy, "policy", arrays)
     try:
-        text = json.dumps(said, default=_plain)
+        text = json.dumps(description, default=_plain)
     except (TypeError, ValueError) as error:
         raise UserError(f"The policy's metadata cannot be written as JSON: {error}.") from None
     content = safetensors.numpy.save(arrays, {"policy": text})
@@ -47,8 +47,8 @@ def from_bytes(data: bytes) -> Policy:
     """The policy that was written; a `UserError` for any other bytes."""
     content = _opened(bytes(data))
     try:
-        said, arrays = _parsed(content)
-        policy = _put_together(Policy, said, arrays)
+        description, arrays = _parsed(content)
+        policy = _put_together(Policy, description, arrays)
         whole = not arrays
     except (safetensors.SafetensorError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         whole = False
@@ -78,11 +78,11 @@ def _opened(data: bytes) -> bytes:
 def _parsed(content: bytes) -> tuple[Any, Arrays]:
     """The policy's description, and its arrays."""
     size = int.from_bytes(content[:8], "little")
-    said = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["policy"])
+    description = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["policy"])
     arrays: Arrays = {}
     for name, view in safetensors.deserialize(content):  # safetensors checks every size against the bytes
         arrays[name] = np.frombuffer(view["data"], TYPES[view["dtype"]]).reshape(view["shape"]).copy()
-    return said, arrays
+    return description, arrays
 
 
 def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
@@ -91,9 +91,9 @@ def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
         arrays[name] = np.ascontiguousarray(value, np.float32 if value.dtype.kind == "f" else np.int32)
         return name
     if is_dataclass(value):
-        parts = {part.name: getattr(value, part.name) for part in fields(value)}
-        own = {part: _taken_apart(held, f"{name}.{part}", arrays) for part, held in parts.items()}
-        return {"type": type(value).__name__, **own}
+        parts = [part.name for part in fields(value)]
+        described = {part: _taken_apart(getattr(value, part), f"{name}.{part}", arrays) for part in parts}
+        return {"type": type(value).__name__, **described}
     if isinstance(value, tuple):
         return [_taken_apart(element, f"{name}.{k}", arrays) for k, element in enumerate(value)]
     return dict(value) if isinstance(value, Mapping) else value
@@ -118,7 +118,7 @@ def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
         return arrays.pop(value)
     if origin is tuple and isinstance(value, list):
         each = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
-        return tuple(_put_together(own, element, arrays) for own, element in zip(each, value, strict=True))
+        return tuple(_put_together(kind, element, arrays) for kind, element in zip(each, value, strict=True))
     if origin is Literal and value in inside:
         return value
     if hint is float and type(value) is int:

@@ -10,7 +10,6 @@ the number of nodes; they cover the operators that `graph.build` writes, and no 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +134,10 @@ def inferred(graph: onnx.GraphProto) -> dict[str, Shape]:
             constants[tensor.name] = np.frombuffer(tensor.raw_data, "<i8").tolist()
     for node in graph.node:
         try:
-            found = list(zip(node.output, _outputs(node, shapes, constants), strict=True))
+            outputs = list(zip(node.output, _outputs(node, shapes, constants), strict=True))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise Contradiction(f"node {node.op_type}") from error
-        for name, shape in found:
+        for name, shape in outputs:
             _add(shapes, name, shape, f"node {node.op_type}")
         if node.op_type == "Shape":
             constants[node.output[0]] = list(shapes[node.input[0]])
@@ -160,22 +159,12 @@ def _outputs(node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mappi
     if node.op_type in SAME:
         return [inputs[0]]
     if node.op_type in BROADCAST:
-        return [broadcast(inputs)]
+        return [np.broadcast_shapes(*inputs)]
     if node.op_type == "DynamicQuantizeLinear":
         return [inputs[0], (), ()]
     if node.op_type == "Split":
         return _split(inputs, attributes, len(node.output))
     return [RULES[node.op_type](inputs, numbers, attributes)]
-
-
-def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The broadcast shape, by numpy's rules."""
-    found = []
-    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
-        others = set(sizes) - {1}
-        _require(len(others) <= 1)
-        found.append(others.pop() if others else 1)
-    return tuple(reversed(found))
 
 
 Rule = Callable[[list[Shape], list[Any], dict[str, Any]], Shape]
@@ -191,7 +180,7 @@ def _require(right: bool) -> None:
 def _matmul(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
     left, right = inputs[:2]
     _require(len(left) >= 2 and len(right) >= 2 and left[-1] == right[-2])
-    return (*broadcast([left[:-2], right[:-2]]), left[-2], right[-1])
+    return (*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
 
 
 def _conv(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:

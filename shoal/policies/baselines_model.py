@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.errors import UserError, counted
-from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Layer, Linear
+from shoal.inference.layers import BOUND, Activation, Array, Layer, Quantized
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.policies.baselines_zip import (
     Algorithm,
@@ -280,15 +280,15 @@ def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]
     }.get(algorithm, ("features_extractor.", "mlp_extractor.policy_net."))
     names: list[str] = []
     for prefix in prefixes:
-        found = {name.rpartition(".")[0] for name in tensors if name.startswith(prefix)}
+        layers = {name.rpartition(".")[0] for name in tensors if name.startswith(prefix)}
         if strange := [
-            name for name in found if not re.fullmatch(r"((cnn|linear)\.)?[0-9]{1,4}", name.removeprefix(prefix))
+            name for name in layers if not re.fullmatch(r"((cnn|linear)\.)?[0-9]{1,4}", name.removeprefix(prefix))
         ]:
             raise UserError(
                 f"The model in '{path}' has the layer '{min(strange)}' of a custom class, which cannot be read from "
                 "tensors; `trust=True` runs its code."
             )
-        names += sorted(found, key=lambda name: (".linear." in name, int(name.rpartition(".")[2])))
+        names += sorted(layers, key=lambda name: (".linear." in name, int(name.rpartition(".")[2])))
     if algorithm in ("a2c", "ppo"):
         names.append("action_net")
     if algorithm == "sac":
@@ -333,12 +333,12 @@ def _check_widths(path: Path, names: list[str], tensors: Mapping[str, Tensor]) -
 
 def _trained_quantized(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     """Bits and ranges that QatCallback stored in the JSON, if it was used and quantization was on."""
-    found = plain(data, "shoal_qat")
+    stored = plain(data, "shoal_qat")
     try:
-        if not found.get("on"):
+        if not stored.get("on"):
             return {}
-        stale = found["learn"] != data.get("start_time")
-        bits, ranges = int(found["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in found["ranges"].items()}
+        stale = stored["learn"] != data.get("start_time")
+        bits, ranges = int(stored["bits"]), {str(k): (float(a), float(b)) for k, (a, b) in stored["ranges"].items()}
         if bits not in range(LEAST_QAT_BITS, MOST_QAT_BITS + 1) or not all(
             -inf < a <= 0 <= b < inf for a, b in ranges.values()
         ):
@@ -372,30 +372,19 @@ def trained_network(model: Model) -> nn.Module | None:
 
 def _described(model: Model, shape: tuple[int, ...]) -> tuple[Layer, ...]:
     """The network's layers without torch, in execution order; `shape` is that of one observation."""
-    trained = trained_network(model)
-    frozen = {}
+    trained, sites = trained_network(model), {site.module: site for site in find_layers(model.network)}
+    frozen: dict[nn.Module, Quantized] = {}
     if trained is not None:
-        frozen = dict(zip(_parts(model.network), frozen_layers(trained) or (), strict=True))
+        frozen = dict(zip(sites, frozen_layers(trained) or (), strict=True))
     layers: list[Layer] = []
     for part in _order(model.network, torch.zeros(1, *shape)):
-        quantized = frozen.get(part)
-        if isinstance(part, nn.Linear | nn.Conv2d):
-            weight = part.weight.detach().numpy()
-            bias = np.zeros(len(weight), np.float32) if part.bias is None else part.bias.detach().numpy()
-        if isinstance(part, nn.Linear):
-            layers.append(Linear(np.ascontiguousarray(weight.T[None]), bias[None], "none", quantized))
-        elif isinstance(part, nn.Conv2d) and _usual(part):
-            stride, padding = (part.stride[0], part.stride[1]), (int(part.padding[0]), int(part.padding[1]))
-            layers.append(Conv2d(weight, bias, stride, padding, "none", quantized))
+        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and _usual(part)):
+            layers.append(replace(sites[part].portable(), activation="none", quantized=frozen.get(part)))
         elif layers and (activation := _known(part)) is not None:
             layers[-1] = replace(layers[-1], activation=activation)
         elif not isinstance(part, nn.Flatten | nn.Identity | nn.Sequential):
             raise UserError(f"The model in '{model.path}' has a part {part} that cannot be exported.")
     return tuple(layers)
-
-
-def _parts(network: nn.Module) -> list[nn.Module]:
-    return [layer.module for layer in find_layers(network)]
 
 
 def _order(network: nn.Module, observation: Tensor) -> list[nn.Module]:
@@ -420,6 +409,6 @@ def _known(part: nn.Module) -> Activation | None:
     """The activation function, if it is supported, parameters included."""
     shown = re.sub("(, )?inplace=True", "", part.extra_repr())
     for name, make in MODULES.items():
-        if name != "none" and type(part) is type(own := make()) and shown == own.extra_repr():
+        if name != "none" and type(part) is type(module := make()) and shown == module.extra_repr():
             return name
     return None

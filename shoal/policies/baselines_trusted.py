@@ -111,20 +111,20 @@ def _computes(policy: Any, model: Model) -> bool:
     """Whether the network reproduces the policy: its distribution or values, and its most likely action."""
     space = policy.observation_space
     observation, _ = policy.obs_to_tensor(_observations(space))
-    found = model.network(preprocess_obs(observation, space, normalize_images=policy.normalize_images))
+    outputs = model.network(preprocess_obs(observation, space, normalize_images=policy.normalize_images))
     if model.algorithm == "dqn":
-        own = policy.q_net(observation)
+        expected = policy.q_net(observation)
     elif model.algorithm in SQUASHED:
-        own = policy.actor._predict(observation, deterministic=True)
+        expected = policy.actor._predict(observation, deterministic=True)
     else:
-        given = policy.get_distribution(observation).distribution
-        own = given.logits if model.discrete else given.mean
+        distribution = policy.get_distribution(observation).distribution
+        expected = distribution.logits if model.discrete else distribution.mean
     played = policy._predict(observation, deterministic=True)
     if model.discrete:
-        outputs = found if model.algorithm == "dqn" else found.log_softmax(-1)
-        return _close(outputs, own) and bool((found.argmax(-1) == played.flatten()).float().mean() > 0.95)
-    acted = found.tanh() if model.squash == "tanh" else found
-    return _close(acted if model.algorithm in SQUASHED else found, own) and _close(acted, played)
+        same = bool((outputs.argmax(-1) == played.flatten()).float().mean() > 0.95)
+        return same and _close(outputs if model.algorithm == "dqn" else outputs.log_softmax(-1), expected)
+    actions = outputs.tanh() if model.squash == "tanh" else outputs
+    return _close(actions if model.algorithm in SQUASHED else outputs, expected) and _close(actions, played)
 
 
 def _observations(space: Any) -> np.ndarray:

@@ -157,7 +157,7 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
     The buffer is a pickle of dictionaries {"r": return, …}. Its instructions are read, not followed: a number right
     after the key "r", or after the memory cell that holds it, is a return.
     """
-    found, keys, cells = [], set[int](), 0
+    returns, keys, cells = [], set[int](), 0
     after_key = text = False
     try:
         for operation, value in _instructions(data, "ep_info_buffer"):
@@ -167,12 +167,12 @@ def logged_returns(data: Mapping[str, Any]) -> tuple[float, ...]:
                 cells += 1
                 continue  # the key is still the last value
             if after_key and operation.name == "BINFLOAT" and isinstance(value, float) and isfinite(value):
-                found.append(value)
+                returns.append(value)
             text = "UNICODE" in operation.name and value == "r"
             after_key = text or ("GET" in operation.name and value in keys)
     except (KeyError, TypeError, ValueError):  # none there, or of another version of Python
         return ()
-    return tuple(found)
+    return tuple(returns)
 
 
 def saw_normalised(data: Mapping[str, Any], algorithm: Algorithm) -> bool | None:
@@ -211,10 +211,10 @@ def space_bounds(data: Mapping[str, Any], key: str) -> NDArray[np.float64] | Non
     space = plain(data, key)
     try:
         words = (re.sub(r"[\[\]]", " ", space[end]).split() for end in ("low", "high"))
-        found = np.array([[float(word) for word in end] for end in words])
+        bounds = np.array([[float(word) for word in end] for end in words])
     except (KeyError, TypeError, ValueError):
         return None
-    return found if found.size else None
+    return bounds if bounds.size else None
 
 
 def _number_types(data: Mapping[str, Any], key: str) -> set[str]:
@@ -237,5 +237,5 @@ def _instructions(data: Mapping[str, Any], key: str) -> Iterator[tuple[pickletoo
 
 def class_name(value: Any) -> str:
     """The full class name in <class 'a.b.C'>."""
-    found = re.fullmatch(r"<class '([\w.<>]+)'>", str(value))
-    return found[1] if found else str(value)
+    match = re.fullmatch(r"<class '([\w.<>]+)'>", str(value))
+    return match[1] if match else str(value)

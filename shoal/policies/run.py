@@ -86,11 +86,12 @@ class RunPolicy(TorchPolicy):
     def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
         """Make copies of its world."""
         env = build_env(self.config, copies, seed, stagger)
-        own, spec = self.spec, env.spec
-        if (spec.observation_sizes, spec.action_sizes) != (own.observation_sizes, own.action_sizes):
+        trained, spec = self.spec, env.spec
+        if (spec.observation_sizes, spec.action_sizes) != (trained.observation_sizes, trained.action_sizes):
             env.close()
             raise UserError(
-                f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run {_sizes(own)}."
+                f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run "
+                f"{_sizes(trained)}."
             )
         return env
 

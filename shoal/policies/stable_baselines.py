@@ -84,15 +84,15 @@ class BaselinesPolicy(TorchPolicy):
     def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
         if act is None or self._missing.silent:
             return super()._played(act, episodes, seed, advance)
-        seen = Thinned(STATES)
+        visited = Thinned(STATES)
 
         def watched(observation: Array) -> Array:
-            seen.add(observation)
+            visited.add(observation)
             return act(observation)
 
-        found = super()._played(watched, episodes, seed, advance)
-        self.notice(seen.array(), found.mean)
-        return found
+        result = super()._played(watched, episodes, seed, advance)
+        self.notice(visited.array(), result.mean)
+        return result
 
     def notice(self, states: Array, return_mean: float | None = None) -> None:
         """Warn if its normaliser seems to be missing."""
@@ -194,12 +194,12 @@ class BaselinesPolicy(TorchPolicy):
 
     def _check_bounds(self, warn: Callable[[str], None]) -> None:
         """Warn if its actions were in another box: a wrapper may have changed them, which is not in the zip."""
-        own, low, high = self.model.action_bounds, self.spec.action_low, self.spec.action_high
-        if own is None or low is None or high is None or own.shape != (2, low.size):
+        bounds, low, high = self.model.action_bounds, self.spec.action_low, self.spec.action_high
+        if bounds is None or low is None or high is None or bounds.shape != (2, low.size):
             return
         world = np.concatenate([low, high])  # (2, A)
-        if not np.allclose(own, world, rtol=1e-5, atol=1e-6):
-            trained, played = (f"{_shown(box[0])} to {_shown(box[1])}" for box in (own, world))
+        if not np.allclose(bounds, world, rtol=1e-5, atol=1e-6):
+            trained, played = (f"{_shown(box[0])} to {_shown(box[1])}" for box in (bounds, world))
             how = "scaled" if self.model.squash == "tanh" else "clipped"
             warn(
                 f"'{self.name}' was trained with actions from {trained}, but those of {self.env} are from {played}: "

@@ -247,8 +247,8 @@ def refuse_other_network(policy: Policy, job: Job) -> None:
     if not np.isfinite(job.outputs).all():
         raise UserError("The original policy outputs NaN or infinity for a state that it visits: it is not exported.")
     expected = job.outputs[:FEW, :, : policy.action_size]
-    found = policy.outputs(job.states[:FEW], np.float32)
-    wrong = np.abs(found - expected).mean() / max(np.abs(expected).max(), TINY)
+    outputs = policy.outputs(job.states[:FEW], np.float32)
+    wrong = np.abs(outputs - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
             f"'{job.path}' was not written: the policy's layers in sequence give other outputs than PyTorch, so "

@@ -151,12 +151,12 @@ class Qat:
         self.on = torch.tensor([float(delay == 0)])
         self.layers: dict[str, FakeLayer] = {}
         self._undo: list[Callable[[], None]] = []
-        found = {f"{name}.{layer.name}": layer for name, part in networks.items() for layer in find_layers(part)}
-        online = {name: online_name(name, targets or {}) for name in found if wanted(name)}
+        layers = {f"{name}.{layer.name}": layer for name, part in networks.items() for layer in find_layers(part)}
+        online = {name: online_name(name, targets or {}) for name in layers if wanted(name)}
         for name in sorted(online, key=lambda name: online[name] != name):  # online ones first: they are observed
             if online[name] not in self.layers:
-                self.layers[online[name]] = FakeLayer(found[name], bits, self.on, only)
-            self._undo.append(attach(found[name], self.layers[online[name]]))
+                self.layers[online[name]] = FakeLayer(layers[name], bits, self.on, only)
+            self._undo.append(attach(layers[name], self.layers[online[name]]))
 
     def progress(self, done: float) -> None:
         """Report which share of the training is done."""
