@@ -1,6 +1,7 @@
 """Multi-agent worlds by name."""
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable
 from functools import partial
@@ -60,68 +61,59 @@ def make_env(
             are the same with any number.
 
     """
-    settings = (agents, copies, rules, seed, episode_length, stagger, landmarks, prey, prey_count, obstacles)
-    return planned_env(name, *settings, prey_scale, options, workers)()
+    return planned_env(**locals())()
 
 
-def planned_env(
-    name: str | Callable[..., Any],
-    agents: int | None,
-    copies: int,
-    rules: str,
-    seed: int,
-    episode_length: int | None,
-    stagger: bool,
-    landmarks: int | None,
-    prey: str,
-    prey_count: int | None,
-    obstacles: int | None,
-    prey_scale: float | None,
-    options: dict[str, Any] | None,
-    workers: int,
-) -> Callable[[], VectorEnv]:
+DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(make_env).parameters.items()}
+COMMON_SETTINGS = ("name", "agents", "copies", "seed", "episode_length", "stagger")
+OWN_SETTINGS = {
+    "cooperative-navigation": ("rules", "landmarks"),
+    "predator-prey": ("rules", "prey", "prey_count", "obstacles", "prey_scale"),
+    "adapters": ("options", "workers"),
+}
+"""Settings that not every world has."""
+
+
+def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[], VectorEnv]:
     """What `make_env` will call: wrong settings are refused here, before anything is imported or built."""
-    copies, seed = whole_number("copies", copies, 1, MOST_COPIES), whole_number("seed", seed, 0)
-    agents = None if agents is None else whole_number("agents", agents, 1, MOST)
-    episode_length = None if episode_length is None else whole_number("episode_length", episode_length, 1, MOST_STEPS)
-    workers = whole_number("workers", workers, 1)
-    check_choice("rules", rules, RULES)
-    check_choice("prey", prey, PREY)
-    of_navigation = {"landmarks": landmarks is not None}
-    of_pursuit = {
-        "prey": prey != "scripted",
-        "prey_count": prey_count is not None,
-        "obstacles": obstacles is not None,
-        "prey_scale": prey_scale is not None,
-    }
-    of_adapters = {"options": options is not None, "workers": workers != 1}
-
+    given = DEFAULTS | settings
+    _check_numbers(given, copies=(1, MOST_COPIES), seed=(0, None), agents=(1, MOST))
+    _check_numbers(given, episode_length=(1, MOST_STEPS), workers=(1, None))
+    check_choice("rules", given["rules"], RULES)
+    check_choice("prey", given["prey"], PREY)
     name = env_name(name)
-    if str(name).startswith(ADAPTERS):
-        _refuse(name, {"rules": rules != "mpe2"} | of_navigation | of_pursuit)
-        return partial(_adapter, name, agents, copies, seed, episode_length, stagger, options, workers)
-    _check_world(name)
-    agents = agents or 3
-    common: dict[str, Any] = {
-        "rules": rules,
-        "episode_length": episode_length or 25,
-        "copies": copies,
-        "seed": seed,
-        "stagger": stagger,
-    }
+    adapted = str(name).startswith(ADAPTERS)
+    if not adapted:
+        _check_world(name)
+    own = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
+    for setting, value in given.items():
+        if setting not in own and value != DEFAULTS[setting]:
+            raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
+    if adapted:
+        names = ("agents", "copies", "seed", "episode_length", "stagger", "options", "workers")
+        return partial(_adapter, name, **{setting: given[setting] for setting in names})
+
+    _check_numbers(given, landmarks=(1, MOST), prey_count=(1, MOST), obstacles=(0, MOST))
+    agents = given["agents"] or 3
+    common = {setting: given[setting] for setting in ("rules", "copies", "seed", "stagger")}
+    common["episode_length"] = given["episode_length"] or 25
     if name == "cooperative-navigation":
-        _refuse(name, of_pursuit | of_adapters)
-        landmarks = agents if landmarks is None else whole_number("landmarks", landmarks, 1, MOST)
-        return partial(_particle_world, "cooperative_navigation", agents, landmarks, **common)
-    _refuse(name, of_navigation | of_adapters)
-    prey_count = max(1, agents // 3) if prey_count is None else whole_number("prey_count", prey_count, 1, MOST)
-    obstacles = max(2, agents // 3) if obstacles is None else whole_number("obstacles", obstacles, 0, MOST)
-    if prey_scale is not None and prey != "facmac":
+        return partial(_particle_world, "cooperative_navigation", agents, given["landmarks"] or agents, **common)
+    prey, scale, obstacles = given["prey"], given["prey_scale"], given["obstacles"]
+    if scale is not None and prey != "facmac":
         raise UserError(f"`prey_scale` is a setting of facmac prey only, but `prey` is '{prey}'; leave it out.")
-    if prey_scale not in (None, 1, 4):
-        raise UserError(f"`prey_scale` is {prey_scale}, but must be 1 or 4.")
-    pursuit = (prey, prey_count, float(prey_scale or 1), obstacles)
-    return partial(_particle_world, "predator_prey", agents, *pursuit, **common)
+    if scale not in (None, 1, 4):
+        raise UserError(f"`prey_scale` is {scale}, but must be 1 or 4.")
+    prey_count = given["prey_count"] or max(1, agents // 3)
+    obstacles = max(2, agents // 3) if obstacles is None else obstacles
+    return partial(_particle_world, "predator_prey", agents, prey, prey_count, float(scale or 1), obstacles, **common)
+
+
+def _check_numbers(given: dict[str, Any], **limits: tuple[int, int | None]) -> None:
+    """Refuse what is not a whole number within these limits; None where that is the default."""
+    for setting, (low, high) in limits.items():
+        if given[setting] is not None or DEFAULTS[setting] is not None:
+            given[setting] = whole_number(setting, given[setting], low, high)
 
 
 def _particle_world(maker: str, agents: int, *settings: Any, copies: int, **common: Any) -> VectorEnv:
@@ -163,13 +155,6 @@ def _adapter(
 
     env.close()  # it was made for its spec
     return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
-
-
-def _refuse(name: str, given: dict[str, bool]) -> None:
-    """Raise a `UserError` for the first given setting that this world does not have."""
-    for setting, is_given in given.items():
-        if is_given:
-            raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
 
 
 def _check_world(name: str) -> None:

@@ -290,7 +290,7 @@ def test_wrong_pettingzoo_input_is_refused(name, keywords, words):
         ("CartPole-v1", {"seed": 2**63}, "`seed` is"),
         ("CartPole-v1", {"episode_length": -1}, "`episode_length` is -1"),
         ("ALE/Pong-v5", {}, "has the observation space Box(0, 255, (210, 160, 3), uint8), but training on images is"),
-        ("PongNoFrameskip-v4", {}, 'train Atari games on their memory (--env-options \'{"obs_type": "ram"}\')'),
+        ("PongNoFrameskip-v4", {}, 'train Atari games on their memory (`env_options` \'{"obs_type": "ram"}\')'),
         ("ALE/Pogn-v5", {}, "Environment `Pogn` doesn't exist in namespace ALE. Did you mean: `Pong`."),
     ],
 )

@@ -116,7 +116,7 @@ def test_observations_are_flattened_as_gymnasium_does_it(space, seed):
         (spaces.Dict(ear=spaces.Sequence(UNIT)), "only Box, Discrete, MultiBinary and MultiDiscrete are supported"),
         (
             spaces.Box(0, 255, (8, 8, 3), np.uint8),
-            'Atari games on their memory (--env-options \'{"obs_type": "ram"}\')',
+            'Atari games on their memory (`env_options` \'{"obs_type": "ram"}\')',
         ),
         (spaces.Box(0, 255, (8, 8), np.uint8), "images is not supported"),
         (spaces.Tuple([UNIT, spaces.Box(0, 255, (8, 8), np.uint8)]), "images is not supported"),
