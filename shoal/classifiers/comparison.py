@@ -106,13 +106,13 @@ def compare(
     single = len(comparison.schemes) == 1
     results: list[ClassifierResult] = []
     with _folder(comparison, resume) as folder:
-        for own in comparison.configs(folder):
+        for run_config in comparison.configs(folder):
             try:
-                results.append(_train(own, observer, data))
+                results.append(_train(run_config, observer, data))
             except TrainingDiverged as problem:
-                if single and own.scheme == comparison.schemes[0]:
+                if single and run_config.scheme == comparison.schemes[0]:
                     raise
-                observer.tell(f"{own.scheme}: {problem}")
+                observer.tell(f"{run_config.scheme}: {problem}")
                 results.append(problem.result)
             if results[-1].signal is not None:
                 break

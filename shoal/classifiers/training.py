@@ -379,9 +379,9 @@ def packed_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor
     """An optimizer's state: tensors named `parameter.key`, and plain values by parameter and key."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
-    for number, held in optimizer.state_dict()["state"].items():
+    for number, entry in optimizer.state_dict()["state"].items():
         values[str(number)] = {}
-        for key, value in held.items():
+        for key, value in entry.items():
             if isinstance(value, Tensor):
                 tensors[f"{number}.{key}"] = value
             else:
@@ -393,7 +393,7 @@ def load_optimizer(
     optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
 ) -> None:
     """The inverse of `packed_optimizer`."""
-    state: dict[int, dict[str, Any]] = {int(number): dict(held) for number, held in values.items()}
+    state: dict[int, dict[str, Any]] = {int(number): dict(entry) for number, entry in values.items()}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
         state[int(number)][key] = tensor

@@ -56,38 +56,30 @@ class RingStore(Protocol):
     @property
     def added(self) -> NDArray[np.int64]:
         """(E,) total number of transitions added to each copy."""
-        ...
 
     @property
     def oldest(self) -> NDArray[np.int64]:
         """(E,) the number of the oldest live transition of each copy."""
-        ...
 
     @property
     def row_bytes(self) -> int:
         """Approximate bytes per transition of one copy."""
-        ...
 
     @property
     def copies(self) -> int:
         """E."""
-        ...
 
     def segment(self, first: ArrayLike, last: ArrayLike) -> Arrays:
         """The transitions [first, last) as arrays; both are one number for all copies, or one per copy."""
-        ...
 
     def load_segment(self, first: ArrayLike, last: ArrayLike, arrays: Arrays) -> None:
         """Restore what `segment(first, last)` returned; it may include transitions before `oldest`."""
-        ...
 
     def state(self) -> Arrays:
         """The ring's state without its transitions."""
-        ...
 
     def load_state(self, state: Arrays) -> None:
         """Restore what `state` returned; the segments follow, oldest first."""
-        ...
 
 
 class Segment(NamedTuple):
@@ -144,7 +136,7 @@ class Checkpoints:
         """The newest intact checkpoint, or None if there is none at all; `warn` is called for damaged ones."""
         with disk.sentence(f"The checkpoints in {self.folder} cannot be read"):
             self._kept = []
-            self._sweep()
+            self._delete_unfinished()
             newest = _newest_whole(self.folder, _read_all, warn)
             if newest is None:
                 return None
@@ -246,8 +238,8 @@ class Checkpoints:
             raise ValueError(f"the ring ends at {added}, before the last segment that it continues: {before[-1]}")
         live = (segment for segment in before if np.any(segment.last > np.maximum(segment.first, oldest)))
         segments = list(takewhile(lambda segment: disk.file_size(folder / segment.name) == segment.size, live))
-        held = sum(np.mean(np.subtract(segment.last, segment.first)) for segment in segments)  # per copy
-        if held > 2 * np.mean(added - oldest):
+        covered = sum(np.mean(np.subtract(segment.last, segment.first)) for segment in segments)  # per copy
+        if covered > 2 * np.mean(added - oldest):
             segments = []
         start = np.maximum(segments[-1].last, oldest) if segments else oldest
         length = max(1, SEGMENT_BYTES // (ring.row_bytes * ring.copies))
@@ -265,14 +257,14 @@ class Checkpoints:
             disk.sync(folder)
         return tuple(segments)
 
-    def _sweep(self) -> None:
+    def _delete_unfinished(self) -> None:
         """Delete the unfinished files of killed writers."""
         for name in filter(_NEW.fullmatch, disk.names(self.folder)):
             _delete_folder(self.folder / name)
 
     def _prune(self) -> None:
         """Delete checkpoints that are not kept, and segments that no kept one names."""
-        self._sweep()
+        self._delete_unfinished()
         for place in _places(self.folder):
             if place.path not in [kept.path for kept in self._kept]:
                 _delete_folder(place.path)
@@ -296,11 +288,11 @@ def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> A
 
     Nothing on disk is touched.
     """
-    found = newest(folder, (), warn)
-    if found is None or not found.segments:
+    checkpoint = newest(folder, (), warn)
+    if checkpoint is None or not checkpoint.segments:
         return None
     with disk.sentence(f"The checkpoints in {folder} cannot be read"):
-        *_, (_, data) = replace(found, segments=found.segments[-1:]).read_segments()
+        *_, (_, data) = replace(checkpoint, segments=checkpoint.segments[-1:]).read_segments()
         return _unpack(data)
 
 
@@ -336,8 +328,8 @@ def _newest_whole(folder: Path, read: Callable[[_Place], Checkpoint], warn: Call
                 return _newest_whole(folder, read, warn)
             damage.append(f"{place.path} is damaged ({error})")
         else:
-            for what in damage:
-                warn(f"Checkpoint {what}; the previous one, {checkpoint.path.name}, is used.")
+            for sentence in damage:
+                warn(f"Checkpoint {sentence}; the previous one, {checkpoint.path.name}, is used.")
             return checkpoint
     if damage:
         raise UserError(

@@ -21,15 +21,15 @@ class Damaged(Exception):
 
 
 @contextlib.contextmanager
-def sentence(what: str) -> Iterator[None]:
-    """Turn operating-system errors inside the block into a `UserError` that starts with `what`."""
+def sentence(beginning: str) -> Iterator[None]:
+    """Turn operating-system errors inside the block into a `UserError` that starts with `beginning`."""
     try:
         yield
     except Damaged as error:
-        raise UserError(f"{what}: {error}.") from error
+        raise UserError(f"{beginning}: {error}.") from error
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        raise UserError(f"{what}: {error.strerror or error}{where}.") from error
+        raise UserError(f"{beginning}: {error.strerror or error}{where}.") from error
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,10 +37,10 @@ def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, SEAL: sha256(json.dumps(fields, sort_keys=True).encode())}
 
 
-def unsealed(held: Any) -> dict[str, Any]:
+def unsealed(value: Any) -> dict[str, Any]:
     """The object without its checksum; a `ValueError` unless it matches."""
-    fields = {name: value for name, value in held.items() if name != SEAL} if isinstance(held, dict) else {}
-    if not fields or held.get(SEAL) != sealed(fields)[SEAL]:
+    fields = {name: field for name, field in value.items() if name != SEAL} if isinstance(value, dict) else {}
+    if not fields or value.get(SEAL) != sealed(fields)[SEAL]:
         raise ValueError("its checksum is wrong")
     return fields
 
@@ -55,9 +55,9 @@ def read(path: Path, size: int | None = None, checksum: str | None = None) -> by
     try:
         if not path.is_file():
             raise Damaged(f"{path.name} is {'not a file' if path.exists() else 'missing'}")
-        found = path.stat().st_size
-        if size is not None and found != size:
-            raise Damaged(f"{path.name} has {counted(found, 'byte')} instead of {size:,}")
+        present = path.stat().st_size
+        if size is not None and present != size:
+            raise Damaged(f"{path.name} has {counted(present, 'byte')} instead of {size:,}")
         data = path.read_bytes()
     except PermissionError:  # the file may well be intact
         raise

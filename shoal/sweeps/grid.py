@@ -124,31 +124,31 @@ def list_runs(
     return runs
 
 
-def parse_seeds(what: str, value: Any) -> tuple[int, ...]:
+def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
     """Seeds as a range '0-9', a list '0,3,7', both, or a JSON list of whole numbers."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value.strip(), re.ASCII):
         count = int(value)
         several = f"0-{count - 1} for {count} seeds, " if count > 1 else ""
-        raise UserError(f"{what} is {count}, a single number: write {several}{count}-{count} for seed {count} alone.")
+        raise UserError(f"{name} is {count}, a single number: write {several}{count}-{count} for seed {count} alone.")
     if isinstance(value, str):
         seeds: list[int] = []
         for word in value.split(","):
             match = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19}))?\s*", word, re.ASCII)
             if match is None:
-                raise UserError(f"{what} is '{value}', but must be {WHOLE}.")
+                raise UserError(f"{name} is '{value}', but must be {WHOLE}.")
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
-                raise UserError(f"{what} is '{value}', but {first}-{last} counts down; write {last}-{first}.")
+                raise UserError(f"{name} is '{value}', but {first}-{last} counts down; write {last}-{first}.")
             _check_count(len(seeds) + last - first + 1)
             seeds += range(first, last + 1)
     elif isinstance(value, list) and value:
-        seeds = [whole_number(what, seed) for seed in value]
+        seeds = [whole_number(name, seed) for seed in value]
     else:
-        raise UserError(f"{what} is {value!r}, but must be {WHOLE}.")
+        raise UserError(f"{name} is {value!r}, but must be {WHOLE}.")
     for seed in seeds:
-        check_range(what, seed, 0, 2**62)
+        check_range(name, seed, 0, 2**62)
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"{what} has a seed twice.")
+        raise UserError(f"{name} has a seed twice.")
     return tuple(seeds)
 
 

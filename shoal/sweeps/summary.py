@@ -27,7 +27,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     for outcome in outcomes:
         by_label.setdefault(outcome.run.label, []).append(outcome)
     groups = _groups(outcomes)
-    configurations = [_configuration(label, own, groups) for label, own in by_label.items()]
+    configurations = [_configuration(label, seeds, groups) for label, seeds in by_label.items()]
     unread: list[str] = []
     panels = _panels(list(by_label.values()), unread)
     failed = [f"{outcome.run.name} failed: {outcome.error}" for outcome in outcomes if outcome.error]
@@ -39,7 +39,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
     evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
-    if any(len(own) > 1 for own in by_label.values()):
+    if any(len(seeds) > 1 for seeds in by_label.values()):
         heading += " ± half of the 95 % interval"
     if (team := _group_of_team(outcomes)) in groups:
         findings.insert(0, f"The return is that of group {team}.")
@@ -179,14 +179,14 @@ def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
 def _panels(configurations: Sequence[Sequence[Outcome]], unread: list[str]) -> list[Panel]:
     """A panel per world, or per group of agents in it, with a curve per configuration."""
     by_world: dict[str, list[Sequence[Outcome]]] = {}
-    for own in configurations:
-        by_world.setdefault(own[0].run.config.env, []).append(own)
+    for seeds in configurations:
+        by_world.setdefault(seeds[0].run.config.env, []).append(seeds)
     panels = []
     for world, here in by_world.items():
-        logs = [(own[0].run.label_in_world, _logs(own, unread)) for own in here]
-        for group in _groups([outcome for own in here for outcome in own]) or [""]:
+        logs = [(seeds[0].run.label_in_world, _logs(seeds, unread)) for seeds in here]
+        for group in _groups([outcome for seeds in here for outcome in seeds]) or [""]:
             title = ", ".join(name for name in (world if len(by_world) > 1 else "", group) if name)
-            curves = [curve for label, own in logs if (curve := _curve(label, own, group)) is not None]
+            curves = [curve for label, runs in logs if (curve := _curve(label, runs, group)) is not None]
             if curves:
                 panels.append(Panel(title, "return per agent, sum over an episode", curves, x="episodes"))
     return panels

@@ -107,7 +107,7 @@ class Hooks:
     def __init__(self, callbacks: Sequence[Callback] = (), run: Run | None = None) -> None:
         self._run = run
         self._methods: dict[str, list[Callable[..., None]]] = {
-            hook: [getattr(one, hook) for one in callbacks if overrides(one, hook)] for hook in HOOKS
+            hook: [getattr(callback, hook) for callback in callbacks if overrides(callback, hook)] for hook in HOOKS
         }
         self.update = self._methods["on_update"]  # looked at after every update
 
@@ -120,11 +120,11 @@ class Hooks:
         """Let callbacks add numbers to a log line; those of numpy and torch become Python's."""
         if not self._methods["on_log"]:
             return
-        own = dict(line)
+        before = dict(line)
         self("on_log", line)
         for name, value in line.items():
-            if name in own:
-                if value is not own[name]:
+            if name in before:
+                if value is not before[name]:
                     raise UserError(f"A callback has changed '{name}' in a line of the log; use a name of its own.")
                 continue
             number = value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
@@ -133,7 +133,7 @@ class Hooks:
                     f"A callback has added {value!r:.80} to the log as {name!r:.80}, which is not a number."
                 )
             line[name] = number
-        if lost := own.keys() - line.keys():
+        if lost := before.keys() - line.keys():
             raise UserError(f"A callback has removed '{min(lost)}' from a line of the log.")
 
 
@@ -154,15 +154,15 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         raise UserError("callbacks must be a list of callbacks, but is a single one; write callbacks=[…].")
     if not isinstance(callbacks, Sequence):
         raise UserError(f"callbacks must be a list of callbacks, but is {callbacks!r:.80}.")
-    for one in callbacks:
-        if not isinstance(one, Callback):
-            raise UserError(f"callbacks must be instances of shoal.Callback, but one is {one!r:.80}.")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise UserError(f"callbacks must be instances of shoal.Callback, but one is {callback!r:.80}.")
         for name in HOOKS:
-            if not callable(getattr(one, name)):
-                raise UserError(f"{name} of the callback {type(one).__name__} is not a method.")
-        for name, _ in inspect.getmembers_static(type(one), callable):
+            if not callable(getattr(callback, name)):
+                raise UserError(f"{name} of the callback {type(callback).__name__} is not a method.")
+        for name, _ in inspect.getmembers_static(type(callback), callable):
             if name.startswith("on_") and name not in HOOKS:
                 raise UserError(
-                    f"The callback {type(one).__name__} has a method {name}, which would never be called; there are "
-                    f"{', '.join(HOOKS)}."
+                    f"The callback {type(callback).__name__} has a method {name}, which would never be called; there "
+                    f"are {', '.join(HOOKS)}."
                 )

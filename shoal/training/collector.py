@@ -22,11 +22,9 @@ class BehaviourPolicy(Protocol):
 
     def act(self, observation: Array) -> Array:
         """Actions (E, N, A) for observations (E, N, O), with exploration noise."""
-        ...
 
     def to_world(self, actions: Array) -> Array:
         """Actions in the world's units."""
-        ...
 
 
 class Rows(Protocol):
@@ -34,11 +32,9 @@ class Rows(Protocol):
 
     def begin(self, observation: ArrayLike) -> None:
         """Receive the first observation of the run (E, N, O)."""
-        ...
 
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played, and the step that they led to."""
-        ...
 
 
 class Collector:

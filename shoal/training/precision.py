@@ -46,8 +46,8 @@ class QatPrecision(Precision):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy into the tensors that the layers look at."""
-        for name, own in self.state().items():
-            own.copy_(state_of(state, name, own.shape))
+        for name, tensor in self.state().items():
+            tensor.copy_(state_of(state, name, tensor.shape))
 
 
 class SchemePrecision(Precision):

@@ -157,7 +157,7 @@ def _evaluation_line(evaluation: Evaluation) -> dict[str, float | None]:
     metrics: dict[str, float | None] = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
     if evaluation.prey_mean is not None:
         metrics["return_prey"] = evaluation.prey_mean
-    metrics |= flat(by_player({"own": evaluation}), "own")
+    metrics |= flat(by_player({"plain": evaluation}), "plain")
     return {f"evaluate/{name}": value for name, value in metrics.items()}
 
 

@@ -203,15 +203,15 @@ class StallWatch(BackgroundThread):
         self._training, self._tell, self._interrupt = training, tell, interrupt
 
     def _run(self) -> None:
-        samples, since, told = -1, time.monotonic(), False
+        samples, since, reported = -1, time.monotonic(), False
         while not self._over.wait(STALL_CHECK):
             stepping = self._training.clock.phase == "environment"
             if not stepping or self._training.samples != samples:
-                samples, since, told = self._training.samples, time.monotonic(), False
+                samples, since, reported = self._training.samples, time.monotonic(), False
                 continue
             stuck = time.monotonic() - since
-            if stuck > LONG_STEP and not told:
-                told = True
+            if stuck > LONG_STEP and not reported:
+                reported = True
                 self._tell(f"{self._place()} for {LONG_STEP:.0f} s; Ctrl-C twice ends the run, `resume` continues it.")
             if stuck > GIVE_UP and self._interrupt.signal is not None:
                 self._tell(f"{self._place()} for {GIVE_UP:.0f} s: stopping without saving; `resume` continues the run.")

@@ -23,12 +23,12 @@ BOUNDS = ("action_low", "action_high")
 
 def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
     """The text of world.json for a run that is trained here; worlds that need no trust are not signed."""
-    held = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EnvSpec)}
-    held |= {name: None if held[name] is None else held[name].tolist() for name in BOUNDS}
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EnvSpec)}
+    fields |= {name: None if fields[name] is None else fields[name].tolist() for name in BOUNDS}
     signed = untrusted(config.env, config.env_options)
     signature = sign(folder, config.env, config.env_options) if signed else ""
     named = {"env": config.env, "env_options": config.env_options}
-    return json.dumps(disk.sealed({**named, "spec": held, "signature": signature}), indent=2) + "\n"
+    return json.dumps(disk.sealed({**named, "spec": fields, "signature": signature}), indent=2) + "\n"
 
 
 def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) -> EnvSpec | None:
@@ -36,10 +36,10 @@ def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) 
     if not (folder / WORLD).exists():  # trained by an earlier version
         return None
     try:
-        held = _read(folder)
-        if (held["env"], held["env_options"]) != (config.env, config.env_options):
-            raise ValueError(f"it is of {held['env']}")
-        return _spec(held["spec"])
+        fields = _read(folder)
+        if (fields["env"], fields["env_options"]) != (config.env, config.env_options):
+            raise ValueError(f"it is of {fields['env']}")
+        return _spec(fields["spec"])
     except (ValueError, KeyError, TypeError, OSError, disk.Damaged, RecursionError) as error:
         warn(f"'{folder / WORLD}' is damaged: {error}; the world itself is asked instead.")
         return None
@@ -60,14 +60,14 @@ def _read(folder: Path) -> dict[str, Any]:
     return disk.unsealed(json.loads(disk.read(folder / WORLD)))
 
 
-def _spec(held: Any) -> EnvSpec:
+def _spec(fields: Any) -> EnvSpec:
     """The description with these values; an error of some kind if they cannot be one."""
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in {**held}.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in {**fields}.items()
     }
     if "figures" in values:  # what earlier versions called it
         values["metrics"] = values.pop("figures")
-    values |= {name: None if held[name] is None else np.array(held[name], np.float32) for name in BOUNDS}
+    values |= {name: None if fields[name] is None else np.array(fields[name], np.float32) for name in BOUNDS}
     spec = EnvSpec(**values)
     sizes = (*spec.observation_sizes, *spec.action_sizes)
     simple = {name: kind for name, kind in get_type_hints(EnvSpec).items() if kind in (str, bool, int)}
