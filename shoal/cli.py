@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             return 130
         if not ran_out_of_memory(error):
             raise
-        say("shoal: There is not enough memory; use fewer --agents, or a smaller --capacity or --batch.")
+        say("shoal: There is not enough memory; use fewer `agents`, or a smaller `capacity` or `batch`.")
         return 2
 
 

@@ -75,7 +75,7 @@ def is_local(env: str) -> bool:
 
 LOCAL_ONLY = (
     "is defined in the script or notebook that trained it: pass the class or function itself there, as in "
-    "shoal.load(run, env=MyEnv), or move it into a module and name it with --env"
+    "shoal.load(run, env=MyEnv), or move it into a module and name it in `env`"
 )
 """Why another process cannot make such an environment, and what to do."""
 
@@ -129,7 +129,7 @@ def check_trusted(what: str, env: str, options: str, trust: bool) -> None:
     if not trust and is_local(env):
         raise UserError(f"The environment '{env}' of {what[:1].lower()}{what[1:]} {LOCAL_ONLY}.")
     if not trust and (why := untrusted(env, options)):
-        raise UserError(f"{what} {why}: add --trust if you trust it.")
+        raise UserError(f"{what} {why}: add `trust=True` if you trust it.")
 
 
 def untrusted(env: str, options: str) -> str:

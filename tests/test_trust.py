@@ -35,7 +35,7 @@ def test_worlds_that_need_no_trust(env):
 
 @pytest.mark.parametrize("env", THIRD_PARTY)
 def test_worlds_that_need_trust(env):
-    with pytest.raises(UserError, match=r"^The run names the environment .* is third-party code: add --trust"):
+    with pytest.raises(UserError, match=r"^The run names the environment .* is third-party code: add `trust=True`"):
         check_trusted("The run", env, "", trust=False)
     check_trusted("The run", env, '{"map": "a"}', trust=True)
 

@@ -65,15 +65,15 @@ def check_options(name: str, options: Options) -> None:
     """Refuse an unknown study, and options that do not apply to it."""
     check_choice("The study", name, tuple(STUDIES))
     if options.model and name != "ptq-table":
-        raise UserError(f"--model is for the study ptq-table, but the study is {name}.")
+        raise UserError(f"`model` is for the study ptq-table, but the study is {name}.")
     if options.model and not options.env:
-        raise UserError("--env is missing: the zip does not say which environment its model plays.")
+        raise UserError("`env` is missing: the zip does not say which environment its model plays.")
     if not options.model and (options.env or options.normaliser or options.trust):
-        raise UserError("--env, --normaliser and --trust are for a --model.")
+        raise UserError("`env`, `normaliser` and `trust` are for a `model`.")
     if options.cells and name not in OF_CELLS:
-        raise UserError(f"--cells is for studies that consist of cells, but {name} does not: {', '.join(OF_CELLS)} do.")
+        raise UserError(f"`cells` is for studies that consist of cells, but {name} does not: {', '.join(OF_CELLS)} do.")
     if options.model and not Path(options.model).is_file():
-        raise UserError(f"--model '{options.model}' cannot be read: there is no such file.")
+        raise UserError(f"`model` '{options.model}' cannot be read: there is no such file.")
 
 
 def run_study(name: str, quick: bool, advance: Advance, options: Options | None = None) -> Result:

@@ -154,7 +154,7 @@ class Cells:
                 self.advance(cell.seconds, cell.name)
         if left:
             names = [cell.name for cell in left[:NAMED]] + (["…"] if len(left) > NAMED else [])
-            further = "run the same command again to continue" if self.budget else "they run with a --budget"
+            further = "run the same command again to continue" if self.budget else "they run with a `budget`"
             self.failed.append(
                 f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({', '.join(names)}); {further}."
             )

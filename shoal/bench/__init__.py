@@ -42,9 +42,9 @@ def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[
     """
     given = ",".join(map(str, agents))
     if any(not 1 <= n <= 1024 for n in agents):
-        raise UserError(f"--agents is {given}, but each must be from 1 to 1024.")
+        raise UserError(f"`agents` is {given}, but each must be from 1 to 1024.")
     if agents and alone and name not in OF_AGENTS:  # before the module, which imports torch
-        raise UserError(f"--agents is {given}, but bench {name} takes no numbers of agents; leave it out.")
+        raise UserError(f"`agents` is {given}, but bench {name} takes no numbers of agents; leave it out.")
     return agents if agents and name in OF_AGENTS else tuple(_module(name).PARTS)
 
 

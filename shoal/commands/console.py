@@ -20,7 +20,7 @@ from shoal.results import Result, Table
 from shoal.results.layout import layout
 from shoal.system import streams
 from shoal.system.files import absolute, shown
-from shoal.system.streams import print_json, put, say
+from shoal.system.streams import print_json, put, say, worded
 from shoal.waiting import Progress, ProgressLines
 
 WIDTH = 80
@@ -102,7 +102,7 @@ def print_table(table: Table) -> None:
     narrow = not (streams.encoding()).lower().startswith("utf")  # has no box-drawing characters
     for part, columns in enumerate(layout(table, console.width)):
         if table.title:  # not the grid's own, which would be broken to its width
-            console.print(Text(printable(table.title) + (", continued" if part else ""), style="table.title"))
+            console.print(Text(worded(table.title) + (", continued" if part else ""), style="table.title"))
         grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
         for column in columns:
             grid.add_column(Text(column.heading), justify="left" if column.words else "right", overflow="fold")
@@ -117,7 +117,7 @@ def print_result(result: Result) -> None:
     for table in result.tables:
         print_table(table)
     if result.findings:
-        put("\n".join(result.findings))
+        put("\n".join(map(worded, result.findings)))
 
 
 def give_outcome(

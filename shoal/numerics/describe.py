@@ -38,7 +38,7 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
     if ";" in name or name.strip().lower() in SCHEME_NAMES:
         scheme = parse_scheme(name)
         if cfg is not None:
-            raise UserError(f"{scheme} is a scheme; --cfg is for formats.")
+            raise UserError(f"{scheme} is a scheme; `cfg` is for formats.")
         table = Table.of_texts(str(scheme), [("role", "format"), *scheme.describe()])
         return Result("mac describe", str(scheme), [table], data={"scheme": str(scheme), **scheme.to_json()})
     if "+" not in name:
@@ -52,7 +52,7 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
         tables = _tables(description, with_encodings=cfg is None)
         return Result("mac describe", str(description.format), tables, data=description_json(description))
     if cfg is not None:
-        raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit --cfg.")
+        raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit `cfg`.")
     unit = parse_mac(name)
     formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
     operands = [describe(format) for format in dict.fromkeys(formats)]

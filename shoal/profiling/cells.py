@@ -63,22 +63,22 @@ class Sweep(ProfileOptions):
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""
         for what, values, choices in (
-            ("--env", self.env, ENVS),
-            ("--algorithm", self.algorithm, ALGORITHMS),
-            ("--sampler", self.sampler, papers("reference").SAMPLERS),
-            ("--implementation", self.implementation, IMPLEMENTATIONS),
+            ("env", self.env, ENVS),
+            ("algorithm", self.algorithm, ALGORITHMS),
+            ("sampler", self.sampler, papers("reference").SAMPLERS),
+            ("implementation", self.implementation, IMPLEMENTATIONS),
         ):
             for value in values:
                 check_choice(what, value, choices)
         for what, given in vars(self).items():
             if isinstance(given, tuple) and (not given or len(set(given)) < len(given)):
                 problem = "names something twice" if given else "is empty"
-                raise UserError(f"--{what} {problem}, but must be a list of different values, e.g. --agents 3,12.")
+                raise UserError(f"`{what}` {problem}, but must be a list of different values, e.g. 3,12.")
         for agents in self.agents:
-            check_range("--agents", agents, 1, 1024)
+            check_range("agents", agents, 1, 1024)
         if self.ring is not None:
-            check_range("--ring", self.ring, 1024, 2**32)
-        check_range("--seconds", self.seconds, 0.05, 86_400)
+            check_range("ring", self.ring, 1024, 2**32)
+        check_range("seconds", self.seconds, 0.05, 86_400)
         if self.threads is not None:
             check_threads(self.threads)
         if not self.cells():

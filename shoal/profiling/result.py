@@ -24,7 +24,7 @@ PHASE_COLOURS = {
     "other": COLOURS[6],
 }
 RING = Column("ring")
-CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; increase --seconds."
+CUT_SHORT = "* cut short: fewer than three rounds, or fewer steps than a round has, scaled up; increase `seconds`."
 MISSES = "Cache model: misses in thousands of one update's mini-batches"
 MISSES_BESIDE_PAPERS = (
     "Cache model: misses in thousands of the mini-batches of one update of all trainers; "

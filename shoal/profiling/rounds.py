@@ -116,12 +116,12 @@ def rows_that_fit(
         raise UserError(
             f"Beside {counted(spec.agents, 'agent')} there is room for {counted(rows, 'transition')} in "
             f"{human_bytes(free)} of free memory, "
-            f"but a mini-batch has {config.batch:,}; profile fewer --agents."
+            f"but a mini-batch has {config.batch:,}; profile fewer `agents`."
         )
     if asked is not None and rows < asked:
         raise UserError(
-            f"--ring is {asked:,}, but rings of {spec.agents} agents have room for {rows:,} transitions in "
-            f"{human_bytes(free)} of free memory; ask for no more than that, or for fewer --agents."
+            f"`ring` is {asked:,}, but rings of {spec.agents} agents have room for {rows:,} transitions in "
+            f"{human_bytes(free)} of free memory; ask for no more than that, or for fewer `agents`."
         )
     return asked or min(PAPER_RING, rows)
 

@@ -116,7 +116,7 @@ class ReturnTracker:
         self._steps = np.where(step.ended, 0, self._steps + 1)
         if LONG in self._steps:
             warnings.warn(
-                f"An episode of {world} has taken {LONG:,} steps and there is no limit; set one with --episode-length.",
+                f"An episode of {world} has taken {LONG:,} steps and there is no limit; set `episode_length`.",
                 stacklevel=1,
             )
 

@@ -115,10 +115,10 @@ class Frames(gymnasium.Env):
 def test_misplaced_options_are_refused(tmp_path):
     nothing = lambda amount, label: None  # noqa: E731
     for name, told, sentence in (
-        ("weight-bits", {"model": "a.zip", "env": "CartPole-v1"}, "--model is for the study ptq-table"),
-        ("ptq-table", {"model": "a.zip"}, "--env is missing"),
-        ("ptq-table", {"env": "CartPole-v1"}, "are for a --model"),
-        ("ptq-table", {"trust": True}, "are for a --model"),
+        ("weight-bits", {"model": "a.zip", "env": "CartPole-v1"}, "`model` is for the study ptq-table"),
+        ("ptq-table", {"model": "a.zip"}, "`env` is missing"),
+        ("ptq-table", {"env": "CartPole-v1"}, "are for a `model`"),
+        ("ptq-table", {"trust": True}, "are for a `model`"),
         ("ptq-table", {"model": __file__, "env": "Pong", "normaliser": "a.npz"}, "--normaliser 'a.npz' cannot be read"),
         ("ptq-table", {"model": str(tmp_path / "a.zip"), "env": "CartPole-v1"}, "cannot be read"),
     ):

@@ -239,7 +239,7 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
     fewer = rows_that_fit(None, config, ("maddpg",), both)
     assert 1024 < fewer < 10**6 and rows_that_fit(5000, config, ("maddpg",), both) == 5000
     assert rows_that_fit(None, config, ("maddpg",), ("engine",)) > fewer
-    with pytest.raises(UserError, match=rf"--ring is 4,294,967,296, but .* room for {fewer:,} transitions in 1 GB"):
+    with pytest.raises(UserError, match=rf"`ring` is 4,294,967,296, but .* room for {fewer:,} transitions in 1 GB"):
         rows_that_fit(2**32, config, ("maddpg",), both)
     monkeypatch.setattr("shoal.profiling.rounds.free_memory", lambda: 10**7)
     with pytest.raises(UserError, match="mini-batch has 1,024"):
@@ -251,15 +251,15 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"agents": ()}, "--agents is empty"),
-        ({"agents": (3, 3)}, "--agents names something twice"),
-        ({"agents": (0,)}, "--agents is 0"),
-        ({"env": ("chess",)}, "--env 'chess'"),
-        ({"sampler": ("lottery",)}, "--sampler 'lottery'"),
-        ({"implementation": ("jax",)}, "--implementation 'jax'"),
-        ({"algorithm": ("ppo",)}, "--algorithm 'ppo'"),
-        ({"ring": 5}, "--ring is 5"),
-        ({"seconds": 0}, "--seconds is 0"),
+        ({"agents": ()}, "`agents` is empty"),
+        ({"agents": (3, 3)}, "`agents` names something twice"),
+        ({"agents": (0,)}, "`agents` is 0"),
+        ({"env": ("chess",)}, "`env` 'chess'"),
+        ({"sampler": ("lottery",)}, "`sampler` 'lottery'"),
+        ({"implementation": ("jax",)}, "`implementation` 'jax'"),
+        ({"algorithm": ("ppo",)}, "`algorithm` 'ppo'"),
+        ({"ring": 5}, "`ring` is 5"),
+        ({"seconds": 0}, "`seconds` is 0"),
         ({"threads": 0}, "`threads` is 0"),
         ({"sampler": ("neighbor-v1",), "implementation": ("engine",)}, "no sampler neighbor-v1"),
     ],
@@ -298,5 +298,5 @@ def test_profiles_that_do_not_fit_are_refused_at_the_start(monkeypatch):
         return 10**9
 
     monkeypatch.setattr("shoal.profiling.rounds.free_memory", free)
-    with pytest.raises(UserError, match="profile fewer --agents"):
+    with pytest.raises(UserError, match="profile fewer `agents`"):
         profile(Sweep((2, 200), ring=1024, settings=TINY), GEOMETRY, lambda used, label: pytest.fail("measured"))

@@ -135,7 +135,7 @@ class ListSampler(Uniform):
 
     def __post_init__(self) -> None:
         """Check the sampler's name and the number of neighbors."""
-        check_choice("--sampler", self.method, SAMPLERS)
+        check_choice("sampler", self.method, SAMPLERS)
         check_range("neighbors", self.neighbors, 1)
 
     @property
@@ -187,7 +187,7 @@ class Replays:
         check_fits(
             f"A list of {counted(most, 'transition')} for each of {counted(spec.agents, 'agent')}",
             most * self.transition_bytes,
-            lambda usable: f"the largest --capacity that fits is {usable // self.transition_bytes:,}",
+            lambda usable: f"the largest `capacity` that fits is {usable // self.transition_bytes:,}",
             reserved,
         )
 

@@ -33,8 +33,8 @@ def build_parts(config: TrainConfig) -> Parts:
     ring = Replays(env.spec, config.capacity, most_samples(config, env.spec), reserved)
     if sampler.needs > config.capacity:
         raise UserError(
-            f"--sampler {config.sampler} needs {counted(sampler.needs, 'transition')}, "
-            f"but --capacity {config.capacity} holds fewer."
+            f"`sampler={config.sampler}` needs {counted(sampler.needs, 'transition')}, "
+            f"but `capacity={config.capacity}` holds fewer."
         )
     return Parts(config, env, team, ring, sampler)
 
@@ -46,10 +46,10 @@ def fitted(config: TrainConfig) -> TrainConfig:
     """
     if config.copies not in (1, TrainConfig.copies):
         raise UserError(
-            f"--copies is {config.copies}, but the reference implementation plays in one copy; leave it out."
+            f"`copies` is {config.copies}, but the reference implementation plays in one copy; leave it out."
         )
     if config.gumbel == "straight-through":
-        raise UserError("--gumbel is 'straight-through', but the reference implementation draws soft samples only.")
+        raise UserError("`gumbel` is 'straight-through', but the reference implementation draws soft samples only.")
     for name, only in ONLY.items():
         if (value := getattr(config, name)) != only:
             raise UserError(f"`{name}` is {value}, but the reference implementation supports only {only}.")

@@ -35,13 +35,13 @@ def make_world(config: TrainConfig) -> "MpeWorld":
     """The configured particle world in mpe2."""
     if config.rules != "mpe2":
         raise UserError(
-            f"--rules is '{config.rules}', but the reference implementation plays by the rules of mpe2 only."
+            f"`rules` is '{config.rules}', but the reference implementation plays by the rules of mpe2 only."
         )
     ours = build_env(config, copies=1, seed=config.seed, stagger=False)
     if not isinstance(ours, ParticleWorld):
         ours.close()
         raise UserError(
-            f"--env is '{config.env}', but the reference implementation plays cooperative-navigation and "
+            f"`env` is '{config.env}', but the reference implementation plays cooperative-navigation and "
             "predator-prey only."
         )
     there = Counter(entity.kind for entity in ours.entities)
@@ -51,7 +51,7 @@ def make_world(config: TrainConfig) -> "MpeWorld":
     else:
         if there["landmark"] != there["agent"]:
             raise UserError(
-                f"--landmarks is {there['landmark']}, but the reference implementation has as many landmarks as "
+                f"`landmarks` is {there['landmark']}, but the reference implementation has as many landmarks as "
                 f"agents: {there['agent']}."
             )
         env = parallel_env("simple_spread_v3", ours.spec, N=there["agent"])

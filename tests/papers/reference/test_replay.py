@@ -187,7 +187,7 @@ def test_replay_that_does_not_fit_into_memory_is_refused(monkeypatch):
     spec = make_spec(3)
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**9)
     Replays(spec, 10**9, limit=1000)
-    with pytest.raises(UserError, match=r"3 agents needs .* the largest --capacity that fits is [0-9,]+"):
+    with pytest.raises(UserError, match=r"3 agents needs .* the largest `capacity` that fits is [0-9,]+"):
         Replays(spec, 10**9)
 
 

@@ -98,14 +98,14 @@ def test_same_seed_same_start_as_the_engine():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"copies": 4}, "--copies is 4"),
+        ({"copies": 4}, "`copies` is 4"),
         ({"storage": "float16"}, "`storage` is float16"),
-        ({"gumbel": "straight-through"}, "--gumbel is 'straight-through'"),
+        ({"gumbel": "straight-through"}, "`gumbel` is 'straight-through'"),
         ({"others": "current"}, "`others` is current"),
         ({"learn_entropy": True}, "`learn_entropy` is True"),
         ({"include_center": True}, "`include_center` is True"),
-        ({"sampler": "neighbor", "capacity": 1}, "--capacity 1 holds fewer"),
-        ({"rules": "openai"}, "--rules is 'openai'"),
+        ({"sampler": "neighbor", "capacity": 1}, "`capacity=1` holds fewer"),
+        ({"rules": "openai"}, "`rules` is 'openai'"),
     ],
     ids=str,
 )

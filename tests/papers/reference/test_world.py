@@ -102,9 +102,9 @@ def test_seeds_determine_the_starts():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"rules": "openai"}, "--rules is 'openai'"),
+        ({"rules": "openai"}, "`rules` is 'openai'"),
         ({"env": "gym:CartPole-v1"}, "cooperative-navigation and predator-prey only"),
-        ({"landmarks": 5}, "--landmarks is 5"),
+        ({"landmarks": 5}, "`landmarks` is 5"),
         ({"env": "predator-pray"}, "perhaps you meant predator-prey"),
     ],
 )
