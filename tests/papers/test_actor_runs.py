@@ -5,7 +5,7 @@ import pytest
 
 from shoal.errors import UserError
 from shoal_papers.quarl import actor_runs
-from shoal_papers.quarl.actor_runs import Limit
+from shoal_papers.quarl.actor_runs import Limit, Runs
 from shoal_papers.seeds import with_interval
 
 TINY = {"hidden": (8,), "batch": 32, "warmup": 100, "update_every": 50, "copies": 4, "log_every": 1, "capacity": 1_000}
@@ -75,13 +75,13 @@ def test_a_curve_of_log_lines():
 
 def test_the_level_and_the_time_to_it():
     runs = [made([-200, -150, -100, -120], random=-200.0), made([-200, -170, -140, -100], random=-200.0)]
-    assert actor_runs.best_mean(runs) == pytest.approx(-110)
-    level = actor_runs.threshold(runs)
+    assert Runs(runs).best == pytest.approx(-110)
+    level = Runs(runs).threshold
     assert level == pytest.approx(-200 + 0.95 * 90)  # 95 % of -110 would be above the best score
-    assert actor_runs.time_to(-160.0, runs) == pytest.approx(2.0, abs=0.05)
-    assert actor_runs.time_to(-100.0, runs) is None
+    assert Runs(runs).time_to(-160.0) == pytest.approx(2.0, abs=0.05)
+    assert Runs(runs).time_to(-100.0) is None
     twice = [made([-200, -150, -100, -120], [2, 4, 6, 8])]
-    assert actor_runs.time_to(-150.0, twice) == pytest.approx(4.0, abs=0.1)
+    assert Runs(twice).time_to(-150.0) == pytest.approx(4.0, abs=0.1)
 
 
 def test_verdicts_need_all_seeds():
@@ -104,15 +104,15 @@ def test_kinds_are_compared_seed_by_seed():
 def test_metrics_of_actors():
     runs = [made([1, 2], bottleneck="actors", lag_mean=4.0, learner_wait_seconds=1.0),
             made([1, 2], bottleneck="learner", lag_mean=6.0, learner_wait_seconds=0.0)]  # fmt: skip
-    assert actor_runs.metric_of(runs, "lag_mean") == 5 and actor_runs.metric_of(runs, "load_ms") is None
-    assert actor_runs.bottleneck(runs) == "actors and learner" and actor_runs.bottleneck([made([1, 2])]) == ""
-    assert actor_runs.waiting(runs, "learner") == 25 and actor_runs.waiting(runs, "actor") is None
-    assert actor_runs.steps_per_second(runs) == 100 and actor_runs.updates_per_second(runs) == 5
+    assert Runs(runs).metric("lag_mean") == 5 and Runs(runs).metric("load_ms") is None
+    assert Runs(runs).bottleneck == "actors and learner" and Runs([made([1, 2])]).bottleneck == ""
+    assert Runs(runs).waiting("learner") == 25 and Runs(runs).waiting("actor") is None
+    assert Runs(runs).steps_per_second == 100 and Runs(runs).updates_per_second == 5
     assert with_interval([]) == "not run" and with_interval([1.0]) == "1.0"
 
 
 def test_a_panel_has_the_spread_of_the_seeds():
-    panel = actor_runs.curves_panel("task", {"a": [made([0, 10]), made([0, 20])], "b": []}, "env_steps", 7.0)
+    panel = actor_runs.curves_panel("task", {"a": Runs([made([0, 10]), made([0, 20])]), "b": Runs()}, "env_steps", 7.0)
     (series,) = panel.series
     assert (series.low[-1], series.values[-1], series.high[-1]) == (10, 15, 20)
     assert panel.level == 7 and panel.x == "env steps"

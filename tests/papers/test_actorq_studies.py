@@ -9,6 +9,7 @@ from shoal.training.config import TrainConfig
 from shoal_papers import OF_CELLS, Options, run_study, study_of
 from shoal_papers import cells as cells_module
 from shoal_papers.quarl import actorq_model, actorq_speed, actorq_staleness, actorq_teams
+from shoal_papers.quarl.actor_runs import Runs
 from tests.papers.at_once import AtOnce
 from tests.papers.test_actor_runs import TINY, made
 
@@ -173,7 +174,7 @@ def test_teams_and_widths(tmp_path):
     turns, full, int8 = study.tables[0].records()[:3]
     assert turns["to 95 % of in turn's best, s"] == pytest.approx(2 * full["to 95 % of in turn's best, s"])
     assert int8["env steps/s"] == 100 and turns["env steps/s"] == 50
-    assert actorq_teams.reached([made([-9, -8], random=-7.0)], [made([-9, -8])]) == "not learnt"
+    assert actorq_teams.reached(Runs([made([-9, -8], random=-7.0)]), Runs([made([-9, -8])])) == "not learnt"
     said = "\n".join(study.findings)
     assert "float32 actors keep the return of in turn over env steps (0.0 ± 0.0): holds" in said
     assert "sooner: 2.00 times (2.00 to 2.00): holds" in said

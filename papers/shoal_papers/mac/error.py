@@ -215,14 +215,12 @@ class MacError(MacStudy, name="mac-error"):
         return Analysed(Trainings(data["rows"]), data["ranges"])
 
     def kind_tables(self, view: Analysed) -> list[Table]:
-        """The analysis, what it predicts, and what became of it."""
         if not view.ranges:
             return [range_table([])]
         trained = kind_table("At equal LUTs", view.trainings, kinds(quick=False, products=view.ranges))
         return [range_table(view.ranges), budget_table(view.ranges), trained]
 
     def panels(self, view: Analysed) -> list[Panel]:
-        """Accuracy by budget."""
         if not view.ranges:
             return []
         bars = {
@@ -237,7 +235,6 @@ class MacError(MacStudy, name="mac-error"):
         return [accuracy_panel(title, view.trainings, ticks, bars, x, baseline())]
 
     def claims(self, view: Analysed) -> list[Claim]:
-        """A question for each budget."""
         parts = [
             view.trainings.loses(
                 f"one {MULTIPLIER}+{budget} for all against by layer", behind(budget), designed(view.ranges, budget)

@@ -60,13 +60,11 @@ class Frameworks(Study, name="frameworks"):
         return 1.0
 
     def run(self, quick: bool, advance: Advance, options: Options) -> Result:
-        """Shoal's row."""
         advance(1.0, "table")
         names = ("feature", "mark", "why", "command")
         return self.result({"rows": [dict(zip(names, (name, *cell), strict=True)) for name, cell in SHOAL.items()]})
 
     def result(self, data: Data) -> Result:
-        """Both tables."""
         marks = {row["feature"]: row["mark"] for row in data["rows"]}
         lines = [*SLIDES.items(), ("Shoal", tuple(marks[feature] for feature in FEATURES))]
         tables = [

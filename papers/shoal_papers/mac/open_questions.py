@@ -52,7 +52,6 @@ class MacUpdates(MacStudy, name="mac-updates"):
         return [*kinds, state("bf16", "nearest", UNIT), BOTH_NARROW]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by the format and the way of updating."""
         alone = {way: [master(format, way) for format in MASTERS] for way in WAYS}
         behind_unit = {way: [master(format, way, UNIT) for format in MASTERS_BEHIND_UNIT] for way in WAYS}
         states = {way: [state(format, way) for format in STATES] for way in STATE_WAYS}
@@ -64,7 +63,6 @@ class MacUpdates(MacStudy, name="mac-updates"):
         ]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """Rounding of masters, better updates, momentum, and the same behind the unit."""
         base, better_ways = baseline(), ("stochastic", "compensated")
         nearest = [view.loses(f"{format} nearest against float32", master(format, "nearest"), base)
                    for format in MASTERS]  # fmt: skip
@@ -125,12 +123,10 @@ class MacOrders(MacStudy, name="mac-orders"):
         return [*kinds, *(ordered(accumulator, order) for order in ORDERS[3:] for accumulator in narrow)]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by order and accumulator."""
         bars = {order: [ordered(accumulator, order) for accumulator in ACCUMULATORS] for order in ORDERS}
         return [accuracy_panel("E5M2:5 multiplier", view, ACCUMULATORS, bars, "accumulator", baseline())]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """Whether narrow accumulators lose, and which order helps."""
         narrow = ACCUMULATORS[:2]
         plain = {accumulator: ordered(accumulator, "sequential") for accumulator in ACCUMULATORS}
         others = [(accumulator, order, ordered(accumulator, order)) for accumulator in narrow for order in ORDERS[1:]]
@@ -182,12 +178,10 @@ class MacLayers(MacStudy, name="mac-layers"):
         return [*kinds, *(layer(role, format, "transformer") for format in LAYER_FORMATS for role in ROLES)]
 
     def kind_tables(self, view: Trainings) -> list[Table]:
-        """One per model."""
         kinds = self.kinds(quick=False)
         return [kind_table("Normalisation and activations", view, kinds, task) for task in LAYER_TASKS]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by role and format."""
         return [
             accuracy_panel(
                 f"{task}, float32 products", view, LAYER_FORMATS,
@@ -198,7 +192,6 @@ class MacLayers(MacStudy, name="mac-layers"):
         ]  # fmt: skip
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """Which formats keep the accuracy, by model and role, and behind the unit."""
         claims = [
             Claim(
                 "", f"Question ({task}): which formats of {role} keep the accuracy?",
@@ -243,7 +236,6 @@ class MacOtherFormats(MacStudy, name="mac-other-formats"):
         return [baseline(), *map(block, BLOCKS), *map(behind, SAME_MANTISSA + E8)]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by format."""
         blocks, base = {"no loss scale": list(map(block, BLOCKS))}, baseline()
         sums = (*SAME_MANTISSA, *E8)
         scaled = {"dynamic loss scale": list(map(behind, sums))}
@@ -253,7 +245,6 @@ class MacOtherFormats(MacStudy, name="mac-other-formats"):
         ]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """Which blocks keep the accuracy, and whether E6 is enough."""
         blocks = [view.keeps(f"{format} against float32", block(format), baseline()) for format in BLOCKS]
         exponents = [
             view.keeps(f"{format} against E8{format[2:]}", behind(format), behind(f"E8{format[2:]}"))

@@ -40,11 +40,9 @@ class Schemes(MacStudy, name="schemes"):
         return [baseline(), *map(Kind, BESIDE), *plain, *map(Kind, ORDER)]
 
     def kind_tables(self, view: Trainings) -> list[Table]:
-        """Accuracy by scheme, the published ones beside ours."""
         return [role_table(view), kind_table("Schemes", view, self.kinds(quick=False))]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by scheme."""
         names = [*BESIDE, *PUBLISHED]
         bars = {
             "no loss scale": [Kind(name, NONE) for name in names],
@@ -53,7 +51,6 @@ class Schemes(MacStudy, name="schemes"):
         return [accuracy_panel("Training schemes", view, names, bars, "scheme", baseline())]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """The published losses as claims, and the order of the schemes."""
         claims = []
         for name, (*_, full, reached) in PUBLISHED.items():
             judge = view.loses if full - reached >= LOST else view.keeps

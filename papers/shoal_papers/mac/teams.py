@@ -126,7 +126,6 @@ class MacTeams(CellStudy, name="mac-teams"):
         return cells
 
     def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
-        """A run of a kind."""
         return {"kind": cell.settings["kind"], "run": result}
 
     def view(self, data: Data) -> Groups:
@@ -137,12 +136,10 @@ class MacTeams(CellStudy, name="mac-teams"):
         return groups
 
     def tables(self, view: Groups) -> list[Table]:
-        """One row per kind."""
         title = f"Cooperative navigation, 3 agents, {EPISODES:,} episodes, per agent"
         return [Table.of(title, list(rows(view)))]
 
     def findings(self, view: Groups) -> list[str]:
-        """How returns are judged, and what follows."""
         return [
             "The slides have no teams. Returns are those of the final policies without exploration, in float32; ± is "
             f"the 95 % interval over seeds. A return is kept if the interval of its loss ends within {CLOSE:.0%} of "
@@ -152,7 +149,6 @@ class MacTeams(CellStudy, name="mac-teams"):
         ]
 
     def panels(self, view: Groups) -> list[Panel]:
-        """Training returns over episodes, of the schemes and of their parts."""
         fragile = (FULL, FRAGILE, *PARTS)
         return [
             curve_panel("Schemes", view, SCHEMES),

@@ -53,7 +53,6 @@ class MacFormats(MacStudy, name="mac-formats"):
         return kinds
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by multiplier format and by accumulator, with and without loss scaling."""
         shrunk = [f"{format}+{sum}" for format, sums in SHRINKING.items() for sum in sums]
         multipliers = {
             "CFG-1, no loss scale": [multiplier(format, 1, NONE) for format in FORMATS],
@@ -71,7 +70,6 @@ class MacFormats(MacStudy, name="mac-formats"):
         ]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """(a) and (b)."""
 
         def without_scaling(format: str) -> tuple[str, Kind, Kind]:
             return f"{format} without against with it", multiplier(format, 1, NONE), multiplier(format, 1)
@@ -119,13 +117,11 @@ class MacConfigs(MacStudy, name="mac-configs"):
         return [baseline(), *(multiplier(format, cfg) for format in MULTIPLIERS for cfg in cfgs)]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by configuration."""
         bars = {format: [multiplier(format, cfg) for cfg in CFGS] for format in MULTIPLIERS}
         ticks, title = [f"CFG-{cfg}" for cfg in CFGS], "Dynamic loss scale, float32 accumulator"
         return [accuracy_panel(title, view, ticks, bars, "configuration", baseline())]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """(c), and what the slides leave to a figure: CFG-6."""
 
         def against(format: str, cfg: int, other: int) -> tuple[str, Kind, Kind]:
             return f"{format}, CFG-{cfg} against CFG-{other}", multiplier(format, cfg), multiplier(format, other)
@@ -165,7 +161,6 @@ class MacAccumulators(MacStudy, name="mac-accumulators"):
         return [baseline(), behind("fp32"), *map(behind, FLOATS + FIXED), *unscaled]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by the accumulator's bits."""
         floats = {f"{e} exponent bits": [behind(f"E{e}M{m}") for m in MANTISSAS] for e in EXPONENTS}
         fixed, base = {"Q8.f": list(map(behind, FIXED))}, baseline()
         ticks = [f"M{m}" for m in MANTISSAS]
@@ -175,7 +170,6 @@ class MacAccumulators(MacStudy, name="mac-accumulators"):
         ]
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """(d) and (e)."""
         exponent = [
             view.loses(f"{few_exponent} against {few_mantissa}", behind(few_exponent), behind(few_mantissa))
             for few_exponent, few_mantissa in SAME_BITS
@@ -232,7 +226,6 @@ class MacFull(MacStudy, name="mac-full"):
         return [*small, *wide, Kind("E5M2:5+Q11.13")]
 
     def kind_tables(self, view: Trainings) -> list[Table]:
-        """Accuracy by unit and model, the slides' beside ours; where fixed accumulators saturate."""
         kinds = self.kinds(quick=False)
         return [
             paper_table(view),
@@ -241,7 +234,6 @@ class MacFull(MacStudy, name="mac-full"):
         ]
 
     def panels(self, view: Trainings) -> list[Panel]:
-        """Accuracy by unit, one panel per model."""
         units = {**dict.fromkeys(SMALL, UNITS), WIDE: WIDE_UNITS}
         return [
             accuracy_panel(
@@ -252,7 +244,6 @@ class MacFull(MacStudy, name="mac-full"):
         ]  # fmt: skip
 
     def claims(self, view: Trainings) -> list[Claim]:
-        """(f) for each small model, and (g)."""
         claims = []
         for task in SMALL:
 

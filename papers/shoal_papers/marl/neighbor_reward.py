@@ -83,7 +83,6 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
         ]
 
     def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
-        """A learning curve."""
         return {name: cell.settings[name] for name in ("world", "agents", "variant", "seed")} | result
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
@@ -96,19 +95,16 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
         return data
 
     def tables(self, view: Data) -> list[Table]:
-        """One row per case and variant."""
         title = "Training return per agent, last 1,000 episodes, mean over seeds"
         return [Table.of(title, list(map(table_row, view["rows"])))] if view["rows"] else []
 
     def findings(self, view: Data) -> Iterable[str]:
-        """Whether each sampler differs from uniform sampling."""
         return [
             "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents.",
             *map(sentence, view["rows"]),
         ]
 
     def panels(self, view: Data) -> list[Panel]:
-        """One panel per world and number of agents."""
         groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
         for run in view["curves"]:
             variants = groups.setdefault((run["world"], run["agents"]), {})

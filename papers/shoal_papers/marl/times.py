@@ -89,7 +89,6 @@ class Breakdown(ProfileStudy, name="breakdown"):
     figure: ClassVar = ("rows", shares_figure)
 
     def findings(self, measured: Profile) -> Iterable[str]:
-        """Whether the share of update all trainers rises with the number of agents."""
         yield "Papers: update all trainers is about 35 % at 3 agents and 85 % at 48."
         for name, records in by_panel(measured.rows).items():
             first, last = records[0], records[-1]
@@ -109,7 +108,6 @@ class Growth(ProfileStudy, name="growth"):
     misses = True
 
     def findings(self, measured: Profile) -> Iterable[str]:
-        """Whether an update takes more than twice as long, and how many times as many misses it has."""
         yield (
             "Papers: the update grows faster than the number of agents, and from 3 to 6 agents dTLB load misses and "
             f"cache misses grow {PAPER_GROWTH} times or more."
@@ -140,7 +138,6 @@ class InsideUpdate(ProfileStudy, name="inside-update"):
     }
 
     def findings(self, measured: Profile) -> Iterable[str]:
-        """Mean shares over the numbers of agents."""
         for text, shares in self.paper.items():
             yield f"Papers, {text}: " + ", ".join(f"{name} {share:g} %" for name, share in shares.items()) + "."
         for name, records in by_panel(measured.rows).items():
@@ -172,7 +169,6 @@ class NeighborTime(ProfileStudy, name="neighbor-time"):
         return Sweep((3, 6, 12), sampler=samplers, seconds=20.0, memory=False, threads=1)
 
     def findings(self, measured: Profile) -> Iterable[str]:
-        """What is saved of the sampling phase, and what that saves of the whole."""
         yield (
             f"Papers: the sampling phase is {PAPER_REDUCTION[3]} % (3 agents) to {PAPER_REDUCTION[12]} % (12) shorter, "
             f"training as a whole {PAPER_TOTAL_REDUCTION[12]} % (12)."

@@ -152,12 +152,70 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 # ---- several seeds --------------------------------------------------------------------------------------------------
 
 
-class Groups(dict[tuple[Any, ...], list[Run]]):
+class Runs(list[Run]):
+    """Runs of several seeds that have everything else in common."""
+
+    def over(self, axis: str) -> Curve:
+        """The seeds' returns over `env_steps` or `seconds`; one that ended before others keeps its last value."""
+        at = np.linspace(0.0, max(run[axis][-1] for run in self), POINTS + 1)[1:]
+        return at, np.array([np.interp(at, run[axis], run["returns"]) for run in self])
+
+    @property
+    def best(self) -> float:
+        """The largest value of the mean curve over env steps."""
+        return float(self.over("env_steps")[1].mean(0).max())
+
+    @property
+    def random(self) -> float:
+        """Return of a random policy, mean over seeds."""
+        return mean([run["random"] for run in self])
+
+    @property
+    def threshold(self) -> float:
+        """r_random + 0.95 (r_max - r_random), of the smoothed mean curve.
+
+        A fraction of the best score itself is out of reach where scores are negative.
+        """
+        return self.random + 0.95 * (self.best - self.random)
+
+    def time_to(self, level: float) -> float | None:
+        """Seconds until the mean curve reaches a level; None: it does not."""
+        at, returns = self.over("seconds")
+        reached = np.flatnonzero(returns.mean(0) >= level)
+        return float(at[reached[0]]) if len(reached) else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Env steps per second, mean over seeds."""
+        return mean_or_none([_pace(run) for run in self])
+
+    @property
+    def updates_per_second(self) -> float | None:
+        """Updates of the learner per second, mean over seeds."""
+        return mean_or_none([run["updates"] / run["seconds"][-1] for run in self])
+
+    def waiting(self, side: str) -> float | None:
+        """The share of the time in which the `learner` or the `actor` waited for the other, in per cent."""
+        name = f"{side}_wait_seconds"
+        known = [run for run in self if isinstance(run["actors"].get(name), float | int)]
+        return mean_or_none([100 * run["actors"][name] / run["seconds"][-1] for run in known])
+
+    def metric(self, name: str) -> float | None:
+        """The mean over seeds of a metric of the actors; None: it was not measured."""
+        return mean_or_none([value for run in self if isinstance(value := run["actors"].get(name), float | int)])
+
+    @property
+    def bottleneck(self) -> str:
+        """Which side the other waited for; both, if seeds differ; nothing without actors."""
+        return " and ".join(sorted({str(run["actors"]["bottleneck"]) for run in self if run["actors"]}))
+
+
+class Groups(dict[tuple[Any, ...], Runs]):
     """Runs of all seeds by what they have in common; what was not run has none."""
 
-    def __missing__(self, key: tuple[Any, ...]) -> list[Run]:
+    def __missing__(self, key: tuple[Any, ...]) -> Runs:
         """No runs."""
-        return []
+        return Runs()
 
 
 class RunStudy(CellStudy):
@@ -176,7 +234,7 @@ class RunStudy(CellStudy):
         """Runs by what they have in common."""
         groups = Groups()
         for row in data["rows"]:
-            groups.setdefault(tuple(row[name] for name in self.about), []).append(row["run"])
+            groups.setdefault(tuple(row[name] for name in self.about), Runs()).append(row["run"])
         return groups
 
 
@@ -186,72 +244,9 @@ def pairs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
     return [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
 
 
-def over(runs: Sequence[Run], axis: str) -> Curve:
-    """The seeds' returns over `env_steps` or `seconds`; one that ended before others keeps its last value."""
-    ends = [run[axis][-1] for run in runs]
-    at = np.linspace(0.0, max(ends), POINTS + 1)[1:]
-    return at, np.array([np.interp(at, run[axis], run["returns"]) for run in runs])
-
-
-def best_mean(runs: Sequence[Run]) -> float:
-    """The largest value of the mean curve over env steps."""
-    return float(over(runs, "env_steps")[1].mean(0).max())
-
-
-def threshold(runs: Sequence[Run], share: float = 0.95) -> float:
-    """r_random + 0.95 (r_max - r_random), of the smoothed mean curve of these runs.
-
-    A fraction of the best score itself is out of reach where scores are negative.
-    """
-    random = random_return(runs)
-    return random + share * (best_mean(runs) - random)
-
-
-def time_to(level: float, runs: Sequence[Run]) -> float | None:
-    """Seconds until the mean curve of these runs reaches a level; None: it does not."""
-    at, returns = over(runs, "seconds")
-    reached = np.flatnonzero(returns.mean(0) >= level)
-    return float(at[reached[0]]) if len(reached) else None
-
-
-def random_return(runs: Sequence[Run]) -> float:
-    """Return of a random policy, mean over seeds."""
-    return mean([run["random"] for run in runs])
-
-
 def late_return(run: Run) -> float:
     """The mean training return of the last tenth of a run."""
     return mean(run["returns"][-POINTS // 10 :])
-
-
-def steps_per_second(runs: Sequence[Run]) -> float:
-    """Env steps per second, mean over seeds."""
-    return mean([_pace(run) for run in runs])
-
-
-def updates_per_second(runs: Sequence[Run]) -> float:
-    """Updates of the learner per second, mean over seeds."""
-    return mean([run["updates"] / run["seconds"][-1] for run in runs])
-
-
-def waiting(runs: Sequence[Run], side: str) -> float | None:
-    """The share of the time in which the `learner` or the `actor` waited for the other, in per cent."""
-    shares = [
-        100 * value / run["seconds"][-1]
-        for run in runs
-        if isinstance(value := run["actors"].get(f"{side}_wait_seconds"), float | int)
-    ]
-    return mean_or_none(shares)
-
-
-def metric_of(runs: Sequence[Run], name: str) -> float | None:
-    """The mean over seeds of a metric of the actors; None: it was not measured."""
-    return mean_or_none([value for run in runs if isinstance(value := run["actors"].get(name), float | int)])
-
-
-def bottleneck(runs: Sequence[Run]) -> str:
-    """Which side the other waited for; both, if seeds differ; nothing without actors."""
-    return " and ".join(sorted({str(run["actors"]["bottleneck"]) for run in runs if run["actors"]}))
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------------
@@ -301,9 +296,9 @@ def _pace(run: Run) -> float:
 # ---- pictures -------------------------------------------------------------------------------------------------------
 
 
-def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], axis: str, level: float | None = None) -> Panel:
+def curves_panel(title: str, groups: Mapping[str, Runs], axis: str, level: float | None = None) -> Panel:
     """Mean curves of several kinds of run over env steps or seconds."""
-    series = [spread(label, *over(runs, axis)) for label, runs in groups.items() if runs]
+    series = [spread(label, *runs.over(axis)) for label, runs in groups.items() if runs]
     return Panel(title, "return", series, axis.replace("_", " "), level=level)
 
 

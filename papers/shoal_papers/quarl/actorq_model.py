@@ -86,17 +86,14 @@ class ActorqModel(CellStudy, name="actorq-model"):
         return data
 
     def tables(self, view: Data) -> list[Table]:
-        """Checks and simulations, if there are any."""
         shown = list(map(_shown, view["checks"]))
         checks = [Table.of("Predicted and measured on this machine", shown)] if shown else []
         return checks + actorq_paper.tables(view)
 
     def findings(self, view: Data) -> list[str]:
-        """How good predictions are, and what the simulation says."""
         return [*findings(view["checks"]), *actorq_paper.findings(view)]
 
     def panels(self, view: Data) -> list[Panel]:
-        """The same as pictures."""
         return [*_panels(view["checks"]), *actorq_paper.panels(view)]
 
 

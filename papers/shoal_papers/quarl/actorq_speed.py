@@ -18,23 +18,14 @@ from shoal_papers.quarl.actor_runs import (
     SCORE,
     SEEDS,
     TRAINED,
-    Run,
+    Runs,
     RunStudy,
-    best_mean,
-    bottleneck,
     curves_panel,
     faster,
     late_return,
     loss_verdict,
-    metric_of,
     pairs,
-    random_return,
     speed_verdict,
-    steps_per_second,
-    threshold,
-    time_to,
-    updates_per_second,
-    waiting,
 )
 from shoal_papers.quarl.actorq_model import ActorqModel
 from shoal_papers.quarl.actorq_paper import PAPER, paper_row
@@ -62,7 +53,7 @@ LEARNT = 0.5
 class Times:
     """A task at one pace: the runs of each kind of actors, and the level that they are timed to."""
 
-    runs: dict[str, list[Run]]
+    runs: dict[str, Runs]
     reward: float
     """The paper's score, for episodes of our length."""
 
@@ -74,18 +65,18 @@ class Times:
     @property
     def random(self) -> float:
         """Return of a random policy."""
-        return random_return(self.runs[TORCH])
+        return self.runs[TORCH].random
 
     @property
     def learnt(self) -> bool:
         """Whether float32 actors in PyTorch led to anything like the paper's score."""
-        best = best_mean(self.runs[TORCH])
+        best = self.runs[TORCH].best
         return best - self.random >= LEARNT * (self.reward - self.random)
 
     @property
     def level(self) -> float | None:
         """95 % of the best score of float32 actors in PyTorch; None where there is none."""
-        return threshold(self.runs[TORCH]) if self.runs[TORCH] and self.learnt else None
+        return self.runs[TORCH].threshold if self.runs[TORCH] and self.learnt else None
 
     def seconds(self, kind: str) -> float | str:
         """Seconds to that level on the mean curve, or why there are none."""
@@ -93,7 +84,7 @@ class Times:
             return NOT_RUN
         if self.level is None:
             return "not learnt"
-        seconds = time_to(self.level, self.runs[kind])
+        seconds = self.runs[kind].time_to(self.level)
         return "not reached" if seconds is None else seconds
 
     def ratio(self, kind: str, base: str = TORCH) -> float | None:
@@ -106,7 +97,7 @@ class Times:
         if self.level is None:
             return []
         both = pairs(self.runs[kind], self.runs[base])
-        times = [(time_to(self.level, [own]), time_to(self.level, [other])) for own, other in both]
+        times = [(Runs([own]).time_to(self.level), Runs([other]).time_to(self.level)) for own, other in both]
         return [other / own for own, other in times if own and other]
 
 
@@ -168,7 +159,6 @@ class ActorqSpeed(RunStudy, name="actorq-speed"):
         return times, data.get("simulated", {})
 
     def tables(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[Table]:
-        """Times, speed-ups, tasks and runs."""
         times, simulated = view
         tables = [
             Table.of("Seconds to 95 % of the best float32 score (Table 4)", list(time_rows(times))),
@@ -179,11 +169,9 @@ class ActorqSpeed(RunStudy, name="actorq-speed"):
         return [*tables, Table.of("The runs, means over seeds", runs)] if runs else tables
 
     def findings(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[str]:
-        """The paper's claims, how they are judged, and ours."""
         return [paper_sentence(), SCORE, LEVEL, *claims(view[0])]
 
     def figures(self, view: tuple[AllTimes, Mapping[str, float]]) -> list[Figure]:
-        """Over seconds, and over env steps."""
         drawn = "Training return over {}: mean over seeds, band from the worst to the best; dashed: the 95 % level"
         return [
             Figure("actorq-speed", drawn.format("seconds (Figure 5)"), panels(view[0], "seconds")),
@@ -231,7 +219,7 @@ def time_rows(all_times: AllTimes) -> Iterable[dict[Column, Value]]:
                 Column("pace"): pace or None,
                 Column("seeds"): times.seeds if times else 0,
                 Column("random", format=".1f"): times.random if times and ran else None,
-                Column("best float32", format=".1f"): best_mean(times.runs[TORCH]) if times and ran else None,
+                Column("best float32", format=".1f"): times.runs[TORCH].best if times and ran else None,
                 Column("paper's", format=".1f"): paper.reward,
                 Column("level", format=".1f"): times.level if times else None,
                 **{Column(kind, "s", ".1f"): times.seconds(kind) if times else NOT_RUN for kind in KINDS},
@@ -296,19 +284,19 @@ def run_rows(all_times: AllTimes) -> Iterable[dict[Column, Value]]:
                 }
 
 
-def run_columns(runs: Sequence[Run]) -> dict[Column, Value]:
+def run_columns(runs: Runs) -> dict[Column, Value]:
     """The columns that describe runs with actors, whatever they are compared by."""
     return {
         Column("env steps", format=",.0f"): mean([run["env_steps"][-1] for run in runs]),
         Column("updates", format=",.0f"): mean([run["updates"] for run in runs]),
-        Column("env steps/s", format=",.0f"): steps_per_second(runs),
-        Column("updates/s", format=",.0f"): updates_per_second(runs),
-        Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
-        Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
-        Column("bottleneck"): bottleneck(runs) or None,
-        Column("samples per insert", format=".2f"): metric_of(runs, "samples_per_insert"),
-        Column("lag", "updates", ".0f"): metric_of(runs, "lag_mean"),
-        Column("load", "ms", ".2f"): metric_of(runs, "load_ms"),
+        Column("env steps/s", format=",.0f"): runs.steps_per_second,
+        Column("updates/s", format=",.0f"): runs.updates_per_second,
+        Column("learner waits", "%", ".0f"): runs.waiting("learner"),
+        Column("actors wait", "%", ".0f"): runs.waiting("actor"),
+        Column("bottleneck"): runs.bottleneck or None,
+        Column("samples per insert", format=".2f"): runs.metric("samples_per_insert"),
+        Column("lag", "updates", ".0f"): runs.metric("lag_mean"),
+        Column("load", "ms", ".2f"): runs.metric("load_ms"),
         Column("final return, float32"): with_interval([run["trained"] for run in runs]),
     }
 
@@ -321,12 +309,12 @@ def claims(all_times: AllTimes) -> Iterable[str]:
             continue
         where = f"{task}, {pace}"
         if times.level is None:
-            yield f"{where}: not learnt, {best_mean(runs[TORCH]):.1f} at best, a random policy {times.random:.1f}."
+            yield f"{where}: not learnt, {runs[TORCH].best:.1f} at best, a random policy {times.random:.1f}."
             continue
         named = {"learner-bound": "learner", "actor-bound": "actors"}[pace]
-        if others := [kind for kind, own in runs.items() if own and bottleneck(own) != named]:
+        if others := [kind for kind, own in runs.items() if own and own.bottleneck != named]:
             yield f"{where}: the bottleneck was not only the {named}, but also the other side with {'; '.join(others)}."
-        span = best_mean(runs[TORCH]) - times.random
+        span = runs[TORCH].best - times.random
         for kind in (INT8, HALF):
             if both := pairs(runs[kind], runs[TORCH]):
                 gaps = [late_return(own) - late_return(other) for own, other in both]

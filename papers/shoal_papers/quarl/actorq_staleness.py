@@ -14,18 +14,12 @@ from shoal_papers.quarl.actor_runs import (
     SEEDS,
     TRAINED,
     Groups,
-    Run,
+    Runs,
     RunStudy,
-    best_mean,
     curves_panel,
     late_return,
     loss_verdict,
-    metric_of,
-    over,
     pairs,
-    random_return,
-    steps_per_second,
-    threshold,
 )
 from shoal_papers.seeds import mean, with_interval
 
@@ -58,15 +52,12 @@ class ActorqStaleness(RunStudy, name="actorq-staleness"):
         ]
 
     def tables(self, view: Groups) -> list[Table]:
-        """One row per task and pull period."""
         return [Table.of("Pull periods, means over seeds", list(table_rows(view)))]
 
     def findings(self, view: Groups) -> list[str]:
-        """The paper's claim, and ours."""
         return [PAPER_CLAIM, SCORE, *claims(view)]
 
     def panels(self, view: Groups) -> list[Panel]:
-        """One per task."""
         return [
             curves_panel(task, {f"every {pull} steps": view[task, pull] for pull in PULLS}, "env_steps")
             for task in TASKS
@@ -85,27 +76,27 @@ def _cell(task: str, pull: int, seed: int, quick: bool) -> StudyCell:
 def table_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
     """One row per task and pull period."""
     for task in TASKS:
-        level = threshold(groups[task, PULLS[0]]) if groups[task, PULLS[0]] else None
+        level = groups[task, PULLS[0]].threshold if groups[task, PULLS[0]] else None
         for pull in PULLS:
             runs = groups[task, pull]
             yield {
                 Column("task"): task,
                 Column("pull every", "steps"): pull,
                 Column("seeds"): len(runs),
-                Column("lag", "updates", ".0f"): metric_of(runs, "lag_mean"),
-                Column("lag p95", "updates", ".0f"): metric_of(runs, "lag_p95"),
+                Column("lag", "updates", ".0f"): runs.metric("lag_mean"),
+                Column("lag p95", "updates", ".0f"): runs.metric("lag_p95"),
                 Column("steps to 95 % of every-30's best", format=",.0f"): steps_to(level, runs),
                 Column("return at the end"): with_interval([late_return(run) for run in runs]),
                 Column("final return, float32"): with_interval([run["trained"] for run in runs]),
-                Column("env steps/s", format=",.0f"): steps_per_second(runs) if runs else None,
+                Column("env steps/s", format=",.0f"): runs.steps_per_second,
             }
 
 
-def steps_to(level: float | None, runs: list[Run]) -> float | str | None:
+def steps_to(level: float | None, runs: Runs) -> float | str | None:
     """Env steps until the mean curve reaches the level."""
     if not runs or level is None:
         return None
-    at, returns = over(runs, "env_steps")
+    at, returns = runs.over("env_steps")
     reached = (returns.mean(0) >= level).nonzero()[0]
     return float(at[reached[0]]) if len(reached) else "not reached"
 
@@ -118,7 +109,7 @@ def claims(groups: Groups) -> Iterable[str]:
             both = pairs(groups[task, pull], base)
             if not both:
                 continue
-            span = best_mean(base) - random_return(base)
+            span = base.best - base.random
             late = [late_return(own) - late_return(other) for own, other in both]
             whole = [mean(own["returns"]) - mean(other["returns"]) for own, other in both]
             yield (

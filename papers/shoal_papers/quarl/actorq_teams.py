@@ -4,7 +4,7 @@ Compared with the loop that plays and learns in turn (`--actors 0`): return over
 part measures at which width of the networks int8 actors begin to pay.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,15 @@ from shoal_papers.quarl.actor_runs import (
     SEEDS,
     Groups,
     Limit,
-    Run,
+    Runs,
     RunStudy,
-    best_mean,
-    bottleneck,
     curves_panel,
     faster,
     late_return,
     limited_run,
     loss_verdict,
-    metric_of,
     pairs,
-    random_return,
     speed_verdict,
-    steps_per_second,
-    threshold,
-    time_to,
-    updates_per_second,
-    waiting,
 )
 from shoal_papers.seeds import NOT_RUN, with_interval
 from shoal_papers.study import Data
@@ -150,7 +141,6 @@ class ActorqTeams(RunStudy, name="actorq-teams"):
         return super().view(data), {tuple(row[name] for name in WIDTH_ABOUT): row for row in data["speeds"]}
 
     def tables(self, view: tuple[Groups, Speeds]) -> list[Table]:
-        """Returns and rates; throughputs over widths."""
         groups, speeds = view
         worlds = ", ".join(f"{agents} agents: {world['env']}" for agents, world in WORLDS.items())
         return [
@@ -159,7 +149,6 @@ class ActorqTeams(RunStudy, name="actorq-teams"):
         ]
 
     def findings(self, view: tuple[Groups, Speeds]) -> list[str]:
-        """What actors change, and from which width on int8 pays."""
         groups, speeds = view
         return [
             "The paper has no teams. Claims: actors change neither the return per env step nor, in int8, the return of "
@@ -170,7 +159,6 @@ class ActorqTeams(RunStudy, name="actorq-teams"):
         ]
 
     def figures(self, view: tuple[Groups, Speeds]) -> list[Figure]:
-        """Returns over seconds and over env steps, throughputs over widths."""
         groups, speeds = view
         drawn = "Training return per agent: mean over seeds, band from the worst to the best"
         figures = [
@@ -204,22 +192,22 @@ def team_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
                     Column("return at the end"): with_interval([late_return(run) for run in runs]),
                     Column("final return, float32"): with_interval([run["trained"] for run in runs]),
                     Column("to 95 % of in turn's best", "s", ".1f"): reached(turns, runs),
-                    Column("env steps/s", format=",.0f"): steps_per_second(runs) if runs else None,
-                    Column("updates/s", format=",.1f"): updates_per_second(runs) if runs else None,
-                    Column("learner waits", "%", ".0f"): waiting(runs, "learner"),
-                    Column("actors wait", "%", ".0f"): waiting(runs, "actor"),
-                    Column("bottleneck"): bottleneck(runs) or None,
-                    Column("lag", "updates", ".1f"): metric_of(runs, "lag_mean"),
+                    Column("env steps/s", format=",.0f"): runs.steps_per_second,
+                    Column("updates/s", format=",.1f"): runs.updates_per_second,
+                    Column("learner waits", "%", ".0f"): runs.waiting("learner"),
+                    Column("actors wait", "%", ".0f"): runs.waiting("actor"),
+                    Column("bottleneck"): runs.bottleneck or None,
+                    Column("lag", "updates", ".1f"): runs.metric("lag_mean"),
                 }
 
 
-def reached(base: Sequence[Run], runs: Sequence[Run]) -> float | str | None:
+def reached(base: Runs, runs: Runs) -> float | str | None:
     """Seconds until the mean curve reaches 95 % of the best score of `base`."""
     if not base or not runs:
         return None
-    if best_mean(base) <= random_return(base):
+    if base.best <= base.random:
         return "not learnt"
-    seconds = time_to(threshold(base), runs)
+    seconds = runs.time_to(base.threshold)
     return "not reached" if seconds is None else seconds
 
 
@@ -231,7 +219,7 @@ def claims(groups: Groups) -> Iterable[str]:
             for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
                 own, other = (groups[algorithm, agents, one] for one in (kind, base))
                 if both := pairs(own, other):
-                    span = best_mean(other) - random_return(other)
+                    span = other.best - other.random
                     gaps = [late_return(one) - late_return(two) for one, two in both]
                     yield (
                         f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "

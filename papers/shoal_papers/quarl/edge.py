@@ -158,7 +158,6 @@ class Edge(CellStudy, name="edge"):
         return cells
 
     def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
-        """What the cell returned."""
         return result
 
     def measured(self, quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
@@ -188,7 +187,6 @@ class Edge(CellStudy, name="edge"):
         return [summary(name, data) for name in POLICIES if any(row["policy"] == name for row in data["rows"])]
 
     def tables(self, view: list[Summary]) -> list[Table]:
-        """Success rates; latency and memory."""
         tables = [
             Table.of("Goals reached", list(map(success_row, view))),
             Table.of(
@@ -199,7 +197,6 @@ class Edge(CellStudy, name="edge"):
         return [table for table in tables if table.rows]
 
     def findings(self, view: list[Summary]) -> list[str]:
-        """The paper's speed-ups and losses, and ours."""
         return [
             "Paper (RasPi-3b): int8 is 1.18, 14 and 18.85 times as fast as fp32 and its success rate 15, 14 and 11 "
             "points lower; the large speed-ups come from swapping.",
@@ -209,7 +206,6 @@ class Edge(CellStudy, name="edge"):
         ]
 
     def panels(self, view: list[Summary]) -> list[Panel]:
-        """Success rate and time per step, Shoal's and the paper's."""
         ticks = [f"{row.policy}: {row.layers}" for row in view]
         reached = [Series(precision, [row.success[precision] for row in view]) for precision in PRECISIONS]
         took = [Series(precision, [row.latency(precision) for row in view]) for precision in PRECISIONS]

@@ -141,14 +141,12 @@ class PtqTable(baselines.ModelStudy, name="ptq-table"):
         ]
 
     def tables(self, view: list[Model]) -> list[Table]:
-        """The models, and statistics over them."""
         return [
             Table.of("Return of an episode: Shoal's and the paper's", [table_row(model) for model in view]),
             Table.of("Over all models", list(summary_rows(view))),
         ]
 
     def findings(self, view: list[Model]) -> Iterable[str]:
-        """The paper's errors, and ours by precision."""
         theirs = paper_errors()
         yield (
             "Paper: 8 and 16 bits cost 2 to 5 % of the reward on average. Its own 36 cells: "
@@ -159,7 +157,6 @@ class PtqTable(baselines.ModelStudy, name="ptq-table"):
                 yield sentence(name, errors)
 
     def panels(self, view: list[Model]) -> list[Panel]:
-        """One per algorithm."""
         return [panel_of(algorithm, view) for algorithm in dict.fromkeys(model["algorithm"] for model in view)]
 
 

@@ -156,7 +156,6 @@ class Qat(baselines.ModelStudy, name="qat"):
         return sorted(every, key=lambda cell: not cell.settings.get("critics", True))
 
     def records(self, cells: Iterable[StudyCell], results: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """A cell has several returns."""
         return [row for result in results.values() for row in result["rows"]]
 
     def view(self, data: Data) -> Groups:
@@ -168,12 +167,10 @@ class Qat(baselines.ModelStudy, name="qat"):
         return groups
 
     def tables(self, view: Groups) -> list[Table]:
-        """One row per model and method."""
         rows = [row for name, group in view.items() for row in table_rows(name, group)]
         return [Table.of("Return of an episode over bits, mean over seeds", rows)] if rows else []
 
     def findings(self, view: Groups) -> Iterable[str]:
-        """How few bits keep the return, what they cost, and which method is better."""
         yield (
             "Paper: the return is kept down to 5 or 6 bits and falls below; at 8 bits nothing is lost; "
             "quantization-aware training generally beats post-training quantization."
@@ -184,7 +181,6 @@ class Qat(baselines.ModelStudy, name="qat"):
         yield from against(view)
 
     def panels(self, view: Groups) -> list[Panel]:
-        """One per algorithm and task."""
         return [panel_of(name, group) for name, group in view.items()]
 
 

@@ -162,16 +162,13 @@ class ActorqBreakdown(ThroughputStudy, name="actorq-breakdown"):
         ]
 
     def tables(self, view: Sequence[Record]) -> list[Table]:
-        """Seconds of every stage."""
         energy = has_energy(view)
         return [Table.of("One actor per 1000 environment steps", [stage_row(record, energy) for record in view])]
 
     def findings(self, view: Sequence[Record]) -> list[str]:
-        """The paper's statements, and whether they hold."""
         return [BREAKDOWN_CLAIM, *statements(view)]
 
     def panels(self, view: Sequence[Record]) -> list[Panel]:
-        """A stacked bar per kind of actor; one panel per network and pull frequency."""
         panels = []
         for task, pull_every in dict.fromkeys((record["task"], record["pull_every"]) for record in view):
             done = [
@@ -294,7 +291,6 @@ class ActorqCommunication(ThroughputStudy, name="actorq-communication"):
         ]
 
     def tables(self, view: Sequence[Record]) -> list[Table]:
-        """The grids of speed and of bytes."""
         title = f"Environment steps per second of one actor, {network_of(TASK)}; columns: bits of the broadcast"
         tables = [
             grid(title, view, lambda record: value_of(record, "steps_per_second")),
@@ -306,11 +302,9 @@ class ActorqCommunication(ThroughputStudy, name="actorq-communication"):
         return tables
 
     def findings(self, view: Sequence[Record]) -> list[str]:
-        """The paper's claim, ours, and what a network would change."""
         return [COMMUNICATION_CLAIM, *claims(view), *over_network(view)]
 
     def panels(self, view: Sequence[Record]) -> list[Panel]:
-        """Bars of speed over bits of the broadcast; one panel per pull frequency."""
         widths = list(dict.fromkeys(record["bits"] for record in view))
         panels = []
         for pull_every in dict.fromkeys(record["pull_every"] for record in view):

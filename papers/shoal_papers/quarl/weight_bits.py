@@ -48,7 +48,6 @@ class WeightBits(baselines.ModelStudy, name="weight-bits"):
         ]
 
     def tables(self, view: list[Model]) -> list[Table]:
-        """The models, and statistics over them."""
         rows = [
             {
                 "model": model["cell"],
@@ -64,7 +63,6 @@ class WeightBits(baselines.ModelStudy, name="weight-bits"):
         ]
 
     def findings(self, view: list[Model]) -> Iterable[str]:
-        """Every model, sweet spots, and mean errors."""
         sweet = sum(bool(sweet_spots(model)) for model in view)
         return [
             "Paper: low-precision weights nearly reach the full reward, and some models exceed it at a sweet spot.",
@@ -74,7 +72,6 @@ class WeightBits(baselines.ModelStudy, name="weight-bits"):
         ]
 
     def panels(self, view: list[Model]) -> list[Panel]:
-        """One per model."""
         return list(map(panel_of, view))
 
 

@@ -1,6 +1,12 @@
-"""All agents of the reference behind the loop's team interface; its state has the engine's format."""
+"""All agents of the reference behind the loop's team interface; its state has the engine's format.
 
-from collections.abc import Mapping
+The engine pads unequal observations and actions with zeros and keeps weights as (networks, in, out), its critics' first
+layer as (in, networks, out); `nn.Linear` keeps (out, in). Padding is zero there and does not exist here.
+Shape letters: C networks, I inputs, U outputs, N agents, O observation, A action, J joint.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,14 +20,11 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks import Noise, NoiseSource, to_arrays, to_tensors
 from shoal.networks.actors import load_noise_states, noise_states
-from shoal.networks.layout import initial_random
+from shoal.networks.layout import Widths, actor_names, actor_widths, critic_names, critic_widths, initial_random
 from shoal.seeding import stream_seed
-from shoal_papers.reference.agent import Agent
-from shoal_papers.reference.maddpg import MADDPGAgent
-from shoal_papers.reference.masac import MASACAgent
-from shoal_papers.reference.networks import gumbel, start
+from shoal_papers.reference.agent import Agent, gumbel, start
+from shoal_papers.reference.algorithms import MADDPGAgent, MASACAgent
 from shoal_papers.reference.replay import ListSampler, Replays
-from shoal_papers.reference.stacking import Stacking, actor_stacking, critic_stacking, parameters
 
 Order = Literal["agents", "phases"]
 
@@ -102,7 +105,7 @@ class ReferenceTeam:
 
     # ---- state, in the engine's form ---------------------------------------------------------------------------------
 
-    def _networks(self) -> dict[str, tuple[Stacking, list[nn.Sequential]]]:
+    def _networks(self) -> dict[str, tuple["Stacking", list[nn.Sequential]]]:
         """The engine's name of each kind of network, and the agents' networks of that kind."""
         networks = {
             "actors": (self._actors, [agent.actor for agent in self.agents]),
@@ -195,3 +198,59 @@ class ReferenceTeam:
 
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 """The engine's and torch's names of Adam's moments."""
+
+
+# ---- one network per agent, stacked --------------------------------------------------------------------------------
+
+PerNetwork = Sequence[Sequence[Tensor]]
+"""Per network its parameters, or tensors of their shapes: weight, bias, weight, bias, …"""
+
+
+class Stacking:
+    """The layout of all agents' networks in the engine's arrays, parameter by parameter."""
+
+    def __init__(self, names: list[str], widths: Widths, first_axis: int) -> None:
+        self.names = names
+        self.real: list[Tensor] = []  # (C, I, U) of a weight, (C, 1, U) of a bias
+        for before, after in itertools.pairwise(map(torch.from_numpy, widths)):
+            self.real += [before[:, :, None] & after[:, None, :], after[:, None, :]]
+        self.axes = [first_axis] + [0] * (len(names) - 1)  # the axis along which networks are stacked
+
+    def pack(self, tensors: PerNetwork) -> list[Tensor]:
+        """One stacked array per parameter."""
+        packed = []
+        for real, axis, values in zip(self.real, self.axes, zip(*tensors, strict=True), strict=True):
+            stacked = torch.zeros(real.shape)
+            stacked[real] = torch.cat([_turned(value.detach().cpu()).flatten() for value in values])
+            packed.append(stacked.movedim(0, axis).contiguous())
+        return packed
+
+    def unpack(self, packed: Sequence[Tensor], like: PerNetwork) -> list[list[Tensor]]:
+        """The tensors of each network, shaped as in `like`."""
+        return [
+            [
+                _turned(stacked.movedim(axis, 0)[c][real[c]].view(tuple(reversed(own.shape))))
+                for stacked, axis, real, own in zip(packed, self.axes, self.real, network, strict=True)
+            ]
+            for c, network in enumerate(like)
+        ]
+
+
+def actor_stacking(spec: EnvSpec, hidden: Sequence[int]) -> Stacking:
+    """One actor per agent."""
+    return Stacking(actor_names(len(hidden) + 1), actor_widths(spec, hidden), first_axis=0)
+
+
+def critic_stacking(spec: EnvSpec, hidden: Sequence[int], heads: int) -> Stacking:
+    """`heads` critics per agent, all heads of the first agent first."""
+    return Stacking(critic_names(len(hidden) + 1), critic_widths(spec, hidden, heads), first_axis=1)
+
+
+def _turned(parameter: Tensor) -> Tensor:
+    """(out, in) to (in, out) and back; biases are unchanged."""
+    return parameter.mT if parameter.dim() == 2 else parameter
+
+
+def parameters(networks: Sequence[nn.Sequential]) -> list[list[Tensor]]:
+    """Each network's parameters."""
+    return [list(network.parameters()) for network in networks]

@@ -1,8 +1,4 @@
-"""MASAC, one agent after the other: two critics per agent, and an entropy bonus.
-
-`variant="tf2"` follows the public TF2 code that the papers' settings match: target policies choose the next actions
-and act, the entropy in the target is the batch's mean, and the actor maximises the first critic only.
-"""
+"""MADDPG and MASAC, one agent after the other: each has one actor, and critics over all observations and actions."""
 
 from collections.abc import Sequence
 
@@ -11,12 +7,40 @@ from torch import Tensor, nn
 
 from shoal.algorithms.base import Phase
 from shoal.networks import NoiseSource
-from shoal_papers.reference.agent import Agent, AgentBatch
-from shoal_papers.reference.networks import entropy, gumbel
+from shoal_papers.reference.agent import Agent, AgentBatch, entropy, gumbel
+
+
+class MADDPGAgent(Agent):
+    """Target policies choose the next actions; the actor maximises its critic, with a penalty on its logits."""
+
+    critic_count = 1
+    losses = ("q", "p")
+
+    def target_q(self, agents: Sequence[Agent], batch: AgentBatch, noise: NoiseSource, phase: Phase) -> Tensor:
+        """(B,): r + gamma Q'(o', a') with a' from every agent's target policy, sampled again for this agent."""
+        phase("target Q: next action")
+        next_actions = [
+            gumbel(agent.target_actor(observation), noise)
+            for agent, observation in zip(agents, batch.next_observations, strict=True)
+        ]
+        phase("target Q: target Q next")
+        next_q = self.target_critics[0](torch.cat([*batch.next_observations, *next_actions], 1))[:, 0]
+        phase("target Q: target Q")
+        return batch.reward + self.config.discount * (1 - batch.done) * next_q
+
+    def p_loss(self, batch: AgentBatch, noise: NoiseSource) -> tuple[Tensor, dict[str, Tensor]]:
+        """Minus Q of a newly sampled own action, plus the logit penalty."""
+        logits = self.actor(batch.observations[self.number])
+        q = self.critics[0](self.with_own_action(batch, gumbel(logits, noise)))
+        return self.config.logit_penalty * logits.square().mean() - q.mean(), {}
 
 
 class MASACAgent(Agent):
-    """Twin critics, of which the smaller counts; the temperature is fixed."""
+    """Twin critics, of which the smaller counts, and an entropy bonus with a fixed temperature.
+
+    `variant="tf2"` follows the public TF2 code that the papers' settings match: target policies choose the next actions
+    and act, the entropy in the target is the batch's mean, and the actor maximises the first critic only.
+    """
 
     critic_count = 2
     losses = ("q", "p", "entropy")
