@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
-from shoal.inference.engine import Draws
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
 from shoal.training.evaluation import Evaluation, build_env, play, random_act
@@ -249,6 +248,8 @@ class ExportedPolicy(TrainedPolicy):
 
     def reseed(self, seed: int) -> None:
         """Reseed the noise of sampled choices."""
+        from shoal.inference.engine import Draws  # here, because it imports numba
+
         self.file.noise = Draws(seed)
 
     def _pixels(self, copies: int, seed: int) -> VectorEnv:
