@@ -47,8 +47,10 @@ class Trainable(Protocol[Made]):
     """A `StoredConfig`, with the log's switch `tensorboard`."""
     counter: str
     """What it counts, and names its checkpoints by: episode or step."""
-    threads: int
-    """Threads that wait for each other, on whose number the last bits depend."""
+
+    @property
+    def threads(self) -> int | None:
+        """Threads on whose number the last bits depend; None: they do not."""
 
     @property
     def log_mark(self) -> LogMark:
@@ -153,7 +155,8 @@ def _carry_out(
 def _load(training: Trainable[Result], checkpoint: "Checkpoint", folder: RunFolder, observer: Observer) -> None:
     with said_if_long(observer.note, "Loading the checkpoint and its replay."):
         training.load(checkpoint, folder)
-    if (before := checkpoint.meta["threads"]) != training.threads:
+    before = checkpoint.meta["threads"]
+    if training.threads not in (None, before):
         observer.tell(
             f"The run was trained with `threads={before}`, now it has {training.threads}: results will not be "
             "bit-identical."

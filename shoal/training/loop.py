@@ -156,7 +156,8 @@ class TeamRun:
 
     def __init__(self, training: Training, observer: Observer, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.observer, self._callbacks = training, observer, callbacks
-        self.config, self.threads = training.config, training.threads
+        self.config = training.config
+        self.threads = None if self.config.update == "native" else training.threads
         self._hooks = Hooks()
         self._warm_up = WarmUp(training.config, training.env.spec)
 

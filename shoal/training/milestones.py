@@ -13,7 +13,7 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.observer import Observer
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import Act, Evaluation, build_env, play, team_act
+from shoal.training.evaluation import Evaluation, build_env, play, team_act
 from shoal.training.saved_team import BEST, read_weights, snapshot_path, write_weights
 
 if TYPE_CHECKING:
@@ -111,8 +111,13 @@ class Milestones:
         """Play deterministically from the same initial states as every time."""
         assert self._env is not None
         self._env.load_state(self._begin)
-        act = interruptible(team_act(training.team, explore=False), interrupt)
-        episodes = self.config.evaluate_during
+        policy, episodes = team_act(training.team, explore=False), self.config.evaluate_during
+
+        def act(observation: Any) -> Any:
+            if interrupt.signal is not None:
+                raise Abandoned
+            return policy(observation)
+
         self.latest = play(self._env, act, episodes, observer.aside("evaluating: episode", episodes))
         return self.latest
 
@@ -120,14 +125,3 @@ class Milestones:
         """Write the team's weights."""
         facts |= {"episode": training.episodes, "samples": training.samples, "updates": training.updates}
         write_weights(path, training.team.weights(), facts | {"settings": training.config.settings})
-
-
-def interruptible(act: Act, interrupt: Interrupt) -> Act:
-    """The same policy until a signal arrives."""
-
-    def acting(observation: Any) -> Any:
-        if interrupt.signal is not None:
-            raise Abandoned
-        return act(observation)
-
-    return acting
