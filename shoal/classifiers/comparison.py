@@ -77,10 +77,10 @@ def read_comparison(folder: Path) -> Comparison:
         config = read_settings(folder, ClassifierConfig)
         return Comparison(config, (config.scheme,))
     try:
-        fields = disk.unsealed(json.loads(disk.read(path)))
+        fields = disk.read_sealed(path)
         config = ClassifierConfig(**fields["config"]).checked()
         return Comparison(config, tuple(fields["schemes"]))
-    except (disk.Damaged, OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+    except (disk.Damaged, OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"'{path}' is damaged ({error}); train into another folder.") from None
 
 

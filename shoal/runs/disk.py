@@ -68,6 +68,14 @@ def read(path: Path, size: int | None = None, checksum: str | None = None) -> by
     return data
 
 
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, without its checksum; raises `Damaged` unless it is as it was written."""
+    try:
+        return unsealed(json.loads(read(path)))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(str(error)) from None
+
+
 def write(path: Path, data: bytes) -> None:
     """Write a new file and sync it to disk; its name is durable after `sync` of its folder."""
     with open(path, "xb") as file:

@@ -147,8 +147,8 @@ def read_result(run: Path, kind: type[Result]) -> Result | None:
     try:
         if not path.exists():
             return None
-        return kind(**{**disk.unsealed(json.loads(disk.read(path))), "run": str(run)})
+        return kind(**{**disk.read_sealed(path), "run": str(run)})
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-    except (disk.Damaged, ValueError, RecursionError, TypeError) as error:  # TypeError: a field is missing or unknown
+    except (disk.Damaged, TypeError) as error:  # TypeError: a field is missing or unknown
         raise UserError(f"'{path}' is damaged ({error}); remove it and resume the run to recreate it.") from None

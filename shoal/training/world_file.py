@@ -36,11 +36,11 @@ def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) 
     if not (folder / WORLD).exists():  # trained by an earlier version
         return None
     try:
-        fields = _read(folder)
+        fields = disk.read_sealed(folder / WORLD)
         if (fields["env"], fields["env_options"]) != (config.env, config.env_options):
             raise ValueError(f"it is of {fields['env']}")
         return _spec(fields["spec"])
-    except (ValueError, KeyError, TypeError, OSError, disk.Damaged, RecursionError) as error:
+    except (disk.Damaged, OSError, ValueError, KeyError, TypeError) as error:
         warn(f"'{folder / WORLD}' is damaged: {error}; the world itself is asked instead.")
         return None
 
@@ -50,14 +50,10 @@ def needs_trust(config: TrainConfig, folder: Path) -> bool:
     if not untrusted(config.env, config.env_options):
         return False
     try:
-        signature = _read(folder)["signature"]
-    except (ValueError, KeyError, OSError, disk.Damaged, RecursionError):
+        signature = disk.read_sealed(folder / WORLD)["signature"]
+    except (disk.Damaged, OSError, KeyError):
         return True
     return not is_signed(signature, folder, config.env, config.env_options)
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    return disk.unsealed(json.loads(disk.read(folder / WORLD)))
 
 
 def _spec(fields: Any) -> EnvSpec:

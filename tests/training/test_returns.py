@@ -37,7 +37,7 @@ def test_endless_episode_warns(monkeypatch, capsys):
         return capsys.readouterr().err
 
     assert told(False, True) == ""
-    sentence = "An episode of sides has taken 3 steps and there is no limit; set one with `episode_length`.\n"
+    sentence = "An episode of sides has taken 3 steps and there is no limit; set `episode_length`.\n"
     assert told(False, False) == sentence
     assert told(True, True) == "" and ReturnTracker(make_env("predator-prey").spec, np.ones(1, bool))._unlimited is None
 
