@@ -187,7 +187,7 @@ class ParticleWorld(Copies):
         final_observation = self._views.take() if any_ended else observation
         reward = np.empty(self._action_shape[:2], np.float32)
         metrics = np.zeros((self.copies, 1), np.float32) if any_ended else self._no_metrics
-        state = (self.position, self.velocity, self._random, self._force, self._caught)
+        state = (self._force, self.position, self.velocity, self._random, self._caught)
         results: Any = (ended, observation, reward, final_observation, any_ended, metrics)
         if (threads := self.threads) == 1:
             self._refuse_if(vectors, physics.control_and_play(self._layout, vectors, *state, *results))

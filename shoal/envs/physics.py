@@ -4,7 +4,7 @@ Shape letters: E copies, N agents, O observation, K entities, F metrics. Entitie
 the world itself moves, then landmarks or obstacles. "Bodies" are those that move.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -360,10 +360,10 @@ def play(
     first: int,
     last: int,
     layout: Layout,
+    force: Floats,
     position: Floats,
     velocity: Floats,
     random: NDArray[np.uint64],
-    force: Floats,
     caught: Bools,
     ended: Bools,
     observation: Array,
@@ -411,26 +411,9 @@ def look(layout: Layout, position: Floats, velocity: Floats, observation: Array)
 
 
 @njit(cache=True)
-def control_and_play(
-    layout: Layout,
-    actions: NDArray[np.floating],
-    position: Floats,
-    velocity: Floats,
-    random: NDArray[np.uint64],
-    force: Floats,
-    caught: Bools,
-    ended: Bools,
-    observation: Array,
-    reward: Array,
-    final_observation: Array,
-    keep_final: bool,
-    metrics: Array,
-) -> int:
+def control_and_play(layout: Layout, actions: NDArray[np.floating], force: Floats, *arrays: Any) -> int:
     """`control` and, if all actions are finite, `play` of all copies: one call where calls take longer than steps."""
     culprit = control(layout, actions, force)
     if culprit < 0:
-        play(
-            0, len(ended), layout, position, velocity, random, force, caught, ended, observation, reward,
-            final_observation, keep_final, metrics,
-        )  # fmt: skip
+        play(0, len(actions), layout, force, *arrays)
     return culprit
