@@ -143,14 +143,14 @@ class RecentStates:
         """Keep some of these observations (…, N, O)."""
         if self._states is None:
             return
-        most, *seen = self.shape
-        rows = observation.reshape(-1, *seen)[::THIN][-most:]
+        most, *sizes = self.shape
+        rows = observation.reshape(-1, *sizes)[::THIN][-most:]
         self._states[(self._added + np.arange(len(rows))) % most] = rows
         self._added += len(rows)
         self.row[0] = min(self._added, most)
 
 
-def states_in(row: Array, seen: tuple[int, int]) -> Array:
+def states_in(row: Array, sizes: tuple[int, int]) -> Array:
     """(S, N, O): the states in such a row; observations are `seen` (N, O)."""
     count = int(row[0]) if len(row) else 0
-    return row[2 : 2 + count * seen[0] * seen[1]].reshape(count, *seen)
+    return row[2 : 2 + count * sizes[0] * sizes[1]].reshape(count, *sizes)

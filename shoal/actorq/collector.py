@@ -196,8 +196,8 @@ class ActorCollector:
             return ""
         side, learner, waited = self.bottleneck()
         achieved = self.limiter.achieved
-        asked = f" (set: {self.limiter.ratio:.3g})" if self.limiter.binding else ""
-        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert{asked}"
+        target = f" (set: {self.limiter.ratio:.3g})" if self.limiter.binding else ""
+        ratio = "" if achieved is None else f", {achieved:.3g} samples per insert{target}"
         return (
             f"The learner waited {learner:.0%} of the time and the actors {waited:.0%}: the bottleneck is the "
             f"{side if side == 'learner' else 'actors’ side'}{ratio}."

@@ -56,7 +56,7 @@ def check_answers(address: str) -> None:
 def check_nodes(ray: Any) -> None:
     """Refuse a cluster with a node that has no Shoal, or another one than the learner's."""
 
-    def found() -> tuple[str, str]:  # inside a function: Ray sends its code, which a node without Shoal can run, too
+    def source() -> tuple[str, str]:  # inside a function: Ray sends its code, which a node without Shoal can run, too
         try:
             import shoal
             from shoal.actorq.remote import source_digest as digest
@@ -66,14 +66,14 @@ def check_nodes(ray: Any) -> None:
             return "", str(error)
 
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    task = ray.remote(num_cpus=0, max_retries=0)(found)
+    task = ray.remote(num_cpus=0, max_retries=0)(source)
     begun, checked = time.monotonic(), set[str]()
     while nodes := [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in checked]:
-        asked = [task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote() for node in nodes]
-        answered = ray.wait(asked, num_returns=len(asked), timeout=CHECK)[0]
-        for node, answer in zip(nodes, asked, strict=True):
+        calls = [task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote() for node in nodes]
+        ready = ray.wait(calls, num_returns=len(calls), timeout=CHECK)[0]
+        for node, answer in zip(nodes, calls, strict=True):
             name = f"The node {node['NodeManagerAddress']}"
-            if answer not in answered:
+            if answer not in ready:
                 raise UserError(f"{name} of the cluster does not answer.")
             try:
                 check_same(name, *ray.get(answer))

@@ -54,13 +54,13 @@ class Play:
         return to_payload(policy, numbers_of(network), self.bits)
 
 
-def payload_of(play: Play, policy: Policy, row: Array, seen: tuple[int, int]) -> Bytes:
+def payload_of(play: Play, policy: Policy, row: Array, sizes: tuple[int, int]) -> Bytes:
     """What is broadcast for a row of the policy's numbers with, where biases are corrected, recent states behind them.
 
     `seen`: (N, O) of a state.
     """
     count = policy.parameters
-    states = states_in(row[count + count % 2 :], seen) if play.states else None
+    states = states_in(row[count + count % 2 :], sizes) if play.states else None
     return play.payload(policy, row[:count], states)
 
 

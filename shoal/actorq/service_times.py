@@ -79,10 +79,10 @@ class Observed:
     @property
     def others(self) -> float:
         """Share of this process's processors that other programs used; 0 if this system does not tell."""
-        own = (self.learner_cpu, self.quantizer_cpu, self.actors_cpu)
-        if self.machine_cpu is None or None in own:
+        ours = (self.learner_cpu, self.quantizer_cpu, self.actors_cpu)
+        if self.machine_cpu is None or None in ours:
             return 0.0
-        return max(0.0, self.machine_cpu - sum(filter(None, own))) / (self.seconds * usable_processors())
+        return max(0.0, self.machine_cpu - sum(filter(None, ours))) / (self.seconds * usable_processors())
 
     @property
     def step_seconds(self) -> float:
@@ -118,9 +118,9 @@ def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEA
     beside the actor; then it learns while the actor waits. What both lose beside each other is the contention. The
     three parts take turns, because the speed of a shared machine varies.
     """
-    held: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
-    held |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
-    config = replace(config, **held, error_buffer=1e9).checked()
+    fixed: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
+    fixed |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
+    config = replace(config, **fixed, error_buffer=1e9).checked()
     implementation(config).compile_loops(config)  # now, not in the middle of an update
     part = seconds / 3 / TURNS
     playing, both, learning = [], [], []
@@ -269,10 +269,10 @@ def _processor_seconds(post: LocalPost) -> float | None:
     """Processor time of a process so far; None where /proc does not tell."""
     assert post.child is not None
     try:
-        told = Path(f"/proc/{post.child.process.pid}/stat").read_text()
+        text = Path(f"/proc/{post.child.process.pid}/stat").read_text()
     except OSError:
         return None
-    user, system = told.rpartition(")")[2].split()[11:13]
+    user, system = text.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 

@@ -218,17 +218,17 @@ class _Run:
                 todo, left = todo - steps, left - steps
             self._send(k, played)
 
-    def _pull(self, held: int) -> Generator[simpy.Event, None, int]:
+    def _pull(self, current: int) -> Generator[simpy.Event, None, int]:
         """The newest version, asked for and waited for; nothing travels if it is the one that the actor has."""
         start = self.env.now
         if self.latency:
             yield self.env.timeout(self.latency)
         version = self.broadcast
-        if version > held and self.settings.networked:
+        if version > current and self.settings.networked:
             yield self.down.carry(self.times.pull_bytes)
         if self.latency:
             yield self.env.timeout(self.latency)
-        if version > held:
+        if version > current:
             self.pulls += 1
             yield self.actor_cores.work(self._time(self.times.pull_ms + self.times.load_ms))
         self.spent["pulling"] += self.env.now - start

@@ -55,12 +55,12 @@ def sweep(
     rows: list[Row] = []
     for count in actors:
         base = None
-        for precision, own in times.items():
-            found = simulate(replace(settings, times=own, actors=count))
-            rate = found.env_steps_per_second
+        for precision, service in times.items():
+            outcome = simulate(replace(settings, times=service, actors=count))
+            rate = outcome.env_steps_per_second
             base = rate if precision == "float32" else base
-            known = {**asdict(found), "precision": precision, "actors": count, "speed_up": base and rate / base}
-            rows.append(cast(Row, {name: known[name] for name in Row.__annotations__}))
+            values = {**asdict(outcome), "precision": precision, "actors": count, "speed_up": base and rate / base}
+            rows.append(cast(Row, {name: values[name] for name in Row.__annotations__}))
             if advance is not None:
                 advance(count, f"{counted(count, 'actor')}, {precision}")
     return rows
@@ -71,35 +71,35 @@ def enough(rows: Sequence[Row], precision: str) -> tuple[int, float] | None:
 
     The rate of the largest number counts as the highest only if there it is not the actors that limit.
     """
-    own = [row for row in rows if row["precision"] == precision]
-    if not own or own[-1]["bottleneck"] == "actors":
+    matches = [row for row in rows if row["precision"] == precision]
+    if not matches or matches[-1]["bottleneck"] == "actors":
         return None
-    best = max(row["env_steps_per_second"] for row in own)
-    return next((row["actors"], best) for row in own if row["env_steps_per_second"] >= STOPS * best)
+    best = max(row["env_steps_per_second"] for row in matches)
+    return next((row["actors"], best) for row in matches if row["env_steps_per_second"] >= STOPS * best)
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """Where more actors stop helping, and the speed-up of int8."""
-    said = []
+    sentences = []
     for precision in dict.fromkeys(row["precision"] for row in rows):
         last = [row for row in rows if row["precision"] == precision][-1]
-        found = enough(rows, precision)
-        if found is None:
-            said.append(
+        reached = enough(rows, precision)
+        if reached is None:
+            sentences.append(
                 f"{precision}: with {counted(last['actors'], 'actor')} it is still the actors’ side that limits."
             )
         else:
-            side, rate = last["bottleneck"], Column("").text(found[1])
-            said.append(
-                f"{precision}: more actors hardly help beyond {found[0]:,}; the {side} limits at {rate} steps/s."
+            side, rate = last["bottleneck"], Column("").text(reached[1])
+            sentences.append(
+                f"{precision}: more actors hardly help beyond {reached[0]:,}; the {side} limits at {rate} steps/s."
             )
     gains = [(row["speed_up"], row["actors"]) for row in rows if row["precision"] == "int8" and row["speed_up"]]
     if gains:
         most, least = max(gains), min(gains)
         other = f", {least[0]:.2f} with {least[1]:,}" if least < most else ""
         many = counted(most[1], "actor")
-        said.append(f"int8 over float32: {most[0]:.2f} times the env steps/s with {many}{other}.")
-    return said
+        sentences.append(f"int8 over float32: {most[0]:.2f} times the env steps/s with {many}{other}.")
+    return sentences
 
 
 def sweep_result(
@@ -107,14 +107,14 @@ def sweep_result(
 ) -> Result:
     """The rows as a table, with the service times they come from, sentences and a picture."""
     table = Table.of(title or "Simulated runs", [_shown(row) for row in rows])
-    services = Table.of("Service times", [{"precision": name, **asdict(own)} for name, own in times.items()])
+    services = Table.of("Service times", [{"precision": name, **asdict(service)} for name, service in times.items()])
     services = replace(services, columns=[_service_column(column.name) for column in services.columns])
     actors = list(dict.fromkeys(row["actors"] for row in rows))
-    said = [f"Service times: {source}.", *findings(rows)]
+    sentences = [f"Service times: {source}.", *findings(rows)]
     figure = Figure("simulation", title or "Simulated runs", panels(rows, actors))
     plain = {key: value for key, value in asdict(settings).items() if key not in ("times", "actors")}
-    data = {"rows": rows, "times": {name: asdict(own) for name, own in times.items()}, "settings": plain}
-    return Result("simulation", title or "Simulated runs", [services, table], said, [figure], data)
+    data = {"rows": rows, "times": {name: asdict(service) for name, service in times.items()}, "settings": plain}
+    return Result("simulation", title or "Simulated runs", [services, table], sentences, [figure], data)
 
 
 def _shown(row: Row) -> dict[Column, Value]:
@@ -149,11 +149,11 @@ def panels(rows: Sequence[Row], actors: Sequence[int]) -> list[Panel]:
         ("Lag of the policy that played, mean", "updates", "lag_mean", 1.0),
         ("Versions sent to actors", "Mbit/s", "down_bytes_per_second", 8e-6),
     )
-    found = []
+    panels_of_all = []
     for title, unit, key, scale in named:
         series = [
             Series(precision, [scale * row[key] or None for row in rows if row["precision"] == precision])  # type: ignore[literal-required]
             for precision in dict.fromkeys(row["precision"] for row in rows)
         ]
-        found.append(Panel(title, unit, series, "actors", ticks, log=True))
-    return found
+        panels_of_all.append(Panel(title, unit, series, "actors", ticks, log=True))
+    return panels_of_all

@@ -85,9 +85,9 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
     adapted = str(name).startswith(ADAPTERS)
     if not adapted:
         _check_world(name)
-    own = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
+    allowed = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
     for setting, value in given.items():
-        if setting not in own and value != DEFAULTS[setting]:
+        if setting not in allowed and value != DEFAULTS[setting]:
             raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
     if adapted:
         names = ("agents", "copies", "seed", "episode_length", "stagger", "options", "workers")

@@ -111,14 +111,14 @@ class Solo:
         observation, reward, terminated, truncated, info = returned
         return {"agent": observation}, {"agent": reward}, {"agent": terminated}, {"agent": truncated}, {"agent": info}
 
-    def _returned(self, method: str, parts: str, found: Any) -> tuple:
+    def _returned(self, method: str, parts: str, result: Any) -> tuple:
         """What a method returned, if it is what Gymnasium's interface says."""
-        if not (isinstance(found, tuple) and len(found) == len(parts.split(", "))):
+        if not (isinstance(result, tuple) and len(result) == len(parts.split(", "))):
             raise UserError(
                 f"{method}() of {type(self._env.unwrapped).__name__} must return {parts}, as Gymnasium's environments "
                 "do since its version 0.26."
             )
-        return found
+        return result
 
     def render(self) -> Any:
         """The environment's own picture."""
@@ -188,15 +188,15 @@ MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _contr
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module, or of the running script or notebook, that makes environments."""
-    found = LOCAL.get(name) or _attribute(path, attribute)
-    if not callable(found):
+    maker = LOCAL.get(name) or _attribute(path, attribute)
+    if not callable(maker):
         if is_local(name):
             raise UserError(f"The environment '{name}' {LOCAL_ONLY}.")
         if attribute == "parallel_env" and callable(_attribute(path, "env")):
             raise _turn_based(name)
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
-    make: Callable[..., Any] = found
-    return make
+    result: Callable[..., Any] = maker
+    return result
 
 
 def _attribute(path: str, attribute: str) -> Any:

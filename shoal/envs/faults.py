@@ -17,8 +17,8 @@ def fault(name: str, method: str, error: BaseException) -> UserError:
     """The error to raise where a method of the environment called `name` fails, or calls sys.exit."""
     if isinstance(error, SystemExit):
         return UserError(f"{name} called sys.exit({error.code!r}) in {method}(){_in_brackets(error)}.")
-    said = f": {_text(error)}" if _text(error) else ""
-    return UserError(f"{name} raised {type(error).__name__} in {method}(){said}{_in_brackets(error)}.")
+    detail = f": {_text(error)}" if _text(error) else ""
+    return UserError(f"{name} raised {type(error).__name__} in {method}(){detail}{_in_brackets(error)}.")
 
 
 def reason(error: BaseException) -> str:

@@ -232,15 +232,15 @@ class ParallelCopies(Copies):
 
     def _asked(self, e: int, method: str, parts: str, *arguments: Any, **named: Any) -> tuple[dict, ...]:
         """What a method of copy e returns, if these parts are dictionaries by agent; infos may be anything."""
-        found = self._call(e, method, *arguments, **named)
+        result = self._call(e, method, *arguments, **named)
         count = parts.count(",") + 1
         if not (
-            isinstance(found, tuple | list)
-            and len(found) == count
-            and all(isinstance(part, Mapping) for part in found[: count - 1])
+            isinstance(result, tuple | list)
+            and len(result) == count
+            and all(isinstance(part, Mapping) for part in result[: count - 1])
         ):
             raise UserError(f"{method}() of {self.spec.name} must return {parts}, each a dictionary by agent.")
-        return tuple(found)
+        return tuple(result)
 
     def _call(self, e: int, method: str, *arguments: Any, **named: Any) -> Any:
         """What a method of copy e returns; a sentence where it fails, or ends the program as if it were its own."""
@@ -353,9 +353,9 @@ def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools
 def check_state(spec: EnvSpec, copies: int, state: dict[str, NDArray]) -> None:
     """Refuse a saved state of another number of copies, or of another environment."""
     shape, expected = state["actions"].shape, (copies, spec.agents, spec.action_size)
-    if (found := (shape[0], *shape[2:])) != expected:
+    if (actual := (shape[0], *shape[2:])) != expected:
         raise UserError(
-            f"The saved state of {spec.name} is of {found} copies, agents and action entries, "
+            f"The saved state of {spec.name} is of {actual} copies, agents and action entries, "
             f"but this environment has {expected}."
         )
 
@@ -375,10 +375,10 @@ def _agents_and_spaces(name: str, world: ParallelWorld) -> tuple[list[Any], list
     agents = list(world.possible_agents)
     if len(set(agents)) < len(agents):
         raise UserError(f"{name} has an agent twice among its possible_agents: {in_short(agents)}.")
-    seen, done = (
+    observation_spaces, action_spaces = (
         [_space(name, world, f"{kind}_space", agent) for agent in agents] for kind in ("observation", "action")
     )
-    return agents, seen, done
+    return agents, observation_spaces, action_spaces
 
 
 def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]:
@@ -392,8 +392,8 @@ def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]
     except (Exception, SystemExit) as error:
         raise fault(name, kind, error) from error
     if not isinstance(space, Space):
-        found = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
-        raise UserError(f"Agent '{agent}' of {name} needs an {kind} of gymnasium.spaces, but has {found}.")
+        actual = "none" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
+        raise UserError(f"Agent '{agent}' of {name} needs an {kind} of gymnasium.spaces, but has {actual}.")
     return space
 
 
@@ -414,15 +414,15 @@ def _number(value: Any) -> float | None:
     return number
 
 
-def _picture(name: str, found: Any) -> NDArray[np.uint8]:
+def _picture(name: str, picture: Any) -> NDArray[np.uint8]:
     """What render() returned, if it is a picture."""
-    if isinstance(found, np.ndarray):
-        bytes_only = found.dtype.kind in "iu" and found.size and found.min() >= 0 and found.max() <= 255
-        if bytes_only and found.ndim == 3 and found.shape[2] == 3:
-            return found.astype(np.uint8, copy=False)
-        what = f"an array of shape {found.shape} and type {found.dtype}"
+    if isinstance(picture, np.ndarray):
+        bytes_only = picture.dtype.kind in "iu" and picture.size and picture.min() >= 0 and picture.max() <= 255
+        if bytes_only and picture.ndim == 3 and picture.shape[2] == 3:
+            return picture.astype(np.uint8, copy=False)
+        what = f"an array of shape {picture.shape} and type {picture.dtype}"
     else:
-        what = "None" if found is None else f"a {type(found).__name__}"
+        what = "None" if picture is None else f"a {type(picture).__name__}"
     raise UserError(
         f"The world '{name}' cannot be watched: its render() returned {what}, but must return (height, width, 3) of "
         "bytes."

@@ -209,9 +209,9 @@ class ParticleWorld(Copies):
             or actions.dtype not in (np.float32, np.float64)
         ):
             is_array = isinstance(actions, np.ndarray)
-            found = f"{actions.dtype} of shape {actions.shape}" if is_array else f"a {type(actions).__name__}"
+            actual = f"{actions.dtype} of shape {actions.shape}" if is_array else f"a {type(actions).__name__}"
             raise UserError(
-                f"{self.spec.name} was given actions that are {found}, but needs a numpy array of float32 or "
+                f"{self.spec.name} was given actions that are {actual}, but needs a numpy array of float32 or "
                 f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each; or whole numbers of "
                 f"shape {self._action_shape[:2]}."
             )
@@ -237,9 +237,9 @@ class ParticleWorld(Copies):
         for name, array in arrays.items():
             given = state.get(name)
             if given is None or given.shape != array.shape or given.dtype != array.dtype:
-                found = "missing" if given is None else f"{given.dtype} of shape {given.shape}"
+                actual = "missing" if given is None else f"{given.dtype} of shape {given.shape}"
                 raise UserError(
-                    f"the saved state of {self.spec.name} does not fit this world: '{name}' is {found}, "
+                    f"the saved state of {self.spec.name} does not fit this world: '{name}' is {actual}, "
                     f"but must be {array.dtype} of shape {array.shape}."
                 )
         steps = state["episode_step"]

@@ -25,22 +25,22 @@ MOST_COMBINATIONS = 128
 
 def observation_size(space: Space[Any], agent: str, name: str) -> int:
     """The length of the vector that `encode` makes of this space; a `UserError` where there is none."""
-    found = f"Agent '{agent}' of {name} has the observation space {_brief(space)}"
+    start = f"Agent '{agent}' of {name} has the observation space {_brief(space)}"
     for part in _parts(space):
         if not isinstance(part, Box | Discrete | MultiBinary | MultiDiscrete):
             raise UserError(
-                f"{found}, but only Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and "
+                f"{start}, but only Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and "
                 "Tuple."
             )
         if _is_image(part):
             raise UserError(
-                f"{found}, but training on images is not supported: train Atari games on their memory "
+                f"{start}, but training on images is not supported: train Atari games on their memory "
                 '(`env_options` \'{"obs_type": "ram"}\'), or quantize a Stable-Baselines3 model that was trained on '
                 "images (shoal quantize MODEL.zip --env ALE/Pong-v5)."
             )
     size = flatdim(space)
     if not size:
-        raise UserError(f"{found}, which holds no numbers: there is nothing to see.")
+        raise UserError(f"{start}, which holds no numbers: there is nothing to see.")
     return size
 
 
@@ -79,7 +79,7 @@ def encode(space: Space[Any], value: Any) -> Array | None:
         values = _values(space, value)
         if values is None:
             return None
-        parts = [encode(part, own) for part, own in zip(_own(space), values, strict=True)]
+        parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
         whole = [part for part in parts if part is not None]
         return np.concatenate([np.zeros(0, np.float32), *whole]) if len(whole) == len(parts) else None
     if isinstance(space, Discrete):
@@ -126,7 +126,7 @@ def _choices(space: Space[Any]) -> tuple[int, ...]:
     return (2,) * math.prod(space.shape or ())
 
 
-def _own(space: Dict | Tuple) -> list[Space[Any]]:
+def _subspaces(space: Dict | Tuple) -> list[Space[Any]]:
     """The parts of a Dict or a Tuple, in the order in which Gymnasium flattens them."""
     return list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
 
@@ -136,7 +136,7 @@ def _parts(space: Space[Any]) -> Iterator[Space[Any]]:
     if not isinstance(space, Dict | Tuple):
         yield space
         return
-    for part in _own(space):
+    for part in _subspaces(space):
         yield from _parts(part)
 
 

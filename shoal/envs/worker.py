@@ -168,12 +168,12 @@ class WorkerCopies(Copies):
         """The answers of all workers, or of some; they work side by side."""
         if not self._kill.alive:
             raise UserError(f"{self.spec.name} is closed; make it again.")
-        asked = self._workers if workers is None else workers
+        chosen = self._workers if workers is None else workers
         with self._in_step():
-            for k, worker in enumerate(asked):
+            for k, worker in enumerate(chosen):
                 worker.ask(what, data[k] if data else b"")
             answers = []
-            for k, worker in enumerate(asked):
+            for k, worker in enumerate(chosen):
                 self.awaited = f"worker {k + 1} of {len(self._workers)} (process {worker.process.pid})"
                 answers.append(worker.answer())
             self.awaited = ""
@@ -270,7 +270,7 @@ class Worker:
         if what == "close":
             _warnings(self.copies.close)  # the parent has closed such an environment, too, and warned of its faults
             return {}, b""
-        said: list[str] = []
+        warned: list[str] = []
         if what == "reset":
             self.arrays["observation"][...] = self.copies.reset()
         elif what == "step":
@@ -279,10 +279,10 @@ class Worker:
                 if name in self.arrays:
                     self.arrays[name][...] = array
         elif what == "load_state":
-            said = _warnings(lambda: self.copies.load_state(load(data)))
+            warned = _warnings(lambda: self.copies.load_state(load(data)))
         self.arrays["present"][...] = self.copies.present
         self.arrays["episode_step"][...] = self.copies.episode_step
-        return {"warnings": said}, b""
+        return {"warnings": warned}, b""
 
 
 def _warnings(call: Callable[[], None]) -> list[str]:

@@ -119,11 +119,11 @@ def _draw(
 @njit(cache=True)
 def _eligible(times: NDArray[np.uint16], oldest: Indices, added: Indices, most: int) -> Indices:
     """(draws left, 2): copy and number of every live transition, as often as it may still be drawn."""
-    found = np.empty((_left(times, oldest, added, most), 2), np.int64)
+    listed = np.empty((_left(times, oldest, added, most), 2), np.int64)
     filled = 0
     for e in range(oldest.size):
         for t in range(oldest[e], added[e]):
             for _ in range(most - times[e, t % times.shape[1]]):
-                found[filled, 0], found[filled, 1] = e, t
+                listed[filled, 0], listed[filled, 1] = e, t
                 filled += 1
-    return found
+    return listed

@@ -204,9 +204,9 @@ class Ring(SavedRing):
     ) -> tuple[NDArray, ...]:
         """What `write_step` takes of a step of these copies, or of a chunk with a leading time axis."""
         checked, agents = self._checked, (*time, copies.size, self.spec.agents)
-        seen = (*agents, self.spec.observation_size)
-        observation = checked("step.observation", step.observation, np.float32, seen)
-        final_observation = checked("step.final_observation", step.final_observation, np.float32, seen)
+        observed = (*agents, self.spec.observation_size)
+        observation = checked("step.observation", step.observation, np.float32, observed)
+        final_observation = checked("step.final_observation", step.final_observation, np.float32, observed)
         self._check_storable(observation, copies)
         self._check_storable(final_observation, copies)
         return (

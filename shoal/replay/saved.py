@@ -160,10 +160,10 @@ class SavedRing:
             )
         offsets, positions = np.cumsum(lengths) - lengths, np.cumsum(counts) - counts
         starts = {e: start[offsets[e] : offsets[e] + lengths[e]] for e in np.flatnonzero(new)}
-        for e, own in starts.items():
-            end = own[0] + counts[e]
-            steps = np.diff(own, append=end)
-            skipped, missing = loaded.transitions[e] - low[e], own[loaded.transitions[e] - low[e]] - loaded.rows[e]
+        for e, started in starts.items():
+            end = started[0] + counts[e]
+            steps = np.diff(started, append=end)
+            skipped, missing = loaded.transitions[e] - low[e], started[loaded.transitions[e] - low[e]] - loaded.rows[e]
             follows = missing == 0 or (missing == 1 and skipped == 0 and self._ends_open(e, loaded))
             beyond = self._head[e] - end if high[e] == self.added[e] else 0
             ends = beyond == 0 or (beyond == 1 and steps[-1] == 1 and loaded.after)
@@ -171,20 +171,20 @@ class SavedRing:
                 raise UserError(
                     f"The segment from {one_or_each(low)} to {one_or_each(high)} belongs to another run or is damaged."
                 )
-        for e, own in starts.items():
-            skipped, end = loaded.transitions[e] - low[e], own[0] + counts[e]
-            if own[skipped] != loaded.rows[e]:
+        for e, started in starts.items():
+            skipped, end = loaded.transitions[e] - low[e], started[0] + counts[e]
+            if started[skipped] != loaded.rows[e]:
                 if before is None:
                     self._leave_out(e, loaded)
                 else:
                     self._write_dead(e, loaded.rows[e], before[e])
-            source = positions[e] + own[skipped] - own[0]
-            for part in self._parts(own[skipped], end):
+            source = positions[e] + started[skipped] - started[0]
+            for part in self._parts(started[skipped], end):
                 size = part.stop - part.start
                 self._words[e, part] = rows[source : source + size]
                 source += size
             numbers = np.arange(loaded.transitions[e], high[e])
-            self.store.start[e, numbers % self.capacity_per_copy] = own[skipped:]
+            self.store.start[e, numbers % self.capacity_per_copy] = started[skipped:]
             loaded.transitions[e], loaded.rows[e] = high[e], end
         if np.array_equal(loaded.transitions, self.added):
             self._loading = None

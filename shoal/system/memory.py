@@ -83,8 +83,8 @@ def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: 
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an error means that memory ran out; torch and the loader have no exception type for it."""
-    said = ("allocate memory", "failed to map segment", "start new thread", "bad_alloc")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
+    phrases = ("allocate memory", "failed to map segment", "start new thread", "bad_alloc")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in phrases)
 
 
 def human_bytes(count: int) -> str:

@@ -24,11 +24,11 @@ def share_out(work: Callable[..., Result], items: int, threads: int, *arguments:
     """
     if threads <= 1:
         return [work(0, items, *arguments)]
-    own, *others = pairwise(items * t // threads for t in range(threads + 1))
+    mine, *others = pairwise(items * t // threads for t in range(threads + 1))
     pool = _threads()
     waiting = [pool.submit(work, *share, *arguments) for share in others]
     try:
-        first = work(*own, *arguments)
+        first = work(*mine, *arguments)
     finally:  # also when interrupted: nobody may write into the arrays any more
         results = [share.result() for share in waiting]
     return [first, *results]
