@@ -41,15 +41,14 @@ COLUMNS = {
     "ratio": Column("over torch"),
     "ratio_same_engine": Column("over float32 of its engine"),
 }
-
-
 PARTS = tuple(TASKS)
 
 
 def run(task: str, seconds: float = SECONDS) -> list[Record]:
     """Every engine and precision that is for networks of the task's size."""
     kinds = KINDS if "critic_hidden" in TASKS[task] else SMALL_KINDS
-    rows = [_measured(task, engine, precision, seconds) for engine, precision in kinds]
+    configs = [one_actor(TASKS[task], actor_engine=engine, actor_precision=precision) for engine, precision in kinds]
+    rows = [measured(task, config, seconds) for config in configs]
     base = rows[0]["env_steps_per_second"]
     own = {row["engine"]: row["env_steps_per_second"] for row in rows if row["precision"] == "float32"}
     for row in rows:
@@ -57,11 +56,6 @@ def run(task: str, seconds: float = SECONDS) -> list[Record]:
         same = own.get(row["engine"])
         row["ratio_same_engine"] = None if same is None else row["env_steps_per_second"] / same
     return rows
-
-
-def _measured(task: str, engine: str, precision: str, seconds: float) -> Record:
-    """Run one kind of actor for some seconds."""
-    return measured(task, one_actor(TASKS[task], actor_engine=engine, actor_precision=precision), seconds)
 
 
 def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST) -> Record:

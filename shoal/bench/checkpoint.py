@@ -20,8 +20,6 @@ COLUMNS = {
     "checkpoint_ms": Column("checkpoint", "ms"),
     "training_ms": Column("training between two", "ms"),
 }
-
-
 PARTS = (3, 12)
 
 

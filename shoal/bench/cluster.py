@@ -26,8 +26,6 @@ COLUMNS = {
     "bytes_per_pull": Column("pull", "bytes"),
     "ratio": Column("over shared memory"),
 }
-
-
 PARTS = tuple(TASKS)
 NAMES = (
     "task", "network", "transport", "engine", "precision", "env_steps_per_second", "pull_ms", "load_ms",

@@ -40,8 +40,6 @@ COLUMNS = {
     "statistics_share": Column("statistics", format=".0%"),
     "gmac_per_second": Column("GMAC/s"),
 }
-
-
 PARTS = ("resnet20", "resnet8", "maddpg")
 
 

@@ -26,8 +26,6 @@ COLUMNS = {
     "shoal_steps_per_second": Column("shoal", "steps/s"),
     "peer_steps_per_second": Column("peer", "steps/s"),
 }
-
-
 PARTS = (3, 12, 48)
 
 

@@ -41,8 +41,6 @@ COLUMNS = {
     "memory_mb": Column("memory", "MB"),
     "load_ms": Column("load", "ms"),
 }
-
-
 PARTS = tuple(NETWORKS)
 
 

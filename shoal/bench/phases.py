@@ -15,8 +15,6 @@ COLUMNS = {
     "outside_share": Column("acting, world, insertion, sampling"),
     "neighbor_sampling_ms": Column("neighbor sampling", "ms"),
 }
-
-
 PARTS = (3, 6, 12, 24, 48)
 
 

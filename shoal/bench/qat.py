@@ -27,8 +27,6 @@ COLUMNS = {
     "plain_ms": Column("plain", "ms"),
     "qat_ms": Column("qat", "ms"),
 }
-
-
 PARTS = (3, 12, "ppo", "ddpg")
 
 

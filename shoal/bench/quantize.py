@@ -24,8 +24,6 @@ COLUMNS = {
     "copy_ns_per_element": Column("copy per element", "ns"),
     "qpytorch_ns_per_element": Column("QPyTorch", "ns"),
 }
-
-
 PARTS = tuple(GOALS)
 
 

@@ -29,8 +29,6 @@ COLUMNS = {
     "sample_us": Column("sample", "µs"),
     "cached_us": Column("cached", "µs"),
 }
-
-
 PARTS = (3, 12, 48)
 
 

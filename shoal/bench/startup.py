@@ -29,8 +29,6 @@ COLUMNS = {
     "torch_cpu_seconds": Column("import torch, CPU time", "s"),
     "ratio": Column("CPU time relative to import torch", format=".2f"),
 }
-
-
 PARTS = tuple(COMMANDS)
 
 

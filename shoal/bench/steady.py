@@ -23,8 +23,6 @@ the scheduler gives as much time as to this whole session; all: one per CPU, of 
 COLUMNS = {
     "steps_per_second": Column("training", "steps/s"),
 }
-
-
 PARTS = (3, 12)
 
 

@@ -3,7 +3,7 @@
 import time
 
 from shoal.bench import Record
-from shoal.bench.bare import BareProducts
+from shoal.bench.ceiling import BareProducts
 from shoal.profiling.cells import Cell
 from shoal.profiling.records import time_record
 from shoal.profiling.rounds import Subject, Timing, changed, one_round
@@ -22,8 +22,6 @@ COLUMNS = {
     "ratio": Column("native over reference"),
     "ceiling_steps_per_second": Column("ceiling", "steps/s"),
 }
-
-
 PARTS = (3, 12)
 
 

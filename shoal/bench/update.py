@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from shoal.bench import Record
-from shoal.bench.bare import BareProducts
-from shoal.bench.peak import peak
+from shoal.bench.ceiling import BareProducts, peak
 from shoal.bench.timing import blocks, torch_threads
 from shoal.results import Column
 from shoal.system.processors import usable_processors
@@ -22,8 +21,6 @@ COLUMNS = {
     "turned_products_ms": Column("turned products", "ms"),
     "peak_share": Column("of the processors' peak"),
 }
-
-
 PARTS = (3, 6, 12, 24, 48)
 
 

@@ -15,8 +15,6 @@ COLUMNS = {
     "steps_per_second": Column("in workers", "steps/s"),
     "one_process_steps_per_second": Column("in one process", "steps/s"),
 }
-
-
 PARTS = (("computes", 2), ("waits", 2), ("waits", 8))
 
 

@@ -89,6 +89,10 @@ class Sweep(ProfileOptions):
         everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
         return [cell for cell in (Cell(*one) for one in everything) if self._is_there(cell)]
 
+    def implementations(self) -> list[str]:
+        """Those that have cells."""
+        return sorted({cell.implementation for cell in self.cells()})
+
     def _is_there(self, cell: Cell) -> bool:
         if cell.implementation == "engine":
             return cell.sampler not in ("neighbor-v1", "neighbor-v2")

@@ -2,7 +2,7 @@
 
 import tracemalloc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,6 @@ from torch.autograd.profiler import profile  # not torch.profiler's, which impor
 
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.team import Team
-from shoal.profiling.rounds import replay_bytes
 from shoal.training.clock import PhaseClock
 from shoal.training.loop import Training
 
@@ -53,7 +52,8 @@ def footprint(training: Training) -> Footprint:
     if engine is not None:
         kept += engine.working_bytes
     peak = most - before + kept + torch_peak(profiler)
-    return Footprint(replay_bytes(training), networks, peak, calls, calls - training.env.spec.agents)
+    replay = int(cast(Any, training.ring).nbytes)
+    return Footprint(replay, networks, peak, calls, calls - training.env.spec.agents)
 
 
 def torch_peak(profiler: profile) -> int:

@@ -10,7 +10,7 @@ from shoal.profiling.caches import sampling_misses
 from shoal.profiling.cells import Cell, Sweep
 from shoal.profiling.counters import Counters, EnergyMeter
 from shoal.profiling.footprint import footprint
-from shoal.profiling.machine import Geometry, Level
+from shoal.profiling.machine import Geometry, parse_geometry
 from shoal.profiling.records import Record, add_growth, growth_records, saving_records, time_record
 from shoal.profiling.rounds import Subject, changed, measure, rows_that_fit
 from shoal.system.calls import call_in_child
@@ -72,18 +72,19 @@ def profile(
     sweep.check()
     with Counters() as counters:
         so_far = Profile(geometry.describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
-    groups = [Group.of(sweep, env, agents) for env, agents in product(sweep.env, sweep.agents)]
+    groups = [replace(sweep, env=(env,), agents=(agents,)) for env, agents in product(sweep.env, sweep.agents)]
+    for group in groups:
+        ring_of(group)  # refused before anything is measured
     try:
         for group in groups:
             try:
                 if in_this_process:
-                    part = profile_group(sweep, group, geometry, advance)
+                    part = profile_group(group, geometry, advance)
                 else:
-                    cells = replace(sweep, env=(group.config.env,), agents=(group.config.agents or 0,))
-                    given = asdict(cells), asdict(geometry)
+                    given = asdict(group), str(geometry)
                     part = Profile(**call_in_child(group_in_child, *given, advance=advance, threads=None))
             except Ended as error:
-                so_far.failed.append(f"{group.label}: not measured, its process {error}.")
+                so_far.failed.append(f"{label_of(group)}: not measured, its process {error}.")
                 continue
             so_far.add(part)
             if keep is not None:
@@ -96,53 +97,34 @@ def profile(
     return so_far
 
 
-@dataclass(frozen=True)
-class Group:
-    """The cells of one world and number of agents; they share their rings."""
-
-    cells: list[Cell]
-    config: TrainConfig
-    implementations: list[str]
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{counted(self.config.agents or 0, 'agent')}, {self.config.env}"
-
-    @staticmethod
-    def of(sweep: Sweep, env: str, agents: int) -> "Group":
-        """Check that it fits before anything is measured."""
-        cells = [cell for cell in sweep.cells() if (cell.env, cell.agents) == (env, agents)]
-        settings = {"env": env, "agents": agents, "threads": sweep.threads} | sweep.settings
-        config = changed(TrainConfig(episodes=10**7), **settings).checked()
-        group = Group(cells, config, sorted({cell.implementation for cell in cells}))
-        group.ring(sweep)
-        return group
-
-    def ring(self, sweep: Sweep) -> int:
-        """Transitions of each ring, if they fit into the memory that is free now."""
-        return rows_that_fit(sweep.ring, self.config, sweep.algorithm, self.implementations)
+def label_of(group: Sweep) -> str:
+    """A world and number of agents, for people."""
+    return f"{counted(group.agents[0], 'agent')}, {group.env[0]}"
 
 
-def group_in_child(sweep: dict[str, Any], geometry: dict[str, Any], advance: Advance) -> dict[str, Any]:
-    """`profile_group` of a sweep over one world and number of agents, from and to JSON values."""
+def ring_of(group: Sweep) -> tuple[int, TrainConfig]:
+    """Transitions of each ring, if they fit into the memory that is free now, and the settings of training."""
+    settings = {"env": group.env[0], "agents": group.agents[0], "threads": group.threads} | group.settings
+    config = changed(TrainConfig(episodes=10**7), **settings).checked()
+    return rows_that_fit(group.ring, config, group.algorithm, group.implementations()), config
+
+
+def group_in_child(group: dict[str, Any], geometry: str, advance: Advance) -> dict[str, Any]:
+    """`profile_group`, from and to JSON values."""
     options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in sweep.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in group.items()
     }
-    cells = Sweep(**options)
-    levels = {name: Level(**geometry[name]) for name in ("l1", "l2", "l3", "dtlb", "stlb")}
-    group = Group.of(cells, cells.env[0], cells.agents[0])
-    return profile_group(cells, group, Geometry(**geometry | levels), advance).to_dict()
+    return profile_group(Sweep(**options), parse_geometry(geometry, Geometry()), advance).to_dict()
 
 
-def profile_group(sweep: Sweep, group: Group, geometry: Geometry, advance: Advance) -> "Profile":
-    """Measure the cells of one world and number of agents."""
-    cells, label = group.cells, group.label
-    ring = group.ring(sweep)  # once more: memory may be scarcer now
+def profile_group(sweep: Sweep, geometry: Geometry, advance: Advance) -> "Profile":
+    """Measure the cells of one world and number of agents, which share their rings."""
+    cells, label = sweep.cells(), label_of(sweep)
+    ring, config = ring_of(sweep)  # once more: memory may be scarcer now
     subjects = {}
-    for name in group.implementations:
+    for name in sweep.implementations():
         advance(0.0, f"{label}: filling the ring of the {name}")
-        subjects[name] = Subject(changed(group.config, implementation=name), sweep.algorithm, ring)
+        subjects[name] = Subject(changed(config, implementation=name), sweep.algorithm, ring)
     advance(0.0, label)
     part = Profile("", "")
 

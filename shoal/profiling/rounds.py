@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -131,11 +131,6 @@ def transition_bytes(name: str, spec: EnvSpec, copies: int) -> int:
     if name == "reference":
         return int(papers("reference.profiling").transition_bytes(spec))
     return -(-ring_bytes(spec, RowLayout.of(spec, "float32"), copies, 1000) // (1000 * copies))
-
-
-def replay_bytes(training: Training) -> int:
-    """What the full ring of a training takes."""
-    return int(cast(Any, training.ring).nbytes)
 
 
 # ---- rounds -----------------------------------------------------------------------------------------------

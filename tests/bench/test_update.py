@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal.bench import update
-from shoal.bench.bare import BareProducts
+from shoal.bench.ceiling import BareProducts
 
 
 def test_update_relative_to_its_products(monkeypatch):
