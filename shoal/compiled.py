@@ -41,15 +41,18 @@ TOLD = "SHOAL_CACHE_TOLD"
 """Set once the user knows that nothing is kept; child processes inherit it."""
 
 
-def njit(*arguments: Any, cache: bool = False, **options: Any) -> Any:
-    """numba's `njit`; with `cache`, compiled code is kept in the cache folder."""
+def njit(*arguments: Any, cache: bool = False, key: str = "", **options: Any) -> Any:
+    """numba's `njit`; with `cache`, compiled code is kept in the cache folder.
+
+    `key` tells functions apart whose closures hold other compiled functions, in place of what the closures hold.
+    """
     decorator = numba.njit(*arguments, **options)
-    return functools.partial(_compiled_once, decorator) if cache else decorator
+    return functools.partial(_compiled_once, decorator, key) if cache else decorator
 
 
-def _compiled_once(decorator: Callable[[Any], Any], function: Any) -> Any:
+def _compiled_once(decorator: Callable[[Any], Any], key: str, function: Any) -> Any:
     dispatcher = decorator(function)
-    dispatcher._cache = DiskCache(function)
+    dispatcher._cache = DiskCache(function, key)
     return dispatcher
 
 
@@ -68,8 +71,8 @@ def cfunc(signature: Any, **options: Any) -> Callable[[Any], Any]:
 class DiskCache(_Cache):
     """The cache of one function, as numba's dispatchers use it."""
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    def __init__(self, function: Any, key: str = "") -> None:
+        self.function, self.key = function, key
 
     @property
     def cache_path(self) -> str | None:
@@ -103,7 +106,7 @@ class DiskCache(_Cache):
         function, code = self.function, self.function.__code__
         name = f"{function.__module__}.{function.__qualname__}".removeprefix("shoal.")
         versions = (__version__, sys.version, numba.__version__, llvmlite.__version__, np.__version__)
-        closure = dumps(tuple(cell.cell_contents for cell in function.__closure__ or ()))
+        closure = self.key or dumps(tuple(cell.cell_contents for cell in function.__closure__ or ()))
         processor = codegen.magic_tuple()
         key = repr((versions, source_hash(code.co_filename), name, code.co_firstlineno, closure, processor, sig))
         return (

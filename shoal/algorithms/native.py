@@ -1,11 +1,10 @@
 """A team that learns and acts in native code (`shoal/native`), on the CPU and in full precision; imports no torch.
 
 Its state has the form of `Team`, so that one checkpoint serves both.
-Shape letters: E copies, N agents, C networks in a stack, O observation, A action, J joint, H hidden.
+Shape letters: E copies, N agents, M mini-batches, B batch rows, C networks in a stack, O observation, A action.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_team_fits, check_weights, target_entropies
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
-from shoal.native.engine import Engine
-from shoal.native.maddpg import MADDPG, Settings
+from shoal.native.maddpg import MADDPG
 from shoal.native.masac import MASAC
+from shoal.native.runner import Rounds, Runner
 from shoal.native.work import MOMENT
 from shoal.networks.layout import (
     Kind,
@@ -38,30 +37,49 @@ class NativeTeam(BaseTeam):
     ) -> None:
         super().__init__(spec, config)
         check_team_fits(spec, config)
-        settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
         if config.algorithm == "masac":
             wanted = np.array(target_entropies(spec, config) if config.learn_entropy else [], dtype).tolist()
-            algorithm: MADDPG = MASAC(spec, settings, self.hard, dtype, tuple(wanted))
+            self.algorithm: MADDPG = MASAC(spec, config, self.hard, dtype, tuple(wanted))
         else:
-            algorithm = MADDPG(spec, settings, self.hard, dtype)
-        self.losses = algorithm.losses
-        self.targets = {name: name.removeprefix("target_") for name in algorithm.networks if name.startswith("target_")}
-        self.engine = Engine(algorithm, stream_seed(seed, "update"), stream_seed(seed, "exploration"), threads)
-        self._learned = [name for name in algorithm.networks if name not in self.targets]
+            self.algorithm = MADDPG(spec, config, self.hard, dtype)
+        self.losses, networks = self.algorithm.losses, self.algorithm.networks
+        self.targets = {name: name.removeprefix("target_") for name in networks if name.startswith("target_")}
+        self._learned = [name for name in networks if name not in self.targets]
+        self._record(threads)
+        self.counters = np.array(
+            [stream_seed(seed, "update"), 0], np.int64
+        )  # of noise: its seed, and the number so far
+        self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
+        self._update = self.runner.rounds(0, self._derived, self.counters)
+        self._prepare = self.runner.rounds(self._derived, self._acted)
+        self._act_rounds: dict[tuple[int, bool], Rounds] = {}  # by copies, and whether there is noise
         self._set_initial_weights(seed)
+
+    def _record(self, threads: int) -> None:
+        """Record what follows an update's pieces in the program, and get memory for all of it."""
+        program, spec = self.algorithm.program, self.spec
+        self._derived = program.piece_count
+        self.algorithm.record_derived()
+        self._acted = program.piece_count
+        self._seen = program.buffer(spec.agents * spec.observation_size)
+        self._chosen = program.buffer(spec.agents * spec.action_size)
+        self._acting = {
+            explore: self.algorithm.record_acting(self._seen, self._chosen, explore) for explore in (True, False)
+        }
+        self.runner = Runner(program, threads)
 
     def _set_initial_weights(self, seed: int) -> None:
         """The numbers that a `Team` of this seed begins with; targets are equal to their online networks."""
-        random, config, algorithm = initial_random(seed), self.config, self.engine.algorithm
+        random, config, algorithm = initial_random(seed), self.config, self.algorithm
         initial = {
             "actors": initial_layers(actor_widths(self.spec, config.hidden, algorithm.head_width), random),
             "critics": initial_layers(critic_widths(self.spec, config.critic_layers, algorithm.heads), random),
         }
-        for name in algorithm.networks:
-            for number in range(algorithm.networks[name].count):
+        for name, networks in algorithm.networks.items():
+            for number in range(networks.count):
                 arrays = [stacked[number] for stacked in initial[self.targets.get(name, name)]]
-                self.engine.write(name, number, _flat_biases(arrays))
-        self.engine.prepare()
+                networks.shape.write(networks.numbers(number), arrays)
+        self.runner.run(self._prepare, alone=True)
 
     @property
     def kind(self) -> Kind:
@@ -74,7 +92,21 @@ class NativeTeam(BaseTeam):
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
-        return self.engine.act(observation, explore)
+        spec, program = self.spec, self.algorithm.program
+        seen = np.ascontiguousarray(observation, program.dtype)
+        if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):  # native code checks nothing
+            raise ValueError(f"observations have shape {seen.shape}, not (E, {spec.agents}, {spec.observation_size})")
+        copies = len(seen)
+        actions: NDArray = np.empty((copies, spec.agents, spec.action_size), program.dtype)
+        if (copies, explore) not in self._act_rounds:
+            first, done = program.piece_count, program.counter()
+            for span in self._acting[explore]:
+                program.piece(span, tells=[done], rows=(0, copies), alone=True)
+            self._act_rounds[copies, explore] = self.runner.rounds(first, counters=self.rollout_counters)
+        self.runner.bind_alone({self._seen: seen, self._chosen: actions})
+        self.rollout_counters[MOMENT] += explore
+        self.runner.run(self._act_rounds[copies, explore], alone=True)
+        return actions
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
         """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
@@ -84,12 +116,38 @@ class NativeTeam(BaseTeam):
     def learn(self, batch: Batch | Returns, phase: Phase) -> Arrays:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         phase("target Q: next action")
-        losses = self.engine.learn(batch)
-        shares = self.engine.shares()
+        algorithm, n = self.algorithm, self.spec.agents
+        if batch.joint.shape != (algorithm.minibatches, algorithm.batch, algorithm.joint_size):
+            raise ValueError(f"the mini-batch is {batch.joint.shape}")
+        arrays = (batch.joint, batch.next_joint, batch.reward)
+        self.runner.bind(dict(zip((algorithm.joint, algorithm.next_joint, algorithm.reward), arrays, strict=True)))
+        self._take_outcomes(batch)
+        self.counters[MOMENT] += 1
+        self.runner.run(self._update)
+        losses = algorithm.program.values(algorithm.loss)
         if (divide := getattr(phase, "divide", None)) is not None:  # a clock: phases of different agents overlap
-            divide(shares)
+            divide(self.runner.shares())
         phase("other")
-        return losses
+        return {name: losses[k * n : (k + 1) * n].copy() for k, name in enumerate(self.losses)}
+
+    def _take_outcomes(self, batch: Batch | Returns) -> None:
+        """Discounts and weights of the rows, where they are not the same in every mini-batch."""
+        algorithm, values, discount = self.algorithm, self.algorithm.program.values, self.config.discount
+        n, rows, fixed = self.spec.agents, algorithm.batch, self.spec.fixed_length
+        if fixed and not isinstance(batch, Returns):
+            return
+        bootstrap = np.full((n, rows), discount)
+        if isinstance(batch, Returns):
+            bootstrap = np.broadcast_to(discount**batch.steps, (n, rows))  # steps (M, B)
+        if not fixed:
+            bootstrap = bootstrap * ~own_columns(batch.terminated)
+            present = own_columns(batch.alive).astype(algorithm.program.dtype)
+            weight = present / np.maximum(present.sum(-1, keepdims=True), 1)
+            values(algorithm.weight)[: n * rows] = weight.reshape(-1)
+            stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
+            for operand, flags in ((algorithm.alive, batch.alive), (algorithm.next_alive, stays)):
+                values(operand)[:] = flags.reshape(-1, n).T.reshape(-1)
+        values(algorithm.bootstrap)[: n * rows] = bootstrap.reshape(-1)
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -97,7 +155,7 @@ class NativeTeam(BaseTeam):
         """All networks' parameters by name, targets included."""
         weights = {
             f"{network}.{name}": array
-            for network in self.engine.algorithm.networks
+            for network in self.algorithm.networks
             for name, array in zip(self._names(network), self._read(network), strict=True)
         }
         if temperature := self._temperature():
@@ -107,20 +165,20 @@ class NativeTeam(BaseTeam):
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         """Take over what `weights` returned; other shapes or names are refused with a sentence."""
         check_weights(self.weights(), weights)
-        for network in self.engine.algorithm.networks:
+        for network in self.algorithm.networks:
             self._write(network, [weights[f"{network}.{name}"] for name in self._names(network)])
         if temperature := self._temperature():
             temperature["log"][:] = weights["temperature.log"]
-        self.engine.prepare()
+        self.runner.run(self._prepare, alone=True)
 
     def rollout_arrays(self) -> list[NDArray]:
         """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
-        algorithm = self.engine.algorithm
+        algorithm = self.algorithm
         return self._read(next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors))
 
     def optimizer_state(self) -> Arrays:
         """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
-        steps = np.array(self.engine.counters[MOMENT], np.float32)
+        steps = np.array(self.counters[MOMENT], np.float32)
         state: Arrays = {}
         for network in self._learned:
             for of in ("mean", "square"):
@@ -129,7 +187,7 @@ class NativeTeam(BaseTeam):
         if temperature := self._temperature():
             state |= {f"temperature.0.{of}": temperature[of].copy() for of in ("mean", "square")}
             state["temperature.0.step"] = steps
-        return state if self.config.target_period == 1 else state | {"updates": np.array(self.engine.counters[MOMENT])}
+        return state if self.config.target_period == 1 else state | {"updates": np.array(self.counters[MOMENT])}
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `optimizer_state` returned."""
@@ -139,50 +197,50 @@ class NativeTeam(BaseTeam):
         if temperature := self._temperature():
             for of in ("mean", "square"):
                 temperature[of][:] = state[f"temperature.0.{of}"]
-        self.engine.counters[MOMENT] = int(state["actors.0.step"])
+        self.counters[MOMENT] = int(state["actors.0.step"])
 
     def random_state(self) -> Arrays:
         """Seeds and numbers of draws."""
-        return {"update": self.engine.counters.copy(), "exploration": self.engine.rollout_counters.copy()}
+        return {"update": self.counters.copy(), "exploration": self.rollout_counters.copy()}
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
         """Continue from what `random_state` returned."""
-        self.engine.counters[:] = state["update"]  # the number of updates, too: the optimizers' is float32, as in torch
-        self.engine.rollout_counters[:] = state["exploration"]
+        self.counters[:] = state["update"]  # the number of updates, too: the optimizers' is float32, as in torch
+        self.rollout_counters[:] = state["exploration"]
 
     def _names(self, network: str) -> list[str]:
         """Names of the arrays of a stack."""
-        layers = len(self.engine.algorithm.networks[network].shape.layers)
+        layers = len(self.algorithm.networks[network].shape.layers)
         return (actor_names if network.endswith("actors") else critic_names)(layers)
 
     def _axes(self, network: str) -> list[int]:
         """Along which axis of each array the networks are stacked."""
         return [int(name == "first") for name in self._names(network)]
 
-    def _read(self, network: str, of: str = "weights") -> list[NDArray]:
+    def _read(self, network: str, part: str = "weights") -> list[NDArray]:
         """Arrays of a stack: weights, or Adam's `mean` or `square` of them."""
-        count = self.engine.algorithm.networks[network].count
-        each = zip(*(self.engine.read(network, number, of) for number in range(count)), strict=True)
+        networks = self.algorithm.networks[network]
+        each = [networks.shape.read(networks.numbers(number, part)) for number in range(networks.count)]
         return [
-            np.stack([np.atleast_2d(one) for one in arrays], axis)
-            for arrays, axis in zip(each, self._axes(network), strict=True)
+            np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(network), strict=True)
         ]
 
-    def _write(self, network: str, stacked: list[NDArray], of: str = "weights") -> None:
+    def _write(self, network: str, stacked: list[NDArray], part: str = "weights") -> None:
         """Take over what `_read` returned."""
+        networks = self.algorithm.networks[network]
         apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(network), strict=True)]
-        for number in range(self.engine.algorithm.networks[network].count):
-            self.engine.write(network, number, _flat_biases([array[number] for array in apart]), of)
+        for number in range(networks.count):
+            networks.shape.write(networks.numbers(number, part), [array[number] for array in apart])
 
     def _temperature(self) -> dict[str, NDArray]:
         """(N, 1) views of the learned temperatures' logarithms and of Adam's moments of them; nothing if fixed."""
-        algorithm = self.engine.algorithm
+        algorithm = self.algorithm
         if not (isinstance(algorithm, MASAC) and self.config.learn_entropy):
             return {}
         places = {"log": algorithm.log_alpha, "mean": algorithm.alpha_mean, "square": algorithm.alpha_square}
         return {key: algorithm.program.values(at)[: self.spec.agents, None] for key, at in places.items()}
 
 
-def _flat_biases(arrays: list[NDArray]) -> list[NDArray]:
-    """Weights (in, out) as they are, biases (1, out) as (out,)."""
-    return [array if k % 2 == 0 else array[0] for k, array in enumerate(arrays)]
+def own_columns(columns: NDArray) -> NDArray:
+    """(N, B) of (M, B, N): agent i's own column, in the shared mini-batch or in its own."""
+    return columns[0].T if len(columns) == 1 else np.diagonal(columns, axis1=0, axis2=2).T

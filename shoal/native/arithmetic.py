@@ -125,7 +125,8 @@ def _number(like, value):  # type: ignore[no-untyped-def]
 
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
-# Functions of their own, not compiled as part of their callers, whose fast-math flags would change the last bits.
+# Their flags are given, because numba lets a function without any inherit those of whoever calls it first: the last
+# bits of the noise, and with them those of a training, would depend on what was compiled before.
 
 
 @njit
@@ -153,7 +154,7 @@ def key_of(seed, moment, stream):  # type: ignore[no-untyped-def]
     return mix64(u8(key + u8(stream) * u8(0xD1342543DE82EF95)))
 
 
-@njit
+@njit(fastmath={"contract"}, error_model="numpy")
 def uniform(key, counter):  # type: ignore[no-untyped-def]
     """A float32 number above 0 and below 1."""
     low, high = u4(key & u8(0xFFFFFFFF)), u4(key >> u8(32))
@@ -161,13 +162,13 @@ def uniform(key, counter):  # type: ignore[no-untyped-def]
     return f4((f4(i4(u4(word >> u4(9)))) + f4(0.5)) * f4(2.0**-23))
 
 
-@njit
+@njit(fastmath={"contract"}, error_model="numpy")
 def gumbel_exponential(key, counter):  # type: ignore[no-untyped-def]
     """E with Gumbel noise -log(E): the exponential number -log(u)."""
     return -log(uniform(key, counter))
 
 
-@njit
+@njit(fastmath={"contract"}, error_model="numpy")
 def normal(key, counter):  # type: ignore[no-untyped-def]
     """A standard normal number: the quantile of a uniform one."""
     x = f4(2) * uniform(key, counter) - f4(1)

@@ -1,7 +1,8 @@
 """The operations that pieces of work are made of: products, samples of policies and their gradients, losses, Adam.
 
-They know nothing of agents or algorithms: `maddpg.py` and `masac.py` say which operation follows which, and `work.py`
-runs them. Arrays are flat; `ld` is the distance between two rows. Columns from `size` on are padding, and stay zero.
+Each is declared once, here (`operations.py` says how). They know nothing of agents or algorithms: `maddpg.py` and
+`masac.py` say which follows which. Arrays are flat; `ld` is the distance between two rows. Columns from `size` on are
+padding, and stay zero.
 Shape letters: B batch rows (here those of a chunk), A action, H hidden units.
 """
 
@@ -10,7 +11,21 @@ from typing import Any
 
 from shoal.compiled import njit
 from shoal.native.arithmetic import exp, gumbel_exponential, log, normal, number, softplus, tanh
-from shoal.native.machine import view
+from shoal.native.machine import read_clock, view
+from shoal.native.operations import (
+    NOWHERE,
+    OFFSET_BITS,
+    Changes,
+    Count,
+    Double,
+    Operation,
+    Reads,
+    Real,
+    RowCount,
+    Stream,
+    Writes,
+    operation,
+)  # fmt: skip
 from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, Plan, host_plan, make_tile
 
 FAST = {"reassoc", "contract", "nsz"}
@@ -52,9 +67,11 @@ _panel = _make_panel(PANEL, _plan.vector(PANEL), _plan.rows)
 _narrow_panel = _make_panel(NARROW, _plan.vector(NARROW), _plan.narrow_rows)
 
 
-@njit(nogil=True, error_model="numpy")
+@operation()
 def product(  # type: ignore[no-untyped-def]
-    like, item, c, ldc, c_rows, a, row_step, k_step, b, ldb, b_rows, b_first, m, k, columns, bias, mask, start, end
+    like, item, c: Changes, ldc: Count, c_rows: Count, a: Reads, row_step: Count, k_step: Count,
+    b: Reads, ldb: Count, b_rows: Count, b_first: Count, m: RowCount, k: RowCount, columns: Count,
+    bias: Reads, mask: Reads, start: Count, end: Count,
 ):  # fmt: skip
     """C = start + A B, then end. A is (m, k), any steps; B (k, columns); C (m, columns); columns a multiple of 8.
 
@@ -83,229 +100,250 @@ def product(  # type: ignore[no-untyped-def]
             break
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def column_sums(like, item, out, x, ld, width, by, step, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def column_sums(like, item, rows, out: Changes, x: Reads, ld_x, width: Count, by: Reads, step: Count):  # type: ignore[no-untyped-def]
     """out[u] += sum over rows r of by[r step] x[r, u]; four rows at a time."""
     total, weight = view(like, out, width), view(like, by, rows)
     r = 0
     while r + 4 <= rows:
-        x0, x1 = view(like, x + r * ld * item, width), view(like, x + (r + 1) * ld * item, width)
-        x2, x3 = view(like, x + (r + 2) * ld * item, width), view(like, x + (r + 3) * ld * item, width)
+        x0, x1 = view(like, x + r * ld_x * item, width), view(like, x + (r + 1) * ld_x * item, width)
+        x2, x3 = view(like, x + (r + 2) * ld_x * item, width), view(like, x + (r + 3) * ld_x * item, width)
         w0, w1, w2, w3 = weight[r * step], weight[(r + 1) * step], weight[(r + 2) * step], weight[(r + 3) * step]
         for u in range(width):
             total[u] += (w0 * x0[u] + w1 * x1[u]) + (w2 * x2[u] + w3 * x3[u])
         r += 4
     while r < rows:
-        row, w = view(like, x + r * ld * item, width), weight[r * step]
+        row, w = view(like, x + r * ld_x * item, width), weight[r * step]
         for u in range(width):
             total[u] += w * row[u]
         r += 1
 
 
-@njit(nogil=True, error_model="numpy", fastmath=FAST)
-def dots(like, item, out, x, ld, width, weight, bias, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath=FAST)
+def dots(like, item, rows, out: Writes, x: Reads, ld_x, weight: Reads, bias: Reads):  # type: ignore[no-untyped-def]
     """out[r] = bias + x[r] · weight: the one output of a critic."""
-    q, w, b = view(like, out, rows), view(like, weight, width), view(like, bias, 1)[0]
+    q, w, b = view(like, out, rows), view(like, weight, ld_x), view(like, bias, 1)[0]
     for r in range(rows):
-        row = view(like, x + r * ld * item, width)
+        row = view(like, x + r * ld_x * item, ld_x)
         total = like
-        for u in range(width):
+        for u in range(ld_x):
             total += row[u] * w[u]
         q[r] = total + b
 
 
-@njit(nogil=True, error_model="numpy")
-def copy_rows(like, item, target, ld_target, source, ld_source, width, by, rows):  # type: ignore[no-untyped-def]
-    """target[r, :width] = source[r, :width], times by[r] unless that is nowhere (0)."""
+@operation()
+def copy(like, item, rows, target: Writes, ld_target, width_target, source: Reads, ld_source, by: Reads = NOWHERE):  # type: ignore[no-untyped-def]
+    """target[r, :width_target] = source[r, :width_target], times by[r] if there is one."""
     for r in range(rows):
-        to, row = view(like, target + r * ld_target * item, width), view(like, source + r * ld_source * item, width)
+        to, row = (
+            view(like, target + r * ld_target * item, width_target),
+            view(like, source + r * ld_source * item, width_target),
+        )
         if by:
             factor = view(like, by + r * item, 1)[0]
-            for u in range(width):
+            for u in range(width_target):
                 to[u] = row[u] * factor
         else:
-            for u in range(width):
+            for u in range(width_target):
                 to[u] = row[u]
 
 
-@njit(nogil=True, error_model="numpy")
-def subtract_rows(like, item, target, ld_target, x, ld_x, y, ld_y, width, rows):  # type: ignore[no-untyped-def]
-    """target[r, :width] = x[r, :width] - y[r, :width]."""
+@operation()
+def subtract(like, item, rows, target: Writes, ld_target, width_target, x: Reads, ld_x, y: Reads, ld_y):  # type: ignore[no-untyped-def]
+    """target[r, :width_target] = x[r, :width_target] - y[r, :width_target]."""
     for r in range(rows):
-        to = view(like, target + r * ld_target * item, width)
-        one, other = view(like, x + r * ld_x * item, width), view(like, y + r * ld_y * item, width)
-        for u in range(width):
-            to[u] = one[u] - other[u]
+        to = view(like, target + r * ld_target * item, width_target)
+        left, right = view(like, x + r * ld_x * item, width_target), view(like, y + r * ld_y * item, width_target)
+        for u in range(width_target):
+            to[u] = left[u] - right[u]
 
 
 # ---- choices --------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def gumbel_softmax(like, action, soft, logits, ld, size, key, first, rows, hard):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def gumbel_softmax(  # type: ignore[no-untyped-def]
+    like, row, rows, action: Writes, soft: Writes, logits: Reads, ld_logits, size: Count, key: Stream, hard: Count
+):
     """soft = softmax(logits + Gumbel noise); action the same, or one-hot where it is largest if `hard`."""
-    x, y, out = view(like, logits, rows * ld), view(like, soft, rows * ld), view(like, action, rows * ld)
+    x, y, out = (
+        view(like, logits, rows * ld_logits),
+        view(like, soft, rows * ld_logits),
+        view(like, action, rows * ld_logits),
+    )
     one = number(like, 1.0)
     for r in range(rows):
-        top = x[r * ld]
+        top = x[r * ld_logits]
         for a in range(1, size):
-            top = max(top, x[r * ld + a])
-        for a in range(ld):
-            y[r * ld + a] = x[r * ld + a] - top if a < size else like
-    base = first * ld
-    for e in range(rows * ld):
+            top = max(top, x[r * ld_logits + a])
+        for a in range(ld_logits):
+            y[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
+    base = row * ld_logits
+    for e in range(rows * ld_logits):
         y[e] = exp(y[e]) / gumbel_exponential(key, base + e)
     for r in range(rows):
         total = like
         for a in range(size):
-            total += y[r * ld + a]
+            total += y[r * ld_logits + a]
         scale = one / total
         best, largest = 0, like
-        for a in range(ld):
-            y[r * ld + a] = y[r * ld + a] * scale if a < size else like
-            if y[r * ld + a] > largest:
-                best, largest = a, y[r * ld + a]
-        for a in range(ld):
-            out[r * ld + a] = (one if a == best else like) if hard else y[r * ld + a]
+        for a in range(ld_logits):
+            y[r * ld_logits + a] = y[r * ld_logits + a] * scale if a < size else like
+            if y[r * ld_logits + a] > largest:
+                best, largest = a, y[r * ld_logits + a]
+        for a in range(ld_logits):
+            out[r * ld_logits + a] = (one if a == best else like) if hard else y[r * ld_logits + a]
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def choice_entropy(like, entropy, probability, logits, ld, size, rows):  # type: ignore[no-untyped-def]
-    """Exact entropy of the choices, and their probabilities (rows, ld)."""
-    x, p, h = view(like, logits, rows * ld), view(like, probability, rows * ld), view(like, entropy, rows)
+@operation(fastmath={"contract"})
+def choice_entropy(like, rows, entropy: Writes, probability: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
+    """Exact entropy of the choices, and their probabilities (rows, ld_logits)."""
+    x, p, h = view(like, logits, rows * ld_logits), view(like, probability, rows * ld_logits), view(like, entropy, rows)
     for r in range(rows):
-        top = x[r * ld]
+        top = x[r * ld_logits]
         for a in range(1, size):
-            top = max(top, x[r * ld + a])
-        for a in range(ld):
-            p[r * ld + a] = x[r * ld + a] - top if a < size else like
-    for e in range(rows * ld):
+            top = max(top, x[r * ld_logits + a])
+        for a in range(ld_logits):
+            p[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
+    for e in range(rows * ld_logits):
         p[e] = exp(p[e])
     for r in range(rows):
         total = like
         for a in range(size):
-            total += p[r * ld + a]
+            total += p[r * ld_logits + a]
         # H = log(total) - sum of p (x - top)
         mean = like
-        top = x[r * ld]
+        top = x[r * ld_logits]
         for a in range(1, size):
-            top = max(top, x[r * ld + a])
-        for a in range(ld):
-            p[r * ld + a] = p[r * ld + a] / total if a < size else like
-            mean += p[r * ld + a] * (x[r * ld + a] - top) if a < size else like
+            top = max(top, x[r * ld_logits + a])
+        for a in range(ld_logits):
+            p[r * ld_logits + a] = p[r * ld_logits + a] / total if a < size else like
+            mean += p[r * ld_logits + a] * (x[r * ld_logits + a] - top) if a < size else like
         h[r] = log(total) - mean
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def choices_backward(like, gradient, action_gradient, soft, logits, ld, size, weight, penalty, loss, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def choices_backward(  # type: ignore[no-untyped-def]
+    like, rows, gradient: Writes, action_gradient: Reads, soft: Reads, logits: Reads, ld_logits, size: Count,
+    weight: Reads, penalty: Real, loss: Changes,
+):  # fmt: skip
     """Gradient of the logits, through soft samples, with the penalty of MADDPG; loss += weighted penalty."""
-    g, da = view(like, gradient, rows * ld), view(like, action_gradient, rows * ld)
-    y, x, w, total = (
-        view(like, soft, rows * ld),
-        view(like, logits, rows * ld),
-        view(like, weight, rows),
-        view(like, loss, 1),
-    )
+    g, da = view(like, gradient, rows * ld_logits), view(like, action_gradient, rows * ld_logits)
+    y = view(like, soft, rows * ld_logits)
+    x = view(like, logits, rows * ld_logits)
+    w = view(like, weight, rows)
+    total = view(like, loss, 1)
     share = penalty / number(like, size)
     twice = share + share
     added = like
     for r in range(rows):
         t, square = like, like
-        for a in range(ld):
-            t += y[r * ld + a] * da[r * ld + a]
+        for a in range(ld_logits):
+            t += y[r * ld_logits + a] * da[r * ld_logits + a]
         for a in range(size):
-            square += x[r * ld + a] * x[r * ld + a]
+            square += x[r * ld_logits + a] * x[r * ld_logits + a]
         added += w[r] * square
-        for a in range(ld):
-            slope = twice * w[r] * x[r * ld + a] if a < size else like
-            g[r * ld + a] = y[r * ld + a] * (da[r * ld + a] - t) + slope
+        for a in range(ld_logits):
+            slope = twice * w[r] * x[r * ld_logits + a] if a < size else like
+            g[r * ld_logits + a] = y[r * ld_logits + a] * (da[r * ld_logits + a] - t) + slope
     total[0] += share * added
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def add_choice_entropy_gradient(like, gradient, probability, logits, ld, size, weight, alpha, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def choice_entropy_backward(  # type: ignore[no-untyped-def]
+    like, rows, gradient: Changes, probability: Reads, logits: Reads, ld_logits, size: Count, weight: Reads,
+    alpha: Reads,
+):  # fmt: skip
     """gradient -= weight alpha dH/dlogits, with dH/dlogit = -p (log p + H)."""
-    g, p, x = view(like, gradient, rows * ld), view(like, probability, rows * ld), view(like, logits, rows * ld)
+    g, p, x = (
+        view(like, gradient, rows * ld_logits),
+        view(like, probability, rows * ld_logits),
+        view(like, logits, rows * ld_logits),
+    )
     w, factor = view(like, weight, rows), view(like, alpha, 1)[0]
     for r in range(rows):
         # log p = x - normaliser, and H = normaliser - sum of p x
         mean = like
         for a in range(size):
-            mean += p[r * ld + a] * x[r * ld + a]
+            mean += p[r * ld_logits + a] * x[r * ld_logits + a]
         for a in range(size):
-            g[r * ld + a] += w[r] * factor * p[r * ld + a] * (x[r * ld + a] - mean)
+            g[r * ld_logits + a] += w[r] * factor * p[r * ld_logits + a] * (x[r * ld_logits + a] - mean)
 
 
-@njit(nogil=True, error_model="numpy")
-def greedy_choices(like, action, logits, ld, size, rows):  # type: ignore[no-untyped-def]
+@operation()
+def greedy_choices(like, rows, action: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
     """One-hot vectors of the largest logits."""
-    x, out = view(like, logits, rows * ld), view(like, action, rows * ld)
+    x, out = view(like, logits, rows * ld_logits), view(like, action, rows * ld_logits)
     one = number(like, 1.0)
     for r in range(rows):
         best = 0
         for a in range(1, size):
-            if x[r * ld + a] > x[r * ld + best]:
+            if x[r * ld_logits + a] > x[r * ld_logits + best]:
                 best = a
-        for a in range(ld):
-            out[r * ld + a] = one if a == best else like
+        for a in range(ld_logits):
+            out[r * ld_logits + a] = one if a == best else like
 
 
 # ---- boxes ----------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def squash(like, action, ld_action, head, ld, size, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def squash(like, rows, action: Writes, ld_action, head: Reads, ld_head, size: Count):  # type: ignore[no-untyped-def]
     """action = tanh of the head's first `size` columns."""
-    x, out = view(like, head, rows * ld), view(like, action, rows * ld_action)
+    x, out = view(like, head, rows * ld_head), view(like, action, rows * ld_action)
     for r in range(rows):
         for a in range(ld_action):
-            out[r * ld_action + a] = tanh(x[r * ld + a]) if a < size else like
+            out[r * ld_action + a] = tanh(x[r * ld_head + a]) if a < size else like
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def disturb(like, action, ld, size, deviation, key, first, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def add_noise(like, row, rows, action: Changes, ld_action, size: Count, key: Stream, deviation: Real):  # type: ignore[no-untyped-def]
     """action + deviation * normal noise, within the box from -1 to 1."""
-    x = view(like, action, rows * ld)
+    x = view(like, action, rows * ld_action)
     one = number(like, 1.0)
     for r in range(rows):
         for a in range(size):
-            noisy = x[r * ld + a] + deviation * normal(key, (first + r) * ld + a)
-            x[r * ld + a] = min(max(noisy, -one), one)
+            noisy = x[r * ld_action + a] + deviation * normal(key, (row + r) * ld_action + a)
+            x[r * ld_action + a] = min(max(noisy, -one), one)
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def squash_backward(like, gradient, ld, action_gradient, action, ld_action, head, size, weight, penalty, loss, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def squash_backward(  # type: ignore[no-untyped-def]
+    like, rows, gradient: Writes, ld_gradient, action_gradient: Reads, action: Reads, ld_action, head: Reads,
+    size: Count, weight: Reads, penalty: Real, loss: Changes,
+):  # fmt: skip
     """Gradient of a deterministic policy's head, with the penalty of MADDPG; loss += weighted penalty."""
-    g, da, y = (
-        view(like, gradient, rows * ld),
-        view(like, action_gradient, rows * ld_action),
-        view(like, action, rows * ld_action),
-    )
-    x, w, total = view(like, head, rows * ld), view(like, weight, rows), view(like, loss, 1)
+    g = view(like, gradient, rows * ld_gradient)
+    da = view(like, action_gradient, rows * ld_action)
+    y = view(like, action, rows * ld_action)
+    x, w, total = view(like, head, rows * ld_gradient), view(like, weight, rows), view(like, loss, 1)
     one = number(like, 1.0)
     share = penalty / number(like, size)
     twice = share + share
     added = like
     for r in range(rows):
         square = like
-        for a in range(ld):
+        for a in range(ld_gradient):
             if a < size:
-                z, t = x[r * ld + a], y[r * ld_action + a]
+                z, t = x[r * ld_gradient + a], y[r * ld_action + a]
                 square += z * z
-                g[r * ld + a] = da[r * ld_action + a] * (one - t * t) + twice * w[r] * z
+                g[r * ld_gradient + a] = da[r * ld_action + a] * (one - t * t) + twice * w[r] * z
             else:
-                g[r * ld + a] = like
+                g[r * ld_gradient + a] = like
         added += w[r] * square
     total[0] += share * added
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def gaussian(like, action, ld_action, unit, entropy, head, ld, width, size, low, high, key, first, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def gaussian(  # type: ignore[no-untyped-def]
+    like, row, rows, action: Writes, ld_action, unit: Writes, entropy: Writes, head: Reads, ld_head, width: Count,
+    size: Count, key: Stream, low: Real, high: Real,
+):  # fmt: skip
     """Squashed Gaussian samples, the noise that they took, and minus their log-probability.
 
     The head has `width` means and as many outputs for log-deviations from `low` to `high`; `size` of each are real.
     """
-    x, out, h = view(like, head, rows * ld), view(like, action, rows * ld_action), view(like, entropy, rows)
+    x, out, h = view(like, head, rows * ld_head), view(like, action, rows * ld_action), view(like, entropy, rows)
     noise = view(like, unit, rows * ld_action)
     half, one, two = number(like, 0.5), number(like, 1), number(like, 2)
     log_two, constant = number(like, 0.6931471805599453), number(like, 0.9189385332046727)  # log 2, log(2 pi) / 2
@@ -313,9 +351,9 @@ def gaussian(like, action, ld_action, unit, entropy, head, ld, width, size, low,
         total = like
         for a in range(ld_action):
             if a < size:
-                mean, squashed = x[r * ld + a], x[r * ld + width + a]
+                mean, squashed = x[r * ld_head + a], x[r * ld_head + width + a]
                 log_std = low + half * (high - low) * (tanh(squashed) + one)
-                z = number(like, normal(key, (first + r) * ld_action + a))
+                z = number(like, normal(key, (row + r) * ld_action + a))
                 before = mean + exp(log_std) * z
                 # log(1 - tanh(x)^2) in a form that does not cancel for large |x|
                 log_slope = two * (log_two - before - softplus(-two * before, like))
@@ -326,62 +364,60 @@ def gaussian(like, action, ld_action, unit, entropy, head, ld, width, size, low,
         h[r] = total
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@operation(fastmath={"contract"})
 def gaussian_backward(  # type: ignore[no-untyped-def]
-    like, gradient, ld, action_gradient, action, unit, ld_action, head, width, size, low, high, weight, alpha, rows
+    like, rows, gradient: Writes, ld_gradient, action_gradient: Reads, action: Reads, ld_action, unit: Reads,
+    head: Reads, width: Count, size: Count, low: Real, high: Real, weight: Reads, alpha: Reads,
 ):  # fmt: skip
     """Gradient of the head of  loss(action) - weight alpha entropy."""
-    g, da, y = (
-        view(like, gradient, rows * ld),
-        view(like, action_gradient, rows * ld_action),
-        view(like, action, rows * ld_action),
-    )
-    x, noise, w = view(like, head, rows * ld), view(like, unit, rows * ld_action), view(like, weight, rows)
+    g = view(like, gradient, rows * ld_gradient)
+    da = view(like, action_gradient, rows * ld_action)
+    y = view(like, action, rows * ld_action)
+    x, noise, w = view(like, head, rows * ld_gradient), view(like, unit, rows * ld_action), view(like, weight, rows)
     half, one, two, factor = number(like, 0.5), number(like, 1), number(like, 2), view(like, alpha, 1)[0]
     for r in range(rows):
-        for a in range(ld):
-            g[r * ld + a] = like
+        for a in range(ld_gradient):
+            g[r * ld_gradient + a] = like
         for a in range(size):
-            t, s = y[r * ld_action + a], tanh(x[r * ld + width + a])
+            t, s = y[r * ld_action + a], tanh(x[r * ld_gradient + width + a])
             log_std = low + half * (high - low) * (s + one)
             # d entropy / d before = -2 tanh(before)
             before = da[r * ld_action + a] * (one - t * t) + w[r] * factor * two * t
-            g[r * ld + a] = before
+            g[r * ld_gradient + a] = before
             by_log_std = before * exp(log_std) * noise[r * ld_action + a] - w[r] * factor
-            g[r * ld + width + a] = by_log_std * half * (high - low) * (one - s * s)
+            g[r * ld_gradient + width + a] = by_log_std * half * (high - low) * (one - s * s)
 
 
 # ---- targets and losses ---------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def back_up(like, target, reward, step, bootstrap, q, other, entropy, entropy_step, alpha, rows):  # type: ignore[no-untyped-def]
-    """target = reward + bootstrap (the smaller of q and other + alpha entropy); no `other` or `entropy` if it is 0."""
-    y, r, b, next_q = (
-        view(like, target, rows),
-        view(like, reward, rows),
-        view(like, bootstrap, rows),
-        view(like, q, rows),
-    )
+@operation(fastmath={"contract"})
+def back_up(  # type: ignore[no-untyped-def]
+    like, rows, target: Writes, reward: Reads, ld_reward, bootstrap: Reads, q: Reads, other: Reads,
+    entropy: Reads = NOWHERE, ld_entropy=0, alpha: Reads = NOWHERE,
+):  # fmt: skip
+    """target = reward + bootstrap (the smaller of q and other + alpha entropy); `other` or `entropy` may be absent."""
+    y = view(like, target, rows)
+    r = view(like, reward, rows)
+    b = view(like, bootstrap, rows)
+    next_q = view(like, q, rows)
     for k in range(rows):
         value = next_q[k]
         if other:
             value = min(value, view(like, other, rows)[k])
         if entropy:
-            value += view(like, alpha, 1)[0] * view(like, entropy, rows)[k * entropy_step]
-        y[k] = r[k * step] + b[k] * value
+            value += view(like, alpha, 1)[0] * view(like, entropy, rows)[k * ld_entropy]
+        y[k] = r[k * ld_reward] + b[k] * value
 
 
-@njit(nogil=True, error_model="numpy", fastmath=FAST)
-def squared_error(like, gradient, q, target, weight, loss, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath=FAST)
+def squared_error(like, rows, gradient: Writes, q: Reads, target: Reads, weight: Reads, loss: Changes):  # type: ignore[no-untyped-def]
     """gradient = 2 weight (q - target); loss += weight (q - target)^2."""
-    g, x, y, w, total = (
-        view(like, gradient, rows),
-        view(like, q, rows),
-        view(like, target, rows),
-        view(like, weight, rows),
-        view(like, loss, 1),
-    )
+    g = view(like, gradient, rows)
+    x = view(like, q, rows)
+    y = view(like, target, rows)
+    w = view(like, weight, rows)
+    total = view(like, loss, 1)
     added = like
     for r in range(rows):
         error = x[r] - y[r]
@@ -391,8 +427,10 @@ def squared_error(like, gradient, q, target, weight, loss, rows):  # type: ignor
     total[0] += added
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def climb(like, gradient, other_gradient, q, other, weight, loss, rows):  # type: ignore[no-untyped-def]
+@operation(fastmath={"contract"})
+def policy_gradient(  # type: ignore[no-untyped-def]
+    like, rows, gradient: Writes, other_gradient: Writes, q: Reads, other: Reads, weight: Reads, loss: Changes
+):
     """Gradients of -weight q, or of the smaller of two (half each where they are equal); loss -= weight q."""
     g, x, w, total = view(like, gradient, rows), view(like, q, rows), view(like, weight, rows), view(like, loss, 1)
     half = number(like, 0.5)
@@ -412,12 +450,15 @@ def climb(like, gradient, other_gradient, q, other, weight, loss, rows):  # type
     total[0] -= added
 
 
-@njit(nogil=True, error_model="numpy", fastmath=FAST)
-def weighted_sum(like, total, x, weight, factor, minus, rows):  # type: ignore[no-untyped-def]
-    """total += factor * sum of weight (x - minus); factor is at an address, or 0: one."""
-    y, w, out = view(like, x, rows), view(like, weight, rows), view(like, total, 1)
+@operation(fastmath=FAST)
+def weighted_sum(  # type: ignore[no-untyped-def]
+    like, rows, total: Changes, x: Reads, weight: Reads, factor: Reads = NOWHERE, minus: Real = 0.0,
+    count: RowCount = NOWHERE,
+):  # fmt: skip
+    """total += factor * sum of weight (x - minus), over the rows or over so many numbers."""
+    y, w, out = view(like, x, count), view(like, weight, count), view(like, total, 1)
     added = like
-    for r in range(rows):
+    for r in range(count):
         added += w[r] * (y[r] - minus)
     out[0] += added * view(like, factor, 1)[0] if factor else added
 
@@ -425,12 +466,21 @@ def weighted_sum(like, total, x, weight, factor, minus, rows):  # type: ignore[n
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, error_model="numpy")
-def add_to(like, total, x, size):  # type: ignore[no-untyped-def]
-    """total += x."""
-    t, y = view(like, total, size), view(like, x, size)
-    for k in range(size):
-        t[k] += y[k]
+@operation()
+def clear(like, at: Writes, size: Count):  # type: ignore[no-untyped-def]
+    """Set to zero."""
+    view(like, at, size)[:] = like
+
+
+@operation()
+def gather(like, bases, slots, into: Count, slot: Count, parts: Count, size: Count):  # type: ignore[no-untyped-def]
+    """Add up the gradients in these slots; from here on they are the buffer of the operand `into`."""
+    bases[into >> OFFSET_BITS] = slots[slot]
+    total = view(like, slots[slot], size)
+    for part in range(1, parts):
+        more = view(like, slots[slot + part], size)
+        for k in range(size):
+            total[k] += more[k]
 
 
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
@@ -446,12 +496,15 @@ def clip_scale(like, gradient, size, limit):  # type: ignore[no-untyped-def]
     return limit / max(math.sqrt(square), limit)
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def adam(like, x, gradient, mean, square, size, scale, rate, step):  # type: ignore[no-untyped-def]
-    """One step of Adam on `size` numbers, with the gradient times `scale`; `step` counts from 1."""
+@operation(fastmath={"contract"})
+def adam(  # type: ignore[no-untyped-def]
+    like, moment, x: Changes, gradient: Changes, mean: Changes, square: Changes, size: Count, clip: Real, rate: Double
+):
+    """One step of Adam, the `moment`th, on `size` numbers; the gradient is clipped to the norm `clip`."""
+    scale = clip_scale(like, gradient, size, clip)
     w, g, m, v = view(like, x, size), view(like, gradient, size), view(like, mean, size), view(like, square, size)
-    root = number(like, 1.0 / (1.0 - 0.999**step) ** 0.5)
-    pace, eps = number(like, rate / (1.0 - 0.9**step)), number(like, 1e-8)
+    root = number(like, 1.0 / (1.0 - 0.999**moment) ** 0.5)
+    pace, eps = number(like, rate / (1.0 - 0.9**moment)), number(like, 1e-8)
     tenth, keep, take = number(like, 1.0 - 0.9), number(like, 0.999), number(like, 1.0 - 0.999)
     for k in range(size):
         d = g[k] * scale
@@ -464,26 +517,46 @@ def adam(like, x, gradient, mean, square, size, scale, rate, step):  # type: ign
         w[k] -= g[k]
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def move(like, target, online, size, tau):  # type: ignore[no-untyped-def]
-    """target <- (1 - tau) target + tau online."""
+@operation(fastmath={"contract"})
+def move(like, moment, target: Changes, online: Reads, size: Count, period: Count, tau: Real):  # type: ignore[no-untyped-def]
+    """target <- (1 - tau) target + tau online, once in `period` updates."""
+    if moment % period:
+        return
     t, x = view(like, target, size), view(like, online, size)
     for k in range(size):
         t[k] += tau * (x[k] - t[k])
 
 
-@njit(nogil=True, error_model="numpy")
-def transpose(like, item, out, x, x_rows, first, rows, columns):  # type: ignore[no-untyped-def]
-    """out = panels of the transposed (columns, rows) of the rows from `first` on of x in panels, which has `x_rows`."""
-    wide = (rows + NARROW - 1) // NARROW * NARROW
+@operation()
+def transpose(  # type: ignore[no-untyped-def]
+    like, item, out: Writes, x: Reads, x_rows: Count, first: Count, count: Count, columns: Count
+):
+    """out = panels of the transposed (columns, count) of rows from `first` on of x, in panels of `x_rows` rows."""
+    wide = (count + NARROW - 1) // NARROW * NARROW
     wide_x = (columns + NARROW - 1) // NARROW * NARROW
     to, source = view(like, out, columns * wide), view(like, x, x_rows * wide_x)
     for u in range(0, wide_x, PANEL):
         width = PANEL if u + PANEL <= wide_x else NARROW
-        for r in range(rows):
+        for r in range(count):
             at = u * x_rows + (first + r) * width
             p = r // PANEL * PANEL
             step = PANEL if p + PANEL <= wide else NARROW
             place = p * columns + u * step + r - p
             for k in range(min(width, columns - u)):
                 to[place + k * step] = source[at + k]
+
+
+@operation()
+def exponential(like, out: Writes, x: Reads):  # type: ignore[no-untyped-def]
+    """out = exp(x), one number."""
+    view(like, out, 1)[0] = exp(view(like, x, 1)[0])
+
+
+@operation()
+def begin_phase(clocks, phase: Count):  # type: ignore[no-untyped-def]
+    """From here on the thread's time belongs to this phase."""
+    read_clock(clocks, phase)
+
+
+OPERATIONS = tuple(declared for declared in list(globals().values()) if isinstance(declared, Operation))
+"""All of them; an opcode is a place in here."""

@@ -1,4 +1,4 @@
-"""What numba has no name for: arrays at an address, atomic operations, the clock, giving up the processor.
+"""What numba has no name for: arrays at an address, atomic operations, clocks, yielding the processor.
 
 Addresses are whole numbers, in bytes. The C library's functions are found by name, so that compiled code can be cached.
 """
@@ -9,12 +9,14 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from shoal.system.tiles import I8, I32, I64, call
 
 MONOTONIC = {"linux": 1, "darwin": 6}
-"""Number of the clock that never goes back, by system."""
+"""Number of the monotonic clock, by system."""
+SINCE, CURRENT, CLOCKS = range(3)
+"""Of a thread's clock: the time of the last reading, the phase since then; then nanoseconds per phase."""
 
 
 def _word(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -88,7 +90,7 @@ def _now(_typing: Any) -> Any:
 
 
 @intrinsic
-def _give_up(_typing: Any) -> Any:
+def _yield_processor(_typing: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         call(builder, "sched_yield", I32)
         return context.get_dummy_value()
@@ -100,16 +102,24 @@ view: Any = _view
 """view(like, address, size): the numbers there, of the type of the number `like`, as an array."""
 
 load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64, 0)
-"""load(array, position): array[position], with everything that was written before it."""
+"""load(array, position): array[position], sequentially consistent."""
 
-add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64, 1)
-"""add(array, position, value): array[position] += value at once; returns what was there."""
+fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64, 1)
+"""fetch_add(array, position, value): atomically array[position] += value; returns the value before."""
 
-exchange: Any = _atomic(_exchange, types.boolean, 2)
-"""exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
+compare_exchange: Any = _atomic(_exchange, types.boolean, 2)
+"""compare_exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
 
 now: Any = _now
-"""now(): nanoseconds of a clock that never goes back."""
+"""now(): nanoseconds of the monotonic clock."""
 
-give_up: Any = _give_up
-"""give_up(): let another thread have this processor."""
+yield_processor: Any = _yield_processor
+"""yield_processor(): let another thread run (sched_yield)."""
+
+
+@register_jitable
+def read_clock(clocks, phase):  # type: ignore[no-untyped-def]
+    """The time since the last reading belongs to the phase that began then; now another one begins."""
+    time = now()
+    clocks[CLOCKS + clocks[CURRENT]] += time - clocks[SINCE]
+    clocks[SINCE], clocks[CURRENT] = time, phase

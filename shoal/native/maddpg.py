@@ -10,14 +10,18 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.native.networks import Network, Networks, Shape
-from shoal.native.program import NOWHERE, Counter, Program, Rows, Span, padded
+from shoal.native.operations import NOWHERE, Rows
+from shoal.native.program import Counter, Program, Span, padded
+
+if TYPE_CHECKING:
+    from shoal.algorithms.config import LearnConfig
 
 CHUNK = 96
 """Rows that go through a network together: their activations stay in the second-level cache."""
@@ -25,29 +29,6 @@ NEXT, OWN, REDRAWN, ENTROPY = range(4)
 """What noise is for: next actions, an agent's own action in its P loss, redrawn actions, an online policy's entropy."""
 TAIL = 16
 """Numbers behind an agent's gradients: its loss, its entropy, and the gradient of its temperature."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of an algorithm; see `algorithms/config.py`."""
-
-    hidden: tuple[int, ...]
-    critic_layers: tuple[int, ...]
-    learning_rate: float
-    discount: float
-    tau: float
-    target_period: int
-    batch: int
-    minibatch: str
-    clip: float
-    clip_by: str
-    others: str
-    first_layer: str
-    logit_penalty: float
-    exploration_noise: float
-    entropy: float
-    learn_entropy: bool
-    variant: str
 
 
 def parts_for(agents: int, rows: int) -> int:
@@ -68,33 +49,33 @@ class MADDPG:
     heads = 1  # critics per agent
     head_width = 1  # outputs of an actor, in actions
 
-    def __init__(self, spec: EnvSpec, settings: Settings, hard: bool, dtype: type = np.float32) -> None:
+    def __init__(self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32) -> None:
         """`hard`: samples of choices are one-hot, with the straight-through gradient."""
-        self.spec, self.settings, self.hard = spec, settings, hard
+        self.spec, self.config, self.hard = spec, config, hard
         n, o, a = spec.agents, spec.observation_size, spec.action_size
         self.joint_size = n * (o + a)
-        self.batch = settings.batch
-        self.minibatches = 1 if settings.minibatch == "shared" else n
+        self.batch = config.batch
+        self.minibatches = 1 if config.minibatch == "shared" else n
         self.parts = parts_for(n, self.batch)
         self.program = program = Program(dtype, self.batch, CHUNK)
         rows = self.minibatches * self.batch
         self.joint, self.next_joint = program.buffer(self.joint_size), program.buffer(self.joint_size)
         self.reward = program.buffer(n)
-        self.bootstrap = program.array(np.full((n, self.batch), settings.discount), stride=1)
+        self.bootstrap = program.array(np.full((n, self.batch), config.discount), stride=1)
         self.weight = program.array(np.full((n, self.batch), 1 / self.batch), stride=1)
         self.alive = self.next_alive = NOWHERE
         if not spec.fixed_length:  # somebody may have ended or left early
             self.alive, self.next_alive = (program.array(np.ones((n, rows)), stride=1) for _ in range(2))
-        self.redrawn = program.zeros(rows * self.joint_size, self.joint_size) if settings.others == "current" else 0
+        self.redrawn = program.zeros(rows * self.joint_size, self.joint_size) if config.others == "current" else 0
         self.loss = program.zeros(len(self.losses) * n)
         self._make_networks()
         self.action = program.own_rows(padded(a))
         self.record()
 
     def _make_networks(self) -> None:
-        n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.settings.hidden
+        n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.config.hidden
         actor = Shape(o, *hidden, self.head_width * a)
-        critic = Shape(self.joint_size, *self.settings.critic_layers, 1, value=True)
+        critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True)
         self.actors = Networks(self.program, actor, n)
         self.critics = Networks(self.program, critic, n * self.heads)
         self.target_critics = Networks(self.program, critic, n * self.heads, learned=False)
@@ -142,7 +123,7 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
             program.piece(self.step_critics(i, slot), tells=[valued[i]], needs=[done], alone=True)
 
-        if self.settings.others == "current":
+        if self.config.others == "current":
             spans = [[self.redraw_actions(i, m) for i in agents] for m in minibatches]
             for part, rows in enumerate(parts):
                 for m in minibatches:
@@ -153,13 +134,43 @@ class MADDPG:
         for i in agents:
             span, slot, done = self.p_loss(i), program.new_slots(self.actor_gradients, self.parts), program.counter()
             for part, rows in enumerate(parts):
-                needs = [valued[i], *([redrawn[self.own(i)][part]] if self.settings.others == "current" else [])]
+                needs = [valued[i], *([redrawn[self.own(i)][part]] if self.config.others == "current" else [])]
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
             program.piece(self.step_actor(i, slot), tells=[stepped], needs=[done, read], alone=True)
 
     def _counters(self) -> list[Counter]:
         """One counter per part of a mini-batch."""
         return [self.program.counter() for _ in range(self.parts)]
+
+    def record_acting(self, seen: int, chosen: int, explore: bool) -> list[Span]:
+        """Operations of each agent's policy on observations (E, N, O), for actions (E, N, A)."""
+        program, spec = self.program, self.spec
+        spans = []
+        width, size = spec.observation_size, spec.action_size
+        for i in range(spec.agents):
+            with program.span() as span:
+                span.every_chunk()
+                observation = Rows(seen + i * width, spec.agents * width, width)
+                head, action = self.rollout_actors[i].forward(observation)[-1], program.scratch(size)
+                (self.explore if explore else self.greedy)(action, head, i)
+                program.copy(Rows(chosen + i * size, spec.agents * size, size), action)
+            spans.append(span)
+        return spans
+
+    def record_derived(self) -> None:
+        """Pieces that compute what is derived from weights, for weights that were loaded."""
+        program, done = self.program, self.program.counter()
+        for networks in (self.actors, self.critics):
+            for number in range(networks.count):
+                with program.span() as span:
+                    networks[number].transpose()
+                    if networks is self.critics:
+                        self.transpose_own(networks[number], number // self.heads)
+                program.piece(span, tells=[done], alone=True)
+        for i in range(self.spec.agents):
+            with program.span() as span:
+                self.exponentiate(i)
+            program.piece(span, tells=[done], alone=True)
 
     # ---- an update ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +198,7 @@ class MADDPG:
 
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """What the critics' output for the next step is worth now."""
-        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q)
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0], NOWHERE)
 
     def q_loss(self, i: int) -> Span:
         """Mean squared error of the critics of agent i, and its gradients."""
@@ -211,16 +222,16 @@ class MADDPG:
         """What targets need of the whole mini-batch: nothing."""
 
     def p_loss(self, i: int) -> Span:
-        """Agent i climbs its own, already updated critic; its action is fresh, the others' as played."""
+        """Minus the value of agent i's fresh action to its own, already updated critic; others' actions as played."""
         program, loss = self.program, self.actor_gradients + self.actors.shape.size
-        joint = self.redrawn if self.settings.others == "current" else self.joint
+        joint = self.redrawn if self.config.others == "current" else self.joint
         with program.span() as span:
             program.phase("P loss")
             program.clear(self.actor_gradients, self.actors.shape.size + TAIL)
             span.every_chunk()
             outputs = self.actors[i].forward(self.observation(joint, i, self.own(i)))
             fresh = self.fresh_action(outputs[-1], i)
-            gradient = self.climb(joint, fresh[0], i, loss)
+            gradient = self.action_gradient(joint, fresh[0], i, loss)
             head_gradient = program.scratch(outputs[-1].width)
             self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
             self.actors[i].backward(head_gradient, outputs, into=self.actor_gradients)
@@ -233,13 +244,14 @@ class MADDPG:
         self.sample(action, head, i, self.stream(OWN, i), soft)
         return [action, soft]
 
-    def climb(self, joint: int, action: Rows, i: int, loss: int) -> Rows:
+    def action_gradient(self, joint: int, action: Rows, i: int, loss: int) -> Rows:
         """The gradient of -Q by the own action; loss -= the mean of Q."""
         program = self.program
-        critics = self.critics_of(i)[: self.climbed_heads]
+        critics = self.critics_of(i)[: self.policy_heads]
         passes = [self.of_own_action(critic, joint, action, i) for critic in critics]
         gradients = [program.vector() for _ in critics]
-        program.climb(gradients, [outputs[-1] for outputs in passes], self.weight + i * self.batch, loss)
+        first, second = [*zip(gradients, (outputs[-1] for outputs in passes), strict=True), (NOWHERE, NOWHERE)][:2]
+        program.policy_gradient(first[0], second[0], first[1], second[1], self.weight + i * self.batch, loss)
         by_action = program.scratch(self.spec.action_size)
         for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
             with program.temporary():
@@ -255,7 +267,7 @@ class MADDPG:
         and corrected by (action - played) W_own; or, `dense`, computed with the whole input.
         """
         program, rows = self.program, self.rows(joint, i)
-        if self.settings.first_layer == "dense":
+        if self.config.first_layer == "dense":
             whole = program.scratch(self.joint_size)
             program.copy(whole, rows)
             program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
@@ -294,7 +306,7 @@ class MADDPG:
                 self.transpose_own(critic, i)
             program.phase("target update")
             for critic, target in zip(self.critics_of(i), self.critics_of(i, target=True), strict=True):
-                target.move_to(critic, self.settings.target_period, self.settings.tau)
+                target.move_to(critic, self.config.target_period, self.config.tau)
         return span
 
     def step_actor(self, i: int, slot: int) -> Span:
@@ -309,7 +321,7 @@ class MADDPG:
             self.step_temperature(i, self.summed + size)
             if self.has_target_actors:
                 program.phase("target update")
-                self.target_actors[i].move_to(self.actors[i], self.settings.target_period, self.settings.tau)
+                self.target_actors[i].move_to(self.actors[i], self.config.target_period, self.config.tau)
         return span
 
     def step_temperature(self, i: int, tail: int) -> None:
@@ -320,8 +332,8 @@ class MADDPG:
 
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
-        by_array = self.settings.clip_by == "variable"
-        network.step(gradients, self.settings.clip, by_array, self.settings.learning_rate)
+        by_array = self.config.clip_by == "variable"
+        network.step(gradients, self.config.clip, by_array, self.config.learning_rate)
 
     def transpose_own(self, critic: Network, i: int) -> None:
         """Make the copy of the weights of the own action anew, transposed."""
@@ -343,7 +355,7 @@ class MADDPG:
     def to_head(self, out: Rows, gradient: Rows, fresh: list[Rows], head: Rows, i: int, loss: int) -> None:
         """The gradient of a policy's head, given that of its action, with the penalty of its logits."""
         action, soft = fresh
-        size, weight, penalty = self.spec.action_sizes[i], self.weight + i * self.batch, self.settings.logit_penalty
+        size, weight, penalty = self.spec.action_sizes[i], self.weight + i * self.batch, self.config.logit_penalty
         if self.spec.discrete:
             self.program.choices_backward(out, gradient, soft, head, size, weight, penalty, loss)
         else:
@@ -353,7 +365,7 @@ class MADDPG:
         """Actions for rollouts, with noise."""
         self.sample(action, head, i, i)
         if not self.spec.discrete:
-            self.program.disturb(action, self.spec.action_sizes[i], i, self.settings.exploration_noise)
+            self.program.add_noise(action, self.spec.action_sizes[i], i, self.config.exploration_noise)
 
     def greedy(self, action: Rows, head: Rows, i: int) -> None:
         """The most likely actions."""
@@ -365,8 +377,8 @@ class MADDPG:
     # ---- where things are --------------------------------------------------------------------------------------------
 
     @property
-    def climbed_heads(self) -> int:
-        """Critics that an actor climbs."""
+    def policy_heads(self) -> int:
+        """Critics in the loss of an actor."""
         return self.heads
 
     def own(self, i: int) -> int:

@@ -5,14 +5,19 @@ variant; entropies in targets and in the actors' loss; a temperature per agent, 
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
-from shoal.native.maddpg import ENTROPY, MADDPG, NEXT, OWN, Settings
+from shoal.native.maddpg import ENTROPY, MADDPG, NEXT, OWN
 from shoal.native.networks import Networks
-from shoal.native.program import Counter, Rows, Span
+from shoal.native.operations import Rows
+from shoal.native.program import Counter, Span
+
+if TYPE_CHECKING:
+    from shoal.algorithms.config import LearnConfig
 
 ENDS = (LOG_STD_LOW, LOG_STD_HIGH)
 
@@ -26,22 +31,22 @@ class MASAC(MADDPG):
     def __init__(
         self,
         spec: EnvSpec,
-        settings: Settings,
+        config: "LearnConfig",
         hard: bool,
         dtype: type = np.float32,
         target_entropy: tuple[float, ...] = (),
     ) -> None:
         """`target_entropy` of each agent, where temperatures are learned."""
         self.head_width = 1 if spec.discrete else 2
-        self.tf2, self.target_entropy = settings.variant == "tf2", target_entropy
-        super().__init__(spec, settings, hard, dtype)
+        self.tf2, self.target_entropy = config.variant == "tf2", target_entropy
+        super().__init__(spec, config, hard, dtype)
 
     def _make_networks(self) -> None:
         super()._make_networks()
         program, n = self.program, self.spec.agents
-        value = max(self.settings.entropy, 1e-8)
+        value = max(self.config.entropy, 1e-8)
         self.log_alpha = program.array(np.full(n, math.log(value)))
-        self.alpha = program.array(np.full(n, value if self.settings.learn_entropy else self.settings.entropy))
+        self.alpha = program.array(np.full(n, value if self.config.learn_entropy else self.config.entropy))
         self.alpha_mean, self.alpha_square = program.zeros(n), program.zeros(n)
         self.entropy = program.zeros(n * self.batch, stride=1)
         self.kept_entropy = program.own_rows(1)
@@ -59,7 +64,7 @@ class MASAC(MADDPG):
         return self.target_actors if self.tf2 else self.actors
 
     @property
-    def climbed_heads(self) -> int:
+    def policy_heads(self) -> int:
         """Both, or the first in the TF2 variant."""
         return 1 if self.tf2 else 2
 
@@ -102,7 +107,7 @@ class MASAC(MADDPG):
         """r + gamma (the smaller Q' + temperature * entropy of the agent's own policy)."""
         entropy = Rows(self.mean_entropy, 0, 1) if self.tf2 else Rows(self.entropy + i * self.batch, 1, 1)
         bootstrap = self.bootstrap + i * self.batch
-        self.program.back_up(target, self.rewards(i), bootstrap, next_q, entropy, self.alpha + i)
+        self.program.back_up(target, self.rewards(i), bootstrap, *next_q, entropy, self.alpha + i)
 
     def fresh_action(self, head: Rows, i: int) -> list[Rows]:
         """An action of the current policy, and what its gradient needs: a soft sample and probabilities, or noise."""
@@ -119,26 +124,26 @@ class MASAC(MADDPG):
         size, width = self.spec.action_sizes[i], self.spec.action_size
         program.weighted_sum(loss + 1, entropy, weight)
         program.weighted_sum(loss + 3, entropy, weight, alpha)
-        if self.settings.learn_entropy:
+        if self.config.learn_entropy:
             program.weighted_sum(loss + 2, entropy, weight, minus=self.target_entropy[i])
         if self.spec.discrete:
             program.choices_backward(out, gradient, other, head, size, weight, 0.0, loss)
             program.choice_entropy_backward(out, probability, head, size, weight, alpha)
         else:
-            program.gaussian_backward(out, gradient, action, other, head, (width, size), ENDS, weight, alpha)
+            program.gaussian_backward(out, gradient, action, other, head, width, size, *ENDS, weight, alpha)
 
     def step_temperature(self, i: int, tail: int) -> None:
         """One step of the logarithm of agent i's temperature, so that its entropy meets the target."""
         program = self.program
         program.subtract(Rows(self.loss + self.spec.agents + i, 1, 1), Rows(tail, 1, 1), Rows(tail + 3, 1, 1))
-        if self.settings.learn_entropy:
+        if self.config.learn_entropy:
             places = (self.log_alpha + i, tail + 2, self.alpha_mean + i, self.alpha_square + i)
-            program.adam(*places, 1, 0.0, self.settings.learning_rate)
+            program.adam(*places, 1, 0.0, self.config.learning_rate)
             self.exponentiate(i)
 
     def exponentiate(self, i: int) -> None:
         """The temperature of agent i from its logarithm, where that is learned."""
-        if self.settings.learn_entropy:
+        if self.config.learn_entropy:
             self.program.exponential(self.alpha + i, self.log_alpha + i)
 
     # ---- policies ----------------------------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ class MASAC(MADDPG):
 
     def _gaussian(self, action: Rows, unit: Rows, entropy: Rows, head: Rows, i: int, stream: int) -> None:
         sizes = (self.spec.action_size, self.spec.action_sizes[i])
-        self.program.gaussian(action, unit, entropy, head, sizes, stream, ENDS)
+        self.program.gaussian(action, unit, entropy, head, *sizes, stream, *ENDS)
 
     def explore(self, action: Rows, head: Rows, i: int) -> None:
         """Actions for rollouts: samples."""

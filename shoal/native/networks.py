@@ -12,11 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.native.program import Program, Rows, padded
+from shoal.native.operations import Rows
+from shoal.native.program import Program, padded
 from shoal.native.tile import NARROW, PANEL
 
 Arrays = list[NDArray]
-"""Weight (inputs, units), bias (units,), weight, bias, …"""
+"""Weight (inputs, units), bias (1, units), weight, bias, …"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Shape:
     def write(self, numbers: NDArray, arrays: Arrays) -> None:
         """Put a network's arrays into its numbers."""
         for layer, weight, bias in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
-            numbers[layer.bias : layer.bias + bias.size] = bias
+            numbers[layer.bias : layer.bias + bias.size] = bias[0]
             if layer.value:
                 numbers[layer.weight : layer.weight + layer.inputs] = weight[:, 0]
                 continue
@@ -87,7 +88,7 @@ class Shape:
                 for panel, columns in _panels(numbers[layer.weight : layer.bias], layer.inputs, padded(layer.units)):
                     weight[:, columns] = panel
                 weight = weight[:, :units]
-            arrays += [weight.copy(), numbers[layer.bias : layer.bias + units].copy()]
+            arrays += [weight.copy(), numbers[layer.bias : layer.bias + units][None].copy()]
         return arrays
 
 
@@ -111,10 +112,10 @@ class Networks:
             self.transposed = program.zeros(count * shape.transposed_size)
             self.mean, self.square = program.zeros(count * shape.size), program.zeros(count * shape.size)
 
-    def numbers(self, number: int, of: int | None = None) -> NDArray:
-        """One network's numbers: its weights, or those of `mean` or `square`."""
-        size = self.shape.size
-        return self.program.values(self.at if of is None else of)[number * size : (number + 1) * size]
+    def numbers(self, number: int, part: str = "weights") -> NDArray:
+        """One network's numbers: its `weights`, or Adam's `mean` or `square` of them."""
+        at = {"weights": self.at, "mean": self.mean, "square": self.square}[part] if self.learned else self.at
+        return self.program.values(at)[number * self.shape.size : (number + 1) * self.shape.size]
 
     def __getitem__(self, number: int) -> "Network":
         """One of them, for recording."""
@@ -167,10 +168,10 @@ class Network:
             layer, x = self.shape.layers[k], outputs[k]
             if into is not None:
                 if layer.value:
-                    program.column_sums(into + layer.weight, x, by=gradient)
+                    program.add_columns(into + layer.weight, x, by=gradient)
                 else:
                     program.to_weight(into + layer.weight, x, gradient)
-                program.column_sums(into + layer.bias, gradient)
+                program.add_columns(into + layer.bias, gradient)
             if k == 0:
                 break
             below = program.scratch(layer.inputs)

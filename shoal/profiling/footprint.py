@@ -37,10 +37,10 @@ def footprint(training: Training) -> Footprint:
     weights, moments = training.team.weights(), training.team.optimizer_state()
     targets = training.team.targets
     learned = sum(array.nbytes for name, array in weights.items() if name.partition(".")[0] not in targets)
-    engine = training.team.engine if isinstance(training.team, NativeTeam) else None
+    runner = training.team.runner if isinstance(training.team, NativeTeam) else None
     networks = learned + sum(array.nbytes for array in (*weights.values(), *moments.values()))
-    if engine is not None:
-        networks = engine.network_bytes  # its gradients are the update's
+    if runner is not None:
+        networks = runner.network_bytes  # its gradients are the update's
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
@@ -49,8 +49,8 @@ def footprint(training: Training) -> Footprint:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     kept = getattr(training.ring, "sample_nbytes", 0)  # from one update to the next
-    if engine is not None:
-        kept += engine.working_bytes
+    if runner is not None:
+        kept += runner.working_bytes
     peak = most - before + kept + torch_peak(profiler)
     replay = int(cast(Any, training.ring).nbytes)
     return Footprint(replay, networks, peak, calls, calls - training.env.spec.agents)
@@ -70,7 +70,7 @@ def policy_calls(training: Training) -> int:
     """Update once, and count for how many mini-batches agents' policies are asked for next actions."""
     if isinstance(training.team, NativeTeam):
         training.update()
-        return training.team.engine.algorithm.minibatches * training.env.spec.agents
+        return training.team.algorithm.minibatches * training.env.spec.agents
     clock = training.clock = PhaseClock()
     rows = 0
 

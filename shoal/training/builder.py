@@ -18,7 +18,7 @@ from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
 from shoal.envs.base import EnvSpec, Step, VectorEnv
 from shoal.errors import UserError, counted
-from shoal.native.engine import why_unusable
+from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.runs.checkpoint import RingStore

@@ -155,7 +155,7 @@ def load_team(
 def acting_team(team: "Team", config: TrainConfig) -> "LearningTeam":
     """The team as it acted in training: in native code, if that is where it learned."""
     from shoal.algorithms.native import NativeTeam
-    from shoal.native.engine import why_unusable
+    from shoal.native.runner import why_unusable
 
     if config.update != "native" or why_unusable() is not None:
         return team

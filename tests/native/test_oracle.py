@@ -48,8 +48,8 @@ def pair(spec, config, precision=np.float64, seed=0, threads=2):
 
 def native_noise(team, batch, precision):
     """The noise that the native update draws, as torch asks for it: next, entropy, redrawn, own actions."""
-    algorithm, spec, config = team.engine.algorithm, team.spec, team.config
-    counters = team.engine.counters
+    algorithm, spec, config = team.algorithm, team.spec, team.config
+    counters = team.counters
     masac_boxes = not spec.discrete and config.algorithm == "masac"
     uses = [NEXT, ENTROPY, REDRAWN, OWN]
     if not (masac_boxes and config.variant == "tf2"):

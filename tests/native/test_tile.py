@@ -81,7 +81,8 @@ def test_products_of_any_shape(dtype, m, k, columns):
     for b, ldb in ((whole, columns), (panels(whole), 0)):
         for ldc in (columns, 0):
             c = np.zeros(m * columns, dtype)
-            product(like, item, at(c), ldc, m, at(a), k, 1, at(b), ldb, k + 3, 2, m, k, columns, 0, 0, ZERO, PLAIN)
+            operands = (at(c), ldc, m, at(a), k, 1, at(b), ldb, k + 3, 2)
+            product.loop(like, item, *operands, m, k, columns, 0, 0, ZERO, PLAIN)
             found = c.reshape(m, columns) if ldc else np.concatenate(unpacked(c, m, columns), axis=1)
             np.testing.assert_allclose(found, wanted, atol=1e-3 if dtype == np.float32 else 1e-10)
 
@@ -144,6 +145,12 @@ def test_noise_is_distributed_as_it_should_be():
     assert stats.kstest(words, "uniform").pvalue > 1e-3
     pairs = np.corrcoef([[draw(5, k, s, c) for k in range(2000)] for s in range(2) for c in range(3)])
     assert np.abs(pairs - np.eye(6)).max() < 0.1
+
+
+def test_noise_does_not_depend_on_what_was_compiled_before():
+    """numba lets a function without flags of its own inherit those of its first caller."""
+    for function in (uniform, normal, arithmetic.gumbel_exponential):
+        assert {"fastmath", "error_model"} <= function.targetoptions.keys()
 
 
 def test_streams_differ():

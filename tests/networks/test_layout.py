@@ -58,7 +58,7 @@ def test_native_and_torch_teams_begin_with_the_same_state(settings, discrete):
 def test_more_updates_than_float32_counts_are_restored():
     spec, config = make_spec(2, True, unequal=False), LearnConfig(hidden=(4,), batch=8)
     team, resumed = NativeTeam(spec, config, 0), NativeTeam(spec, config, 0)
-    team.engine.counters[1] = 2**24 + 1
+    team.counters[1] = 2**24 + 1
     resumed.load_optimizer_state(team.optimizer_state())
     resumed.load_random_state(team.random_state())
-    assert np.array_equal(resumed.engine.counters, team.engine.counters)
+    assert np.array_equal(resumed.counters, team.counters)

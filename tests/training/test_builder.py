@@ -9,7 +9,7 @@ import pytest
 
 from shoal import TrainConfig
 from shoal.errors import UserError
-from shoal.native import engine as native_engine
+from shoal.native import runner as native_runner
 from shoal.replay import Neighbor, Ring
 from shoal.training import builder as builder_module
 from shoal.training.collector import Collector
@@ -97,15 +97,15 @@ def test_start_line_names_the_update_and_the_reason():
 
 
 def test_reasons_against_native_code(monkeypatch):
-    monkeypatch.setattr(native_engine, "host_plan", lambda: None)
-    assert "no vector instructions" in native_engine.why_unusable.__wrapped__()
+    monkeypatch.setattr(native_runner, "host_plan", lambda: None)
+    assert "no vector instructions" in native_runner.why_unusable.__wrapped__()
     monkeypatch.undo()
 
     def failing():
         raise RuntimeError("LLVM says no\nat length")
 
-    monkeypatch.setattr(native_engine, "compile_native", failing)
-    assert native_engine.why_unusable.__wrapped__() == "numba cannot compile it here (LLVM says no)"
+    monkeypatch.setattr(native_runner, "compile_native", failing)
+    assert native_runner.why_unusable.__wrapped__() == "numba cannot compile it here (LLVM says no)"
 
 
 @pytest.mark.parametrize("env", ["cooperative-navigation", "predator-prey", "gym:CartPole-v1"])

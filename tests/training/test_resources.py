@@ -55,11 +55,11 @@ def test_memory_of_layers_is_quadratic_in_width():
 @pytest.mark.parametrize("agents", [1, 3, 24])
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 def test_native_memory_is_counted(algorithm, agents):
-    """The estimate is what the engine allocates, and the state as arrays and bytes while it is saved; no torch team."""
+    """The estimate is what native code allocates, and the state as arrays and bytes while it is saved; no torch."""
     spec = make_env("cooperative-navigation", agents=agents).spec
     config = TrainConfig(algorithm=algorithm, agents=agents, hidden=(256, 256), threads=2)
-    engine = NativeTeam(spec, config, 0, threads=2).engine
-    taken = engine.network_bytes + engine.working_bytes
+    runner = NativeTeam(spec, config, 0, threads=2).runner
+    taken = runner.network_bytes + runner.working_bytes
     saved = 4 * SAVED * sum(network_weights(spec, config))
     rows = 4 * 2 * 1024 * agents * (spec.observation_size + spec.action_size)  # of the mini-batch, which the ring keeps
     assert 0.8 * taken < update_bytes(config, spec) - saved - rows < 1.25 * taken

@@ -11,10 +11,11 @@ from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.native import NativeTeam
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
-from shoal.native import engine as native_engine
 from shoal.native import masac, work
+from shoal.native import runner as native_runner
+from shoal.native.kernels import OPERATIONS
 from shoal.training.clock import PhaseClock
-from tests.algorithms.test_oracle import make_batch, make_spec
+from tests.algorithms.test_oracle import ROWS, make_batch, make_spec
 from tests.native.test_oracle import Clock
 
 CPU = torch.device("cpu")
@@ -62,7 +63,7 @@ def test_late_or_missing_threads_change_nothing(monkeypatch):
     config = LearnConfig(hidden=(20, 12), batch=256)
     wanted = updated(config, 1, updates=30)
     kept = []
-    monkeypatch.setattr(native_engine, "lend", lambda call, *arguments: kept.append((call, arguments)))
+    monkeypatch.setattr(native_runner, "lend", lambda call, *arguments: kept.append((call, arguments)))
 
     def release(team):
         for call, arguments in kept[:2]:
@@ -79,7 +80,7 @@ def test_held_piece_is_repeated_by_another_thread():
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     wanted = updated(config, 1, spec)
     rng, team = np.random.default_rng(1), native_team(spec, config)
-    rounds = team.engine._update
+    rounds = team._update
     for update in range(1, 7):
         alone = rounds.tables.pieces[:, work.ALONE] == 1
         held = np.flatnonzero(~alone)[update % 5 :: 3]
@@ -92,7 +93,7 @@ def test_late_thread_keeps_its_arrays_alive(monkeypatch):
     """Mini-batches in fresh arrays: those of the round that a thread is late in outlive it, the others do not."""
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     team, rng = native_team(spec, config, threads=2), np.random.default_rng(1)
-    began, go_on, main, compiled = threading.Event(), threading.Event(), threading.current_thread(), work.work
+    began, go_on, main, compiled = threading.Event(), threading.Event(), threading.current_thread(), team.runner.work
 
     def late(*arguments):
         if threading.current_thread() is not main and not began.is_set():
@@ -100,14 +101,14 @@ def test_late_thread_keeps_its_arrays_alive(monkeypatch):
             assert go_on.wait(60)
         compiled(*arguments)
 
-    monkeypatch.setattr(work, "work", late)
+    team.runner.work = late
     helpers = []
 
     def lend(call, *arguments):
         helpers.append(threading.Thread(target=call, args=arguments))
         helpers[-1].start()
 
-    monkeypatch.setattr(native_engine, "lend", lend)
+    monkeypatch.setattr(native_runner, "lend", lend)
     joints = []
     for _ in range(6):
         batch = make_batch(rng, spec, 1)
@@ -127,9 +128,8 @@ def test_interrupted_update_does_not_block_the_next():
     spec, config = make_spec(2, True), LearnConfig(hidden=(12, 8), batch=32)
     team, rng = native_team(spec, config), np.random.default_rng(1)
     team.learn(make_batch(rng, spec, 1), Clock())
-    engine = team.engine
     team.act(np.zeros((3, 2, spec.observation_size), np.float32))
-    for rounds in (engine._update, *engine._act_rounds.values()):
+    for rounds in (team._update, *team._act_rounds.values()):
         rounds.number += 1
     losses = team.learn(make_batch(rng, spec, 1), Clock())
     assert all(np.isfinite(loss).all() for loss in losses.values())
@@ -144,7 +144,7 @@ def test_nan_gives_a_non_finite_loss(algorithm, discrete, where):
     spec, config = make_spec(2, discrete), LearnConfig(algorithm=algorithm, hidden=(12, 8), batch=32)
     team, batch = native_team(spec, config), make_batch(np.random.default_rng(0), spec, 1)
     if where in ("critics", "actors"):
-        team.engine.algorithm.networks[where].numbers(0)[5] = np.nan
+        team.algorithm.networks[where].numbers(0)[5] = np.nan
     else:
         getattr(batch, where)[0, 3, 1] = np.nan
     losses = team.learn(batch, Clock())
@@ -231,6 +231,7 @@ def test_wrong_batches_are_refused():
     team = native_team(spec, config)
     with pytest.raises(ValueError, match="the mini-batch is"):
         team.learn(make_batch(np.random.default_rng(0), spec, 1), Clock())
+    team = native_team(spec, LearnConfig(hidden=(12,), batch=ROWS))
     with pytest.raises(TypeError, match="float32"):
         team.learn(make_batch(np.random.default_rng(0), spec, 1, np.float64), Clock())
 
@@ -241,7 +242,7 @@ def test_ends_of_log_deviations_are_the_networks():
 
 @pytest.mark.parametrize("where", ["in it", "before it starts"])
 def test_failing_thread_is_reported_once_and_not_used_again(monkeypatch, where):
-    main, compiled, tried = threading.current_thread(), work.work, []
+    main, compiled, tried = threading.current_thread(), work.compiled_work(OPERATIONS), []
 
     def fails(*arguments):
         if threading.current_thread() is main:
@@ -258,8 +259,8 @@ def test_failing_thread_is_reported_once_and_not_used_again(monkeypatch, where):
 
     config = LearnConfig(hidden=(8,), batch=32)
     wanted = updated(config, 1)
-    monkeypatch.setattr(work, "work", fails)
-    monkeypatch.setattr(native_engine, "lend", lent)
+    monkeypatch.setattr(native_runner, "compiled_work", lambda operations: fails)
+    monkeypatch.setattr(native_runner, "lend", lent)
     with pytest.warns(UserWarning) as told:
         assert same(updated(config, 3), wanted)
     said = "A thread that helps with updates failed (no memory for it): training continues with fewer threads"
