@@ -19,6 +19,7 @@ import pytest
 from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import read_config
 from shoal.training.loop import Training
+from shoal.training.resume import restore
 from tests.actorq.test_cluster import descendants
 from tests.actorq.test_system import alive
 from tests.replay.model import all_live
@@ -140,7 +141,7 @@ def check_ring(run: Path) -> int:
     """Load the newest checkpoint as a resume does and check all that its ring holds; returns how much that is."""
     training = Training(read_config(run).checked())
     checkpoint = Checkpoints(run / "checkpoints").load(pytest.fail)
-    assert checkpoint is not None and training.load(checkpoint) == 0, "transitions are missing"
+    assert checkpoint is not None and restore(training, checkpoint) == 0, "transitions are missing"
     ring = training.ring
     batch = ring.gather(*all_live(ring))
     joint, after = batch.joint.reshape(-1, 5), batch.next_joint.reshape(-1, 5)

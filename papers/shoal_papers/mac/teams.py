@@ -60,13 +60,14 @@ Groups = Mapping[str, Sequence[TeamRun]]
 def train_team(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cell: train a team. That it diverges is a result, too; it has no return then."""
     from shoal.api import train
+    from shoal.runs.observer import Observer
 
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
         config = TrainConfig(**settings["train"], **QUIET, update="torch", out=str(run)).checked()
         result, diverged = None, ""
         try:
-            result = train(config)
+            result = train(config, observer=Observer(), pictures=False)
         except Diverged as error:
             diverged = str(error)
         if result is not None and result.signal is not None:

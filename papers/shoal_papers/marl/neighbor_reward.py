@@ -58,9 +58,11 @@ def cases(quick: bool) -> list[Case]:
 def train_curve(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cell: train; returns the learning curve."""
     from shoal.api import train
+    from shoal.runs.observer import Observer
 
     with tempfile.TemporaryDirectory() as run:
-        if train(TrainConfig(**settings["train"], **QUIET, out=run)).signal is not None:
+        config = TrainConfig(**settings["train"], **QUIET, out=run)
+        if train(config, observer=Observer(), pictures=False).signal is not None:
             raise KeyboardInterrupt
         lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     return {"curve": [{name: line[name] for name in ("episode", "return_mean")} for line in lines]}

@@ -87,7 +87,7 @@ def limited_run(train_settings: Mapping[str, Any], limit: Limit) -> tuple[TrainC
     with tempfile.TemporaryDirectory() as run:
         config = TrainConfig(**settings, out=run).checked()
         try:
-            train(config, observer=limit)
+            train(config, observer=limit, pictures=False)
         except Enough:
             return config, [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     raise KeyboardInterrupt  # a signal ended it

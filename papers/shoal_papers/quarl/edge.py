@@ -59,13 +59,15 @@ SPACES = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256)
 def train_policy(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A cell: train one policy, export it in both precisions, and count how often each reaches its goal."""
     from shoal.api import train
+    from shoal.runs.observer import Observer
 
     name, seed = settings["policy"], settings["seed"]
     place = folder / "models"
     place.mkdir(parents=True, exist_ok=True)
     quiet: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1}
     with tempfile.TemporaryDirectory() as run:
-        if train(TrainConfig(**settings["learning"], **quiet, seed=seed, out=run)).signal is not None:
+        config = TrainConfig(**settings["learning"], **quiet, seed=seed, out=run)
+        if train(config, observer=Observer(), pictures=False).signal is not None:
             raise KeyboardInterrupt
         policy = load_run(Path(run), {}, False, lambda sentence: None)
         row: dict[str, Any] = {"policy": name, "seed": seed, "episodes": policy.config.episodes, "files": {}}

@@ -68,13 +68,14 @@ def train_and_quantize(settings: dict[str, Any], folder: Path) -> dict[str, Any]
 
 def _team(settings: dict[str, Any], run: str) -> TorchPolicy:
     from shoal.api import train
+    from shoal.runs.observer import Observer
 
     config = TrainConfig(
         **settings["learning"], agents=settings["agents"], algorithm=settings["algorithm"], seed=settings["seed"],
         qat_bits=settings["bits"], qat_agent=settings["only"], qat_critics=settings.get("critics", True),
         threads=1, out=run, tensorboard=False, checkpoint_every=0, evaluate_episodes=0,
     )  # fmt: skip
-    if train(config).signal is not None:
+    if train(config, observer=Observer(), pictures=False).signal is not None:
         raise KeyboardInterrupt
     return load_run(Path(run), {}, False, lambda sentence: None)
 
