@@ -1,6 +1,7 @@
 """The interface of inference engines, and choosing the fastest one by a short measurement."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
@@ -87,21 +88,44 @@ def check_noise(policy: Policy, noise: NDArray[Any], batch: int, size: int | Non
         raise UserError(f"The noise has the shape {noise.shape}, but the policy takes {expected}.")
 
 
-def compiled_inputs(
-    policy: Policy, observation: NDArray[Any], noise: NDArray[Any] | None, draws: Draws
-) -> tuple[Array, Array]:
-    """Observation and noise as compiled loops take them: float32 in C order; empty noise if the policy samples none."""
-    if observation.dtype != np.float32 or not observation.flags.c_contiguous:
-        observation = np.ascontiguousarray(observation, np.float32)
-    if observation.shape[1:] != (policy.agents, policy.observation_size):
+class CompiledEngine(ABC):
+    """What engines in compiled code share: one call plays a batch, into arrays that are kept for its size."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._draws = Draws()
+        self._actions: dict[int, tuple[NDArray[np.int64], Array]] = {}
+
+    @abstractmethod
+    def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
+        """Write the actions for float32 observations in C order; noise is empty if the policy samples none."""
+
+    def act(self, observation: Array, noise: Array | None = None) -> Actions:
+        """The environment's actions for raw observations (B, N, O)."""
+        policy, batch = self.policy, len(observation)
+        choices, boxes = self._actions.get(batch) or self._new_actions(observation)
+        if observation.dtype != np.float32 or not observation.flags.c_contiguous:
+            observation = np.ascontiguousarray(observation, np.float32)
+        if observation.shape[1:] != (policy.agents, policy.observation_size):
+            check_observation(policy, observation)
+        if policy.head.kind != "categorical":
+            noise = NO_NOISE
+        elif noise is None:
+            noise = self._draws.uniform((batch, policy.agents, policy.action_size))
+        else:
+            check_noise(policy, noise, batch)
+            noise = np.ascontiguousarray(noise, np.float32)
+        self.play(observation, noise, choices, boxes)
+        return choices if policy.head.discrete else boxes
+
+    def _new_actions(self, observation: Array) -> tuple[NDArray[np.int64], Array]:
+        """Choices (B, N) and boxes (B, N, A), those empty that the policy does not have."""
+        policy, batch = self.policy, len(observation)
         check_observation(policy, observation)
-    if policy.head.kind != "categorical":
-        return observation, NO_NOISE
-    batch = len(observation)
-    if noise is None:
-        return observation, draws.uniform((batch, policy.agents, policy.action_size))
-    check_noise(policy, noise, batch)
-    return observation, np.ascontiguousarray(noise, np.float32)
+        choices = np.zeros((batch if policy.head.discrete else 0, policy.agents), np.int64)
+        boxes = np.zeros((0 if policy.head.discrete else batch, policy.agents, policy.action_size), np.float32)
+        self._actions[batch] = choices, boxes
+        return choices, boxes
 
 
 def refuse_grids(policy: Policy, engine: str) -> None:

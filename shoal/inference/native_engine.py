@@ -21,19 +21,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range
 from shoal.inference import int8_kernels as kernels
-from shoal.inference.engine import (
-    NATIVE_INPUTS,
-    Draws,
-    check_observation,
-    compiled_inputs,
-    fitting,
-    frame_of,
-    refuse_grids,
-)
+from shoal.inference.engine import NATIVE_INPUTS, CompiledEngine, fitting, frame_of, refuse_grids
 from shoal.inference.form import Arrays, Form, layer_arrays
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import ACTIVATIONS, Array, Linear
-from shoal.inference.policy import Actions, Policy
+from shoal.inference.policy import Policy
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
@@ -216,16 +208,15 @@ def _parts(data: Bytes, header: Words) -> Iterator[Arrays]:
         }
 
 
-class NativeEngine:
+class NativeEngine(CompiledEngine):
     """A policy of linear layers in int8, played in one compiled call."""
 
     name, precision = "native", "int8"
 
     def __init__(self, policy: Policy) -> None:
         """`policy` must have linear layers only."""
-        self.policy = policy = checked(policy).played()
-        self._draws = Draws()
-        self._actions: dict[int, tuple[NDArray[np.int64], Array]] = {}
+        policy = checked(policy).played()
+        super().__init__(policy)
         self._expected = header_of(policy, safe_bits())
         widest = max(kernels.ROWS, policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((4, kernels.ROWS, padded(widest, ALIGN)), np.float32)
@@ -236,13 +227,9 @@ class NativeEngine:
         """Bytes of the packed codes."""
         return int(self._header[kernels.SIZE])
 
-    def act(self, observation: Array, noise: Array | None = None) -> Actions:
-        """The environment's actions for raw observations (B, N, O)."""
-        policy, batch = self.policy, len(observation)
-        choices, boxes = self._actions.get(batch) or self._new_actions(observation)
-        observation, noise = compiled_inputs(policy, observation, noise, self._draws)
+    def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
+        """Write the actions."""
         kernels.play(observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes)
-        return choices if policy.head.discrete else boxes
 
     def load(self, policy: Policy) -> None:
         """Pack other weights of the same shapes and play them from now on."""
@@ -258,12 +245,3 @@ class NativeEngine:
         """
         self._header, self._packed = open_codes(buffer, self._expected)
         self._kind = kernels.product_kind(int(self._header[kernels.BITS]))
-
-    def _new_actions(self, observation: Array) -> tuple[NDArray[np.int64], Array]:
-        """Choices (B, N) and boxes (B, N, A), those empty that the policy does not have."""
-        policy, batch = self.policy, len(observation)
-        check_observation(policy, observation)
-        choices = np.zeros((batch if policy.head.discrete else 0, policy.agents), np.int64)
-        boxes = np.zeros((0 if policy.head.discrete else batch, policy.agents, policy.action_size), np.float32)
-        self._actions[batch] = choices, boxes
-        return choices, boxes

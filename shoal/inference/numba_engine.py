@@ -4,17 +4,15 @@ All constants lie in one array of floats and one of integers; a call allocates n
 Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.errors import UserError
 from shoal.inference.activation_kernels import activate, library_tanh
-from shoal.inference.engine import Draws, check_observation, compiled_inputs, fitting, frame_of, refuse_grids
+from shoal.inference.engine import CompiledEngine, fitting, frame_of, refuse_grids
 from shoal.inference.layers import ACTIVATIONS, Array, Linear
-from shoal.inference.policy import Actions, Policy
+from shoal.inference.policy import Policy
 
 # positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
@@ -68,40 +66,33 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _boxes(observation, whole, numbers, scratch, actions):  # type: ignore[no-untyped-def]
-    """Actions (B, N, A) for observations (B, N, O)."""
+def _play(observation, whole, numbers, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
+    """Choices (B, N), or boxes (B, N, A), for observations (B, N, O); noise (B, N, A), or empty without sampling."""
     size, squash = whole[ACTION], whole[SQUASH]
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
             x, at = _forward(observation[b, n], n, whole, numbers, scratch)
+            if choices.size:
+                best, choices[b, n] = np.float32(-np.inf), 0
+                for a in range(whole[FIRST + 3 * whole[LAYERS] + n]):
+                    value = x[a]
+                    if noise.size:
+                        value -= np.log(-np.log(noise[b, n, a]))
+                    if value > best:
+                        best, choices[b, n] = value, a
+                continue
             low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
             for a in range(size):
                 if squash == 0:
-                    actions[b, n, a] = x[a]
+                    boxes[b, n, a] = x[a]
                 elif squash == 1:
-                    actions[b, n, a] = min(max(x[a], low[a]), high[a])
+                    boxes[b, n, a] = min(max(x[a], low[a]), high[a])
                 else:
                     middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
-                    actions[b, n, a] = middle + half * np.tanh(x[a])
+                    boxes[b, n, a] = middle + half * np.tanh(x[a])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _choices(observation, whole, numbers, scratch, noise, actions):  # type: ignore[no-untyped-def]
-    """Choices (B, N) for observations (B, N, O); noise (B, N, A), or empty without sampling."""
-    for b in range(observation.shape[0]):
-        for n in range(whole[AGENTS]):
-            x, _ = _forward(observation[b, n], n, whole, numbers, scratch)
-            best, choice = np.float32(-np.inf), 0
-            for a in range(whole[FIRST + 3 * whole[LAYERS] + n]):
-                value = x[a]
-                if noise.size:
-                    value -= np.log(-np.log(noise[b, n, a]))
-                if value > best:
-                    best, choice = value, a
-            actions[b, n] = choice
-
-
-class NumbaEngine:
+class NumbaEngine(CompiledEngine):
     """float32 in a compiled loop over rows, agents and layers."""
 
     name, precision = "numba", "float32"
@@ -111,32 +102,22 @@ class NumbaEngine:
         if not policy.linear_only:
             raise UserError("The numba engine runs linear layers only, but the policy has convolutions; use onnx.")
         refuse_grids(policy, self.name)
-        self.policy = policy = policy.played()
-        self._draws = Draws()
+        policy = policy.played()
+        super().__init__(policy)
         widest = max(policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((2, widest), np.float32)
         self._numbers = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])
         self._flat = self._numbers.reshape(-1)
-        self._actions: dict[int, NDArray[Any]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the constants."""
         return self._numbers.nbytes
 
-    def act(self, observation: Array, noise: Array | None = None) -> Actions:
-        """The environment's actions for raw observations (B, N, O)."""
-        policy, batch = self.policy, len(observation)
-        actions = self._actions.get(batch)
-        if actions is None:
-            actions = self._actions[batch] = self._new_actions(observation)
-        observation, noise = compiled_inputs(policy, observation, noise, self._draws)
-        if policy.head.discrete:
-            _choices(observation, self._whole, self._flat, self._scratch, noise, actions)
-        else:
-            _boxes(observation, self._whole, self._flat, self._scratch, actions)
-        return actions
+    def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
+        """Write the actions."""
+        _play(observation, self._whole, self._flat, self._scratch, noise, choices, boxes)
 
     def load(self, policy: Policy) -> None:
         """Copy other weights over the current ones."""
@@ -145,13 +126,6 @@ class NumbaEngine:
         self._numbers[:] = _numbers(policy)
         self._whole = _whole(policy, self._numbers.shape[1])
         self.policy = policy
-
-    def _new_actions(self, observation: Array) -> NDArray[Any]:
-        check_observation(self.policy, observation)
-        shape = (len(observation), self.policy.agents)
-        if self.policy.head.discrete:
-            return np.zeros(shape, np.int64)
-        return np.zeros((*shape, self.policy.action_size), np.float32)
 
 
 def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.errors import UserError
 from shoal.inference import Exploration, Policy, make_engine
 from shoal.inference.layers import ACTIVATIONS
-from shoal.inference.serialized import FORMAT, HEADER, MAGIC, sealed
+from shoal.inference.policy import BYTES_FORMAT, HEADER, MAGIC, sealed
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
 json_values = st.recursive(
@@ -211,9 +211,9 @@ def test_missing_extra_and_wrong_arrays_are_refused():
         (b"", "not a policy that"),
         (b"\x08\x0a\x12\x05shoal" * 20, "not a policy that"),
         (MAGIC + b"1", "not a policy that"),
-        (HEADER.pack(MAGIC, FORMAT + 1, bytes(32)), "format 2, but this version of Shoal reads format 1"),
-        (HEADER.pack(MAGIC, FORMAT, bytes(32)), "wrong checksum"),
-        (HEADER.pack(MAGIC, FORMAT, hashlib.sha256(b"").digest()), "cannot be read"),
+        (HEADER.pack(MAGIC, BYTES_FORMAT + 1, bytes(32)), "format 2, but this version of Shoal reads format 1"),
+        (HEADER.pack(MAGIC, BYTES_FORMAT, bytes(32)), "wrong checksum"),
+        (HEADER.pack(MAGIC, BYTES_FORMAT, hashlib.sha256(b"").digest()), "cannot be read"),
     ],
 )
 def test_foreign_bytes_are_refused(data, said):
