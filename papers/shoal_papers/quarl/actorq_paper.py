@@ -69,6 +69,8 @@ PAPER = {
 }
 SECONDS = 6.0
 """Of a measurement of service times."""
+STARTING = 10.0
+"""Seconds before it."""
 LARGEST = "Humanoid Stand"
 """The task for more actors than the paper's."""
 
@@ -78,26 +80,18 @@ def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> l
     cells = []
     for name in tuple(tasks) or ((LARGEST,) if quick else PAPER):
         task = PAPER[name]
-        config = {
+        learner = {
             "env": task.env,
             "algorithm": task.algorithm,
             **LAYERS,
             **(CRITIC if task.algorithm == "d4pg" else {}),
         }
-        cells += [
-            service_cell(paper_cell(name, engine, precision), config, engine, precision, 0.5, seconds, 10.0)
-            for engine, precision in KINDS
-            if not quick or engine != "onnx"
-        ]
+        for engine, precision in KINDS:
+            if not quick or engine != "onnx":
+                config = {**learner, "actor_engine": engine, "actor_precision": precision, "copies": 1, "actors": 1}
+                settings = {"config": config, "ratio": 0.5, "seconds": seconds}
+                cells.append(StudyCell(paper_cell(name, engine, precision), settings, STARTING + seconds))
     return cells
-
-
-def service_cell(
-    name: str, task: Mapping[str, Any], engine: str, precision: str, ratio: float, seconds: float, start: float = 6.0
-) -> StudyCell:
-    """A cell that measures the service times of a task and a kind of actor; `start`: seconds before it measures."""
-    config = {**task, "actor_engine": engine, "actor_precision": precision, "copies": 1, "actors": 1}
-    return StudyCell(name, {"config": config, "ratio": ratio, "seconds": seconds}, start + seconds)
 
 
 def measure_service(settings: Mapping[str, Any]) -> dict[str, float]:
@@ -192,15 +186,37 @@ def fleet_rows(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
     return rows
 
 
+ACTOR_COLUMNS = {
+    "actors": Column("actors"),
+    "precision": Column("precision"),
+    "env_steps_per_second": Column("env", "steps/s"),
+    "speed_up": Column("over float32", format=".2f"),
+    "lag_mean": Column("lag", "updates"),
+    "bottleneck": Column("bottleneck"),
+}
+FLEET_COLUMNS = {
+    "bits": Column("bits"),
+    "pull_every": Column("pull every", "steps"),
+    "down_mbit": Column("versions", "Mbit/s"),
+    "up_mbit": Column("experience", "Mbit/s"),
+    "steps_per_second": Column("env", "steps/s"),
+    "lag_mean": Column("lag", "updates"),
+    "tied_steps_per_second": Column(f"env with {FLEET_LINK:,.0f} Mbit/s", "steps/s"),
+}
+
+
 def tables(view: Simulated) -> list[Table]:
     """Those for which there is anything."""
-    across = f"{FLEET:,} actors across regions, {FLEET_LATENCY_MS:g} ms away, simulated"
-    rows_by_title = {
-        "The paper's four actors and GPU learner, simulated": list(map(_paper_shown, view["paper"])),
-        f"{LARGEST} beside the paper's learner: more actors, simulated": list(map(_actors_shown, view["actors"])),
-        across: list(map(_fleet_shown, view["fleet"])),
-    }
-    return [Table.of(title, rows) for title, rows in rows_by_title.items() if rows]
+    actors, fleet = (
+        [{column: row[name] for name, column in columns.items()} for row in view[part]]
+        for part, columns in (("actors", ACTOR_COLUMNS), ("fleet", FLEET_COLUMNS))
+    )
+    tables = [
+        Table.of("The paper's four actors and GPU learner, simulated", list(map(_paper_shown, view["paper"]))),
+        Table.of(f"{LARGEST} beside the paper's learner: more actors, simulated", actors),
+        Table.of(f"{FLEET:,} actors across regions, {FLEET_LATENCY_MS:g} ms away, simulated", fleet),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def findings(view: Simulated) -> Iterable[str]:
@@ -262,29 +278,4 @@ def _paper_shown(row: Record) -> dict[Column, Value]:
         Column("over float32 in ONNX Runtime", format=".2f"): row["same_engine"],
         Column("paper, time to 95 %", format=".2f"): row["paper"],
         Column("bottleneck with int8"): row["bottleneck"],
-    }
-
-
-def _actors_shown(row: Record) -> dict[Column, Value]:
-    """A row for people."""
-    return {
-        Column("actors"): row["actors"],
-        Column("precision"): row["precision"],
-        Column("env", "steps/s"): row["env_steps_per_second"],
-        Column("over float32", format=".2f"): row["speed_up"],
-        Column("lag", "updates"): row["lag_mean"],
-        Column("bottleneck"): row["bottleneck"],
-    }
-
-
-def _fleet_shown(row: Record) -> dict[Column, Value]:
-    """A row for people."""
-    return {
-        Column("bits"): row["bits"],
-        Column("pull every", "steps"): row["pull_every"],
-        Column("versions", "Mbit/s"): row["down_mbit"],
-        Column("experience", "Mbit/s"): row["up_mbit"],
-        Column("env", "steps/s"): row["steps_per_second"],
-        Column("lag", "updates"): row["lag_mean"],
-        Column(f"env with {FLEET_LINK:,.0f} Mbit/s", "steps/s"): row["tied_steps_per_second"],
     }

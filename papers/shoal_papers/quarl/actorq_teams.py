@@ -5,6 +5,7 @@ part measures at which width of the networks int8 actors begin to pay.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,26 +180,25 @@ def _cell(algorithm: str, agents: int, kind: str, seed: int, steps: int) -> Stud
 
 def team_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
     """One row per algorithm, number of agents and kind."""
-    for algorithm in ALGORITHMS:
-        for agents in WORLDS:
-            turns = groups[algorithm, agents, TURNS]
-            for kind in KINDS:
-                runs = groups[algorithm, agents, kind]
-                yield {
-                    Column("algorithm"): algorithm.upper(),
-                    Column("agents"): agents,
-                    Column("how"): kind,
-                    Column("seeds"): len(runs),
-                    Column("return at the end"): with_interval([late_return(run) for run in runs]),
-                    Column("final return, float32"): with_interval([run["trained"] for run in runs]),
-                    Column("to 95 % of in turn's best", "s", ".1f"): reached(turns, runs),
-                    Column("env steps/s", format=",.0f"): runs.steps_per_second,
-                    Column("updates/s", format=",.1f"): runs.updates_per_second,
-                    Column("learner waits", "%", ".0f"): runs.waiting("learner"),
-                    Column("actors wait", "%", ".0f"): runs.waiting("actor"),
-                    Column("bottleneck"): runs.bottleneck or None,
-                    Column("lag", "updates", ".1f"): runs.metric("lag_mean"),
-                }
+    for algorithm, agents in product(ALGORITHMS, WORLDS):
+        turns = groups[algorithm, agents, TURNS]
+        for kind in KINDS:
+            runs = groups[algorithm, agents, kind]
+            yield {
+                Column("algorithm"): algorithm.upper(),
+                Column("agents"): agents,
+                Column("how"): kind,
+                Column("seeds"): len(runs),
+                Column("return at the end"): with_interval([late_return(run) for run in runs]),
+                Column("final return, float32"): with_interval([run["trained"] for run in runs]),
+                Column("to 95 % of in turn's best", "s", ".1f"): reached(turns, runs),
+                Column("env steps/s", format=",.0f"): runs.steps_per_second,
+                Column("updates/s", format=",.1f"): runs.updates_per_second,
+                Column("learner waits", "%", ".0f"): runs.waiting("learner"),
+                Column("actors wait", "%", ".0f"): runs.waiting("actor"),
+                Column("bottleneck"): runs.bottleneck or None,
+                Column("lag", "updates", ".1f"): runs.metric("lag_mean"),
+            }
 
 
 def reached(base: Runs, runs: Runs) -> float | str | None:
@@ -213,39 +213,36 @@ def reached(base: Runs, runs: Runs) -> float | str | None:
 
 def claims(groups: Groups) -> Iterable[str]:
     """Per algorithm and number of agents: the return that is kept, and the time that is won."""
-    for algorithm in ALGORITHMS:
-        for agents in WORLDS:
-            where = f"{algorithm.upper()}, {agents} agents"
-            for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
-                own, other = (groups[algorithm, agents, one] for one in (kind, base))
-                if both := pairs(own, other):
-                    span = other.best - other.random
-                    gaps = [late_return(one) - late_return(two) for one, two in both]
-                    yield (
-                        f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "
-                        f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "
-                        f"{speed_verdict(faster(both))}."
-                    )
+    for algorithm, agents in product(ALGORITHMS, WORLDS):
+        where = f"{algorithm.upper()}, {agents} agents"
+        for kind, base in ((FULL, TURNS), (INT8, TURNS), (INT8, FULL)):
+            own, other = (groups[algorithm, agents, one] for one in (kind, base))
+            if both := pairs(own, other):
+                span = other.best - other.random
+                gaps = [late_return(one) - late_return(two) for one, two in both]
+                yield (
+                    f"{where}: {kind} keep the return of {base} over env steps ({with_interval(gaps)}): "
+                    f"{loss_verdict(gaps, abs(span))}; they play the same env steps sooner: "
+                    f"{speed_verdict(faster(both))}."
+                )
 
 
 def width_rows(speeds: Speeds) -> Iterable[dict[Column, Value]]:
     """One row per number of agents, copies and width."""
-    for agents in WORLDS:
-        for copies in COPIES:
-            for width in WIDTHS:
-                full, int8 = (speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8))
-                yield {
-                    Column("agents"): agents,
-                    Column("copies"): copies,
-                    Column("width"): width,
-                    Column("float32", "env steps/s", ",.0f"): full["steps_per_second"] if full else NOT_RUN,
-                    Column("int8", "env steps/s", ",.0f"): int8["steps_per_second"] if int8 else NOT_RUN,
-                    Column("int8 over float32", format=".2f"): ratio(full, int8),
-                    Column("float32 acting", "µs", ",.0f"): full["act_us"] if full else None,
-                    Column("int8 acting", "µs", ",.0f"): int8["act_us"] if int8 else None,
-                    Column("environment", "µs", ",.0f"): full["environment_us"] if full else None,
-                    Column("bottleneck"): " / ".join(one["bottleneck"] for one in (full, int8) if one) or None,
-                }
+    for agents, copies, width in product(WORLDS, COPIES, WIDTHS):
+        full, int8 = (speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8))
+        yield {
+            Column("agents"): agents,
+            Column("copies"): copies,
+            Column("width"): width,
+            Column("float32", "env steps/s", ",.0f"): full["steps_per_second"] if full else NOT_RUN,
+            Column("int8", "env steps/s", ",.0f"): int8["steps_per_second"] if int8 else NOT_RUN,
+            Column("int8 over float32", format=".2f"): ratio(full, int8),
+            Column("float32 acting", "µs", ",.0f"): full["act_us"] if full else None,
+            Column("int8 acting", "µs", ",.0f"): int8["act_us"] if int8 else None,
+            Column("environment", "µs", ",.0f"): full["environment_us"] if full else None,
+            Column("bottleneck"): " / ".join(speed["bottleneck"] for speed in (full, int8) if speed) or None,
+        }
 
 
 def ratio(full: Mapping[str, Any] | None, int8: Mapping[str, Any] | None) -> float | None:
@@ -259,20 +256,16 @@ PAYS = 1.1
 
 def width_findings(speeds: Speeds) -> Iterable[str]:
     """The smallest width from which on int8 actors are faster."""
-    for agents in WORLDS:
-        for copies in COPIES:
-            ratios = {
-                width: found
-                for width in WIDTHS
-                if (found := ratio(*(speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8)))) is not None
-            }
-            if not ratios:
-                continue
-            pays = [width for width in ratios if all(ratios[w] >= PAYS for w in ratios if w >= width)]
-            where = f"{agents} agents, {'1 copy' if copies == 1 else f'{copies} copies'} per actor"
-            told = ", ".join(f"{found:.2f} at {width}" for width, found in ratios.items())
-            start = f"pays from 2 × {pays[0]} on" if pays else "pays at no width"
-            yield f"{where}: int8 {start} (over the fastest float32 engine: {told})."
+    for agents, copies in product(WORLDS, COPIES):
+        pairs = {width: [speeds.get((agents, copies, width, kind)) for kind in (FULL, INT8)] for width in WIDTHS}
+        ratios = {width: faster for width, pair in pairs.items() if (faster := ratio(*pair)) is not None}
+        if not ratios:
+            continue
+        pays = [width for width in ratios if all(ratios[w] >= PAYS for w in ratios if w >= width)]
+        where = f"{agents} agents, {'1 copy' if copies == 1 else f'{copies} copies'} per actor"
+        by_width = ", ".join(f"{faster:.2f} at {width}" for width, faster in ratios.items())
+        start = f"pays from 2 × {pays[0]} on" if pays else "pays at no width"
+        yield f"{where}: int8 {start} (over the fastest float32 engine: {by_width})."
 
 
 def panels(groups: Groups, axis: str) -> list[Panel]:
@@ -291,13 +284,13 @@ def panels(groups: Groups, axis: str) -> list[Panel]:
 
 def width_panels(speeds: Speeds) -> list[Panel]:
     """One panel per number of agents and copies."""
-    found = []
+    panels = []
     for agents, copies in dict.fromkeys((agents, copies) for agents, copies, _, _ in speeds):
         widths = [width for width in WIDTHS if any((agents, copies, width, kind) in speeds for kind in KINDS)]
         series = []
         for kind in (FULL, INT8):
-            held = [speeds.get((agents, copies, width, kind)) for width in widths]
-            series.append(Series(kind, [one["steps_per_second"] if one else None for one in held]))
+            measured = [speeds.get((agents, copies, width, kind)) for width in widths]
+            series.append(Series(kind, [speed["steps_per_second"] if speed else None for speed in measured]))
         title = f"{agents} agents, {'1 copy' if copies == 1 else f'{copies} copies'}"
-        found.append(Panel(title, "env steps/s", series, "units per hidden layer", list(map(str, widths)), log=True))
-    return found
+        panels.append(Panel(title, "env steps/s", series, "units per hidden layer", list(map(str, widths)), log=True))
+    return panels

@@ -23,7 +23,7 @@ def measure(path: str, megabytes: int, calls: int) -> dict[str, float]:
     The process ends if the file does not fit.
     """
     spare = np.zeros(1)  # numpy's own first allocation
-    space, held = pages(0), pages(1)
+    space, resident = pages(0), pages(1)
     if megabytes:
         limit = space + megabytes * MEGABYTE
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -40,5 +40,5 @@ def measure(path: str, megabytes: int, calls: int) -> dict[str, float]:
         "latency_ms": 1e3 * float(np.median(late)),
         "p99_ms": 1e3 * float(np.quantile(late, 0.99)),
         "memory_mb": pages(1) / MEGABYTE,
-        "policy_mb": (pages(1) - held) / MEGABYTE,
+        "policy_mb": (pages(1) - resident) / MEGABYTE,
     }
