@@ -19,7 +19,6 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
 from shoal.system.memory import keep_freed_memory
-from shoal.system.processors import check_threads
 from shoal.training.builder import Collecting, Implementation, LearningTeam, Replay
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock
@@ -28,7 +27,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.evaluation import PLAYERS, Evaluation, evaluate_team
 from shoal.training.learner import Learner
 from shoal.training.milestones import Abandoned, Milestones
-from shoal.training.prechecks import check_workers
+from shoal.training.prechecks import check_hardware
 from shoal.training.resources import use_threads
 from shoal.training.result import TrainResult, log_line, result_so_far
 from shoal.training.resume import needs_refill, refill, restore, snapshot
@@ -54,9 +53,7 @@ def implementation(config: TrainConfig) -> Implementation:
 
 def build(config: TrainConfig, observer: Observer, callbacks: Sequence[Callback] = ()) -> "TeamRun":
     """A run in memory that has not started; invalid settings are detected here."""
-    if config.threads is not None:
-        check_threads(config.threads)
-    check_workers(config)
+    check_hardware(config)  # of a resumed run, too, which may have changed
     with CompilationReport(observer.note):
         implementation(config).compile_loops(config)
     with said_if_long(observer.note, f"Building {counted(config.copies, 'copy', 'copies')} of {config.env}."):

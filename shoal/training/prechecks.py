@@ -15,10 +15,8 @@ from shoal.trust import check_trusted, untrusted
 
 def check_new(config: TrainConfig) -> None:
     """Refuse a new run that could not start: its world, its hardware, its folder."""
-    if config.threads is not None:
-        check_threads(config.threads)
     config.check_evaluated()
-    check_workers(config)
+    check_hardware(config)
     check_env(config)
     if config.implementation == "engine" and config.capacity < config.copies:  # the reference has only one copy
         raise UserError(f"`capacity` is {config.capacity}, but must be at least {config.copies}, one for each copy.")
@@ -34,8 +32,10 @@ def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], tru
         check_trusted(f"The run in '{folder}'", env, options, trust)
 
 
-def check_workers(config: TrainConfig) -> None:
-    """Refuse more worker processes than there are copies for."""
+def check_hardware(config: TrainConfig) -> None:
+    """Refuse more threads than there are processors, and more worker processes than there are copies for."""
+    if config.threads is not None:
+        check_threads(config.threads)
     if (config.env_workers or 1) > config.copies:
         raise UserError(
             f"`env_workers` is {config.env_workers}, but there "
