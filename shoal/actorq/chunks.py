@@ -41,14 +41,7 @@ class Chunk(NamedTuple):
     first: NDArray[np.float32]  # (E, N, O)  what was seen before the first step
     fresh: NDArray[np.bool_]  # (E,)  whether that was the first observation of an episode
     actions: NDArray[np.float32]  # (T, E, N, A)  as the ring keeps them
-    observation: NDArray[np.float32]  # (T, E, N, O)
-    final_observation: NDArray[np.float32]  # (T, E, N, O)
-    reward: NDArray[np.float32]  # (T, E, N)
-    terminated: NDArray[np.bool_]  # (T, E, N)
-    alive: NDArray[np.bool_]  # (T, E, N)
-    truncated: NDArray[np.bool_]  # (T, E)
-    ended: NDArray[np.bool_]  # (T, E)
-    metrics: NDArray[np.float32]  # (T, E, F)
+    results: Step  # (T, E, …)  what came of them
     version: NDArray[np.int64]  # (T,)  the learner's updates when the policy that acted was published
     steps: int
     begins: bool
@@ -57,13 +50,13 @@ class Chunk(NamedTuple):
     def put(self, t: int, actions: NDArray[np.float32], step: Step, version: int) -> None:
         """Fill in step t."""
         self.actions[t], self.version[t] = actions, version
-        for name, array in step._asdict().items():
-            if array is not None:
-                getattr(self, name)[t] = array
+        for target, array in zip(self.results, step, strict=True):
+            if target is not None and array is not None:
+                target[t] = array
 
     def step(self, t: int | slice) -> Step:
         """Step t as the world gave it, or some steps with a leading axis T."""
-        return Step(*(getattr(self, name)[t] for name in Step._fields))
+        return Step(*(array[t] for array in self.results if array is not None))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ class ChunkQueue:
         """The slot to fill next; None: all are full."""
         if self.waiting >= self.slots:
             return None
-        return Chunk(**self._arrays[int(self._head[0]) % self.slots], steps=0, begins=False)
+        return self._chunk(int(self._head[0]), steps=0, begins=False)
 
     def send(self, steps: int, begins: bool) -> None:
         """Hand over the slot that `free` gave, with so many steps in it."""
@@ -150,7 +143,7 @@ class ChunkQueue:
                 steps, begins = int(header[STEPS]), bool(header[BEGINS])
                 total = header[CHECKSUM : CHECKSUM + 1].view(np.uint64)[0]
                 if header[NUMBER] == number and 0 < steps <= self.layout.steps and total == self._sum(number):
-                    return Chunk(**self._arrays[number % self.slots], steps=steps, begins=begins or self._lost)
+                    return self._chunk(number, steps, begins or self._lost)
             self.refused += 1
             self.done()
             self._lost = True
@@ -178,6 +171,11 @@ class ChunkQueue:
         assert self.waiting < self.slots
         self._whole[int(self._head[0]) % self.slots][:] = content
         self._head[0] += 1
+
+    def _chunk(self, number: int, steps: int, begins: bool) -> Chunk:
+        arrays = self._arrays[number % self.slots]
+        results = Step(**{name: arrays[name] for name in Step._fields})
+        return Chunk(arrays["first"], arrays["fresh"], arrays["actions"], results, arrays["version"], steps, begins)
 
     def _sum(self, number: int) -> np.uint64:
         """The checksum of a slot's contents and of what its header says about them."""

@@ -43,7 +43,7 @@ class ActorCollector:
         """Seconds in which the learner had nothing to do, since the first chunk."""
         self.lags: deque[int] = deque(maxlen=LAGS)
         self._trackers: dict[int, ReturnTracker] = {}
-        self._turn = 0  # the actor whose chunk goes first: where the limiter lets in few, all get their share
+        self._turn = 0  # the actor whose chunk goes first, so that all get their share where the limiter admits few
         self._last_chunk = time.monotonic()
         self._begun: float | None = None  # when the first chunk came
         self._waited_before = 0.0  # seconds that the actors had waited by then
@@ -141,10 +141,10 @@ class ActorCollector:
         if self._begun is not None:
             self.waited += time.monotonic() - start
 
-    # ---- what is told and kept -----------------------------------------------------------------------------------
+    # ---- metrics and state ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The run begins, or goes on: start the processes."""
+        """The run begins or resumes: start the processes."""
         self.system.start(self.samples)
         self._last_chunk = time.monotonic()
 
@@ -153,7 +153,7 @@ class ActorCollector:
         self.system.close()
 
     def metrics(self) -> dict[str, float | str | None]:
-        """What else to log, by name."""
+        """Metrics of the actors for the log, by name."""
         board, actors = self.system.board, range(1, 1 + self.config.actors)
         steps = sum(board.count(k, "steps") for k in actors)
         pulls = sum(board.count(k, "pulls") for k in actors)

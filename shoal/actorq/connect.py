@@ -19,7 +19,7 @@ CHECK = 60.0
 """Seconds in which every node must say which Shoal it has."""
 LOOPBACK = ("127.0.0.1", "::1")
 VITAL = ("raylet", "gcs_server")
-"""Processes of Ray's without which nothing goes on."""
+"""Processes without which Ray cannot work."""
 
 
 def import_ray() -> Any:
@@ -138,7 +138,7 @@ def check_running(ray: Any) -> None:
 
 @contextlib.contextmanager
 def told_if_gone() -> Iterator[None]:
-    """Where a Ray that does not answer any more is met before `check_running` finds it dead."""
+    """Report a Ray that does not answer any more, before `check_running` finds it dead."""
     try:
         yield
     except OSError as error:
@@ -149,7 +149,7 @@ def told_if_gone() -> Iterator[None]:
 def loopback(ray: Any) -> Iterator[None]:
     """Let a Ray that is started meanwhile listen on 127.0.0.1 only.
 
-    On Linux it takes the machine's address even if told another, and then listens on all network interfaces. On
+    On Linux it takes the machine's address even if another is given, and then listens on all network interfaces. On
     systems for which it has no clusters it takes 127.0.0.1: that is what this makes it believe.
     """
     constants = ray._private.ray_constants

@@ -97,7 +97,7 @@ class EnginePlayer:
         return self.explorer.explore(observation)
 
     def load(self, payload: Bytes) -> float:
-        """Play another version: codes as they are, other numbers as float32."""
+        """Play another version: codes unchanged, other numbers as float32."""
         if self.play.codes:
             self.explorer.engine.load_codes(payload)  # type: ignore[attr-defined]
             return 0.0

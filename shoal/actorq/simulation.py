@@ -270,7 +270,7 @@ class _Run:
             freed.succeed()
 
     def _wait(self, what: str, event: simpy.Event, pause: float) -> Process:
-        """Wait for an event that is looked for every `pause` seconds."""
+        """Wait for an event that is polled every `pause` seconds."""
         start = self.env.now
         yield event
         yield self.env.timeout(self._rng.uniform(0, pause))
@@ -349,7 +349,7 @@ class _Run:
 
 
 def _fire(run: _Run, name: str) -> None:
-    """Wake whoever waits for this to happen, and begin anew."""
+    """Wake the processes that wait for this event, and replace it."""
     event = getattr(run, name)
     if event.callbacks:
         setattr(run, name, run.env.event())

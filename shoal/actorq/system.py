@@ -115,7 +115,7 @@ class ActorSystem(ABC):
         """End them all."""
 
     def actor_spec(self, post: Post) -> Message:
-        """What the process at an actor's post is told, wherever it runs."""
+        """The specification of the process at an actor's post, wherever it runs."""
         assert self.policy.exploration is not None
         noise = deviation_of(post.actor, self.config.actors, self.config.exploration_noise)
         return {
@@ -165,23 +165,19 @@ class LocalSystem(ActorSystem):
         return self.posts[0].child is not None
 
     def start(self, samples: int) -> None:
-        """Start all processes, after so many samples of the run: a resumed one plays other episodes."""
         self._watched, self._samples = time.monotonic(), samples
         for post in self.posts:
             self._fill(post)
 
     @property
     def published(self) -> int:
-        """Versions that the learner has published."""
         return self.numbers.latest
 
     def publish(self, numbers: Array, version: int) -> None:
-        """Hand the policy's numbers to the quantizer, with recent states behind them; nobody waits."""
         row = self.recent.behind(numbers) if self.play.states else numbers
         self.numbers.publish(row.view(np.uint8), version)
 
     def watch(self, wanted: bool = True) -> None:
-        """Check on the processes now and then: their faults are raised here, dead and silent ones are restarted."""
         now = time.monotonic()
         passed = now - self._watched
         if passed < WATCH or not self.running:
@@ -222,7 +218,7 @@ class LocalSystem(ActorSystem):
         post.started += 1
 
     def spec_of(self, post: LocalPost, memory: dict[str, SharedMemory]) -> Message:
-        """What the process at a post is told."""
+        """The specification of the process at a post."""
         spec = {name: block.spec for name, block in memory.items()} | {
             "children": self.board.children,
             "policy_bytes": self.template.nbytes,

@@ -56,7 +56,7 @@ class EnvSpec(AgentSizes):
     discrete: bool
     """Actions are choices, given as one-hot (or soft) vectors; else boxes, given in the world's own units."""
     soft_actions: bool = False
-    """A discrete world that takes soft vectors as they are (particle worlds: they are forces)."""
+    """A discrete world that also takes soft vectors (particle worlds: they are forces)."""
     action_low: NDArray[np.float32] | None = None
     """(N, A) lower ends of the box, 0 in the padding; None where `discrete`."""
     action_high: NDArray[np.float32] | None = None
@@ -89,7 +89,7 @@ class EnvSpec(AgentSizes):
         return None if low is None or high is None else ((high + low) / 2, (high - low) / 2)
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Actions (E, N, A) as the world takes them: boxes from [-1, 1] to its own units, choices as they are."""
+        """Actions (E, N, A) as the world takes them: boxes from [-1, 1] to its own units, choices unchanged."""
         if self._box is None:
             return actions
         middle, half = self._box
@@ -227,13 +227,13 @@ def random_actions(spec: EnvSpec, copies: int, rng: np.random.Generator) -> Arra
 
 
 def one_hot(spec: EnvSpec, copies: int, actions: ArrayLike, present: Bools | bool = True) -> ArrayLike:
-    """Whole numbers (E, N), each a choice counted from 0, as one-hot actions (E, N, A); other actions as they are.
+    """Whole numbers (E, N), each a choice counted from 0, as one-hot actions (E, N, A); other actions unchanged.
 
     Numbers of agents that are not `present` (E, N) may be anything.
     """
     try:
         choices = np.asarray(actions)
-    except ValueError:  # rows of different lengths; whoever takes vectors says so
+    except ValueError:  # rows of different lengths: refused where vectors are checked
         return actions
     if not spec.discrete or choices.shape != (copies, spec.agents) or choices.dtype.kind not in "iu":
         return actions

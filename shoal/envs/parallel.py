@@ -101,7 +101,7 @@ class ParallelCopies(Copies):
 
     @property
     def present(self) -> Bools:
-        """(E, N) who takes part in the next step."""
+        """(E, N) whether the agent takes part in the next step."""
         return self._present.copy()
 
     def step(self, actions: ArrayLike) -> Step:
@@ -122,7 +122,7 @@ class ParallelCopies(Copies):
         ended = np.logical_not(self._present.any(1))  # (E,)
         if self.spec.episode_length is not None:
             ended |= self._episode_step >= self.spec.episode_length
-        # An episode that ended with somebody in it who had not reached a true end was cut.
+        # An episode that ended while an agent had not reached a true end was cut.
         truncated = np.logical_and(ended, (took_part & ~terminated | self._present).any(1))  # (E,)
         final_observation = self._observation.copy()
         for e in range(self.copies):
@@ -205,7 +205,7 @@ class ParallelCopies(Copies):
 
     def _play(self, e: int, action: Array, reward: Array, terminated: Bools) -> None:
         """Play one step in copy e with action (N, A); fill in reward and terminated, both (N,)."""
-        # Whoever is listed gets an action: environments that keep agents on their list after the end want one.
+        # All listed agents get an action: environments that list agents after their end expect one.
         listed, took_part = self._listed(e), self._present[e].tolist()
         played = zip(self._agents, self._action_spaces, action, strict=True)
         chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
@@ -220,10 +220,10 @@ class ParallelCopies(Copies):
             over, cut = (self._flag(e, i, ends.get(agent, False)) for ends in (terminations, truncations))
             stays = agent in listed and not (over or cut)
             if took_part[i]:
-                # Over and cut at once is over. So is leaving without a word: there is nothing to bootstrap from.
+                # Terminated and truncated at once is terminated. So is leaving with neither: nothing to bootstrap from.
                 over = over or not (agent in listed or cut)
                 terminated[i] = over
-                if agent in listed and agent not in rewards:  # whoever is gone may have left without one
+                if agent in listed and agent not in rewards:  # an agent that has left may have none
                     raise UserError(f"{self._where(e, i)} got no reward, but is still in the list `agents`.")
                 reward[i] = self._reward(e, i, rewards.get(agent, 0.0))
             if stays or (took_part[i] and (agent in observations or not over)):
@@ -326,7 +326,7 @@ def check_arrays(spec: EnvSpec, copies: int) -> None:
 
 @cache
 def warn_once(sentence: str) -> None:
-    """Warn of what would be repeated for every environment that a command makes."""
+    """Warn once per process, however many environments a command makes."""
     warnings.warn(sentence, stacklevel=1)
 
 

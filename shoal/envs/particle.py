@@ -157,7 +157,7 @@ class ParticleWorld(Copies):
         self._force = np.zeros((copies, layout.bodies, 2))
         self._caught = np.zeros((copies, layout.bodies - layout.predators), np.bool_)  # prey touched in this episode
         self._no_metrics = np.zeros((copies, 1), np.float32)
-        self._views = _Shelf((copies, spec.agents, spec.observation_size))
+        self._views = _ArrayPool((copies, spec.agents, spec.observation_size))
         self.reset()
 
     @property
@@ -216,7 +216,7 @@ class ParticleWorld(Copies):
                 f"shape {self._action_shape[:2]}."
             )
         vectors: NDArray[np.floating] = actions
-        return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled for anew
+        return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled separately
 
     def _refuse_if(self, actions: NDArray[np.floating], culprit: int) -> None:
         """A sentence about the agent whose action is not finite, if there is one: then nothing has moved."""
@@ -261,24 +261,24 @@ class ParticleWorld(Copies):
         return arrays | ({"caught": self._caught} if self._layout.pursuit else {})
 
 
-class _Shelf:
-    """Hands out arrays of one shape as if they were new, but takes back those that nobody holds any more.
+class _ArrayPool:
+    """Hands out arrays of one shape, and reuses those that are no longer referenced.
 
     The operating system hands over fresh memory page by page, which for large arrays takes longer than the step
-    that fills them. Whoever keeps an array, or a view of it, keeps it from being handed out again.
+    that fills them. An array is not reused while it, or a view of it, is referenced.
     """
 
     def __init__(self, shape: tuple[int, ...], places: int = 4) -> None:
-        """An empty shelf for arrays of this shape; four are enough for a caller who keeps two steps."""
+        """A pool of arrays of this shape; four are enough for a caller that keeps two steps."""
         self.size = math.prod(shape)
         self._shape = shape
         self._places = places
         self._arrays: list[Array] = []
 
     def take(self) -> Array:
-        """An array to write into; what is in it is left over."""
+        """An array to write into; its contents are arbitrary."""
         for i in range(len(self._arrays)):
-            if _references(self._arrays, i) == _UNHELD:
+            if _references(self._arrays, i) == _UNREFERENCED:
                 return self._arrays[i]
         array = np.empty(self._shape, np.float32)
         if len(self._arrays) < self._places:
@@ -290,4 +290,4 @@ def _references(arrays: list[Array], i: int) -> int:
     return sys.getrefcount(arrays[i])
 
 
-_UNHELD = _references([np.empty(0, np.float32)], 0)  # counted, because it differs between versions of Python
+_UNREFERENCED = _references([np.empty(0, np.float32)], 0)  # counted, because it differs between versions of Python

@@ -89,7 +89,7 @@ def encode(space: Space[Any], value: Any) -> Array | None:
     if isinstance(space, MultiDiscrete):
         return np.asarray(flatten(space, np.asarray(value)), np.float32) if space.contains(value) else None
     try:
-        with np.errstate(over="ignore"):  # infinity is refused by whoever asks
+        with np.errstate(over="ignore"):  # infinity is refused by the caller
             array = np.asarray(value)
             if array.dtype.kind not in "biufO":  # complex numbers would lose a part, and text is none
                 return None

@@ -37,7 +37,7 @@ FEWER = "use fewer `env_workers`"
 
 
 def shared_layout(spec: EnvSpec, copies: int) -> ArrayLayout:
-    """What is shared: actions in; a step, who is present and the step of the episode out."""
+    """The shared arrays: actions in; a step, the agents that are present and the step of the episode out."""
     agents = (copies, spec.agents)
     return ArrayLayout(
         step_arrays(spec, copies)
@@ -227,7 +227,7 @@ def _kill(workers: list[WorkerProcess]) -> None:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse options that would not reach another process as they are."""
+    """Refuse options that would reach another process changed."""
     try:
         same = json.loads(json.dumps(options)) == options
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The replay ring and its samplers: what the team lived through, and which of it the next mini-batch is made of."""
+"""The replay ring, which stores experience, and the samplers, which draw mini-batches from it."""
 
 from shoal.replay.gather import Batch, Returns
 from shoal.replay.layout import STORAGES

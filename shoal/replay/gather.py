@@ -46,7 +46,7 @@ class Store(NamedTuple):
 class Batch(NamedTuple):
     """M mini-batches of B transitions of all agents.
 
-    The arrays belong to the ring and are filled anew by its next sample: copy what has to stay.
+    The arrays belong to the ring, whose next sample overwrites them: copy what has to stay.
     """
 
     joint: Floats  # (M, B, J)  all agents' observations, then all agents' actions as played: a critic's input
@@ -314,9 +314,9 @@ def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
 
 @njit(cache=True)
 def goes_on(store: Store, added: Ints, e: int, t: int) -> bool:
-    """Whether transition t + 1 of copy e continues what t began, for everyone who took part in t.
+    """Whether transition t + 1 of copy e continues what t began, for all agents that took part in t.
 
-    It does not where t is the newest, where the episode ended (a dead row lies between), or where somebody left without
+    It does not where t is the newest, where the episode ended (a dead row lies between), or where an agent left without
     a true end: such an agent bootstraps from the observation after t.
     """
     capacity, rows, flags = store.start.shape[1], store.rows, columns(store)[2]

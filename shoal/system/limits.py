@@ -21,7 +21,7 @@ USUAL_STACK = 2**21  # of a thread, where stacks have no limit
 
 @dataclass(frozen=True)
 class Limit:
-    """One of the limits, and the most bytes of it that small work takes on two processors, loops compiled anew.
+    """One of the limits, and the most bytes of it that small work takes on two processors, with loops compiled.
 
     Measured with torch 2.13 for CPUs: VmPeak and the highest VmData of `shoal train --episodes 60 --warmup 100 --watch`
     in both implementations (evaluate, watch, quantize, export and profile take less), and without torch of
@@ -77,7 +77,7 @@ def check_limits(torch: bool) -> None:
 
 
 def live_within_limits() -> None:
-    """Where there is a limit, let libraries reserve nothing per thread: it would take most of what there is."""
+    """Where there is a limit, let libraries reserve nothing per thread: it would take most of the memory."""
     if any(allowed(limit) is not None for limit in LIMITS):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # for processes that this one starts

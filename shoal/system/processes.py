@@ -1,4 +1,4 @@
-"""What a process is told before its first heavy import: how threads wait, when garbage is collected."""
+"""Settings of a process before its first heavy import: how threads wait, when garbage is collected."""
 
 import atexit
 import gc

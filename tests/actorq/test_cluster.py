@@ -442,11 +442,11 @@ def test_addresses_without_a_cluster_are_refused(monkeypatch, tmp_path, shoal):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"actors": 0, "pull_every": 1_000}, "`cluster` is for runs with actors, but --actors is 0"),
-        ({"cluster": "here"}, "--cluster is 'here', but must be local or HOST:PORT, e.g. 10.0.0.1:6379"),
-        ({"cluster": "ray://head:10001"}, "--cluster is 'ray://head:10001', but must be local or HOST:PORT"),
-        ({"cluster": "head:70000"}, "--cluster is 'head:70000', but must be"),
-        ({"lockstep": True}, "--lockstep and --cluster cannot be used together"),
+        ({"actors": 0, "pull_every": 1_000}, "`cluster` is for runs with actors, but `actors` is 0"),
+        ({"cluster": "here"}, "`cluster` is 'here', but must be local or HOST:PORT, e.g. 10.0.0.1:6379"),
+        ({"cluster": "ray://head:10001"}, "`cluster` is 'ray://head:10001', but must be local or HOST:PORT"),
+        ({"cluster": "head:70000"}, "`cluster` is 'head:70000', but must be"),
+        ({"lockstep": True}, "`lockstep` and `cluster` cannot be used together"),
         ({"error_buffer": 10.0}, "`error_buffer` is 10, but with batches of 16 and chunks of 200"),
     ],
 )

@@ -428,7 +428,7 @@ def test_copies_that_do_not_fit_into_memory_are_refused(name, monkeypatch):
     def refuse(shape, places=4):
         raise MemoryError
 
-    monkeypatch.setattr(particle, "_Shelf", refuse)
+    monkeypatch.setattr(particle, "_ArrayPool", refuse)
     with pytest.raises(UserError, match="1,000 copies of 8 agents do not fit into memory; use fewer copies"):
         make_env(name, 8, copies=1000)
 
