@@ -35,8 +35,8 @@ def closest(word: object, choices: Iterable[str]) -> str | None:
         alike = written in choice or choice in written or written.startswith(choice[: max(5, 3 * len(choice) // 4)])
         return min(len(written), len(choice)) > 2 and (alike or _typed_for(written, choice))
 
-    found = [choice for choice in choices if near(choice.lower())]
-    return next(iter(difflib.get_close_matches(written, found, n=1, cutoff=0.0)), None)
+    similar = [choice for choice in choices if near(choice.lower())]
+    return next(iter(difflib.get_close_matches(written, similar, n=1, cutoff=0.0)), None)
 
 
 def _typed_for(word: str, choice: str) -> bool:
@@ -64,30 +64,30 @@ def setting(name: str) -> str:
     return f"`{name}`" if name.isidentifier() else name
 
 
-def check_choice(what: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...] | list[str]) -> None:
     """Raise a `UserError` that lists the choices unless `value` is one of them."""
     if value not in choices:
         guess = perhaps(value, choices)
-        raise UserError(f"{setting(what)} '{value}' is not known{guess}; choose one of: {', '.join(choices)}.")
+        raise UserError(f"{setting(name)} '{value}' is not known{guess}; choose one of: {', '.join(choices)}.")
 
 
-def check_range(what: str, value: float, low: float, high: float | None = None) -> None:
+def check_range(name: str, value: float, low: float, high: float | None = None) -> None:
     """Raise a `UserError` unless low <= value (<= high). NaN is out of every range."""
     if not (value >= low and (high is None or value <= high)):
         right = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise UserError(f"{setting(what)} is {value}, but must be {right}.")
+        raise UserError(f"{setting(name)} is {value}, but must be {right}.")
 
 
-def whole_number(what: str, value: object, low: int | None = None, high: int | None = None) -> int:
+def whole_number(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """`value` as an int, or a `UserError` if it is not a whole number (from low to high)."""
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise UserError(f"{setting(what)} is {value!r}, but must be a whole number.") from None
+        raise UserError(f"{setting(name)} is {value!r}, but must be a whole number.") from None
     if low is not None:
-        check_range(what, number, low, high)
+        check_range(name, number, low, high)
     return number
 
 

@@ -56,10 +56,10 @@ def env_name(env: str | Callable[..., Any]) -> str:
     inner = env.func if isinstance(env, functools.partial) else env
     module, attribute = getattr(inner, "__module__", None), getattr(inner, "__qualname__", type(inner).__name__)
     try:
-        found = operator.attrgetter(attribute)(sys.modules[str(module)])
+        known = operator.attrgetter(attribute)(sys.modules[str(module)])
     except (AttributeError, KeyError):
-        found = None
-    if found is env:
+        known = None
+    if known is env:
         return f"{_kind(env)}:{module}:{attribute}"
     for number in itertools.count(1):
         name = f"{_kind(env)}:__main__:{attribute}#{number}"

@@ -61,12 +61,12 @@ def descriptions(meaning_of_none: Mapping[str, str]) -> Iterator[None]:
     parse = docstring_parser.parse_from_object
 
     def parsed(*arguments: Any, **named: Any) -> docstring_parser.Docstring:
-        found = parse(*arguments, **named)
-        for setting in found.params:
+        docstring = parse(*arguments, **named)
+        for setting in docstring.params:
             setting.description = " ".join((setting.description or "").split())
             if value := meaning_of_none.get(setting.arg_name):
                 setting.description += f" None: {value}."
-        return found
+        return docstring
 
     docstring_parser.parse_from_object = parsed
     try:
@@ -209,7 +209,7 @@ def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -
     if words:
         words = [word for word in words if re.match("-+[A-Za-z]", word)] or words  # without the options' values
         sentence = f"Unrecognized options: {', '.join(words)}"
-        meant = next((option(found) for word in words if (found := nearest(word, settings))), None)
+        meant = next((option(setting) for word in words if (setting := nearest(word, settings))), None)
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
     if choice := re.search("'([^']*)' is not one of (.*)$", sentence):

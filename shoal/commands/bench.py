@@ -45,9 +45,9 @@ def bench(argv: list[str]) -> int:
     names = list(BENCHES) if command.name == "all" else [command.name]
     length = sum(len(parts(name, command.agents, alone=len(names) == 1)) for name in names)
     with progress_bar(f"shoal bench {command.name}", length) as advance:
-        found = run_benches(names, command.agents, lambda: advance(1)).made_by("bench", *argv)
+        result = run_benches(names, command.agents, lambda: advance(1)).made_by("bench", *argv)
     if command.json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        print_result(found)
+        print_result(result)
     return 0

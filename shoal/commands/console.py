@@ -29,11 +29,11 @@ WIDTH = 80
 
 @contextlib.contextmanager
 def warnings_as_sentences() -> Iterator[None]:
-    """Print Shoal's own Python warnings as other messages, without file, line and source; those of others stay."""
-    own, show = str(Path(__file__).parent.parent), warnings.showwarning
+    """Print Shoal's package Python warnings as other messages, without file, line and source; those of others stay."""
+    package, show = str(Path(__file__).parent.parent), warnings.showwarning
 
     def tell(message: Warning | str, category: type[Warning], filename: str, lineno: int, *where: Any) -> None:
-        if category is UserWarning and filename.startswith(own):
+        if category is UserWarning and filename.startswith(package):
             say(str(message))
         else:
             show(message, category, filename, lineno, *where)
@@ -101,7 +101,7 @@ def print_table(table: Table) -> None:
     console = Console(file=text, width=width, force_terminal=on_terminal)
     narrow = not (streams.encoding()).lower().startswith("utf")  # has no box-drawing characters
     for part, columns in enumerate(layout(table, console.width)):
-        if table.title:  # not the grid's own, which would be broken to its width
+        if table.title:  # not the grid's package, which would be broken to its width
             console.print(Text(worded(table.title) + (", continued" if part else ""), style="table.title"))
         grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
         for column in columns:
@@ -216,14 +216,14 @@ def write_json(value: dict[str, Any], path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote."""
     try:
-        held = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    if not isinstance(held, dict):
+    if not isinstance(value, dict):
         raise UserError(f"'{path}' does not hold a JSON object.")
-    return held
+    return value
 
 
-def ended(found: Mapping[str, Any]) -> int:
+def ended(data: Mapping[str, Any]) -> int:
     """The exit code after these results: 130 if Ctrl-C ended the work early, though finished parts were kept."""
-    return 130 if found.get("interrupted") else 0
+    return 130 if data.get("interrupted") else 0

@@ -37,7 +37,7 @@ def evaluate(argv: list[str]) -> int:
         agents: int | None = None
         """Number of agents, where the world allows a choice; None: as in training."""
         episode_length: int | None = None
-        """Steps per episode; None: as in training, or the environment's own limit."""
+        """Steps per episode; None: as in training, or the environment's exported limit."""
         env_options: str = ""
         """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
         env_workers: int | None = None
@@ -73,27 +73,31 @@ def evaluate(argv: list[str]) -> int:
             played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
-        print_json(figures(command.policy, command.checkpoint, policy, played, updates))
+        print_json(metrics(command.policy, command.checkpoint, policy, played, updates))
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
-    own = f"exported, {policy.precision}" if policy.kind == "onnx" else None
-    print_returns(returns, command.episodes, policy.env, own, by_player(played), updates != 0)
+    exported = f"exported, {policy.precision}" if policy.kind == "onnx" else None
+    print_returns(returns, command.episodes, policy.env, exported, by_player(played), updates != 0)
     return 0
 
 
-def figures(
+def metrics(
     name: str, checkpoint: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]", updates: int | None
 ) -> dict[str, Any]:
     """What --json prints."""
     from shoal.training.result import by_player, flat
 
-    own = played["deterministic"]
-    found: dict[str, Any] = {}
+    best = played["deterministic"]
+    values: dict[str, Any] = {}
     if policy.kind == "run":
-        found = {"run": name, "checkpoint": checkpoint, "updates": updates}
-    found |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": own.episodes}
-    found |= {"return_mean": own.mean, "return_ci95": own.ci95, "return_prey": own.prey_mean}
+        values = {"run": name, "checkpoint": checkpoint, "updates": updates}
+    values |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": best.episodes}
+    values |= {
+        "return_mean": best.mean,
+        "return_ci95": best.ci95,
+        "return_prey": best.prey_mean,
+    }
     for way in ("noisy", "random"):
         if way in played:
-            found |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
-    return found | flat(by_player(played), "deterministic")
+            values |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
+    return values | flat(by_player(played), "deterministic")

@@ -52,7 +52,7 @@ def export(argv: list[str]) -> int:
     if options.precision == "int8":
         say_int8(policy.linear_only, options.bits)
     if command.json:
-        print_json({"policy": command.policy, "files": [dataclasses.asdict(one) for one in exported]})
+        print_json({"policy": command.policy, "files": [dataclasses.asdict(file) for file in exported]})
         return 0
     print_exports(exported)
     if len(exported) == 1:
@@ -77,29 +77,29 @@ def print_exports(exported: list["Exported"]) -> None:
 
     files = [
         {
-            "file": Path(one.path).name,
-            "precision": one.precision,
-            "bits": one.bits,
-            "corrected": correction_words(one.corrected, one.rounding),
-            "weight bytes": one.weight_bytes,
-            "file bytes": one.bytes,
-            Column("of the float32 file", format=".0%"): one.bytes / one.float32_file_bytes,
+            "file": Path(file.path).name,
+            "precision": file.precision,
+            "bits": file.bits,
+            "corrected": correction_words(file.corrected, file.rounding),
+            "weight bytes": file.weight_bytes,
+            "file bytes": file.bytes,
+            Column("of the float32 file", format=".0%"): file.bytes / file.float32_file_bytes,
         }
-        for one in exported
+        for file in exported
     ]
     checks = [
         {
-            "file": Path(one.path).name,
-            "mean error": one.error,
-            "allowed": one.tolerance,
-            Column("equal choices", format=".1%"): one.agreement,
-            Column("products in int8", format=".0%"): one.int8_share,
+            "file": Path(file.path).name,
+            "mean error": file.error,
+            "allowed": file.tolerance,
+            Column("equal choices", format=".1%"): file.agreement,
+            Column("products in int8", format=".0%"): file.int8_share,
         }
-        for one in exported
+        for file in exported
     ]
     print_table(Table.of("Exported", files))
     print_table(Table.of(f"Checked on {exported[0].states} states ({exported[0].states_from})", checks))
-    largest = max(exported, key=lambda one: one.bytes / one.float32_file_bytes)
+    largest = max(exported, key=lambda file: file.bytes / file.float32_file_bytes)
     if largest.precision != "float32" and largest.bytes >= largest.float32_file_bytes:
         sizes = largest.bytes, largest.weight_bytes, largest.float32_file_bytes
         put(no_smaller(largest.precision, largest.bits, *sizes))

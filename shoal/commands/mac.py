@@ -61,11 +61,11 @@ def mac_describe(argv: list[str]) -> int:
     command = parse(DescribeCommand, mac_describe, argv)
     from shoal.numerics.describe import describe_name
 
-    found = describe_name(command.name, command.cfg)
+    result = describe_name(command.name, command.cfg)
     if command.json:
-        print_json(found.data)
+        print_json(result.data)
     else:
-        print_result(found)
+        print_result(result)
     return 0
 
 
@@ -94,11 +94,11 @@ def mac_area(argv: list[str]) -> int:
     from shoal.numerics.hardware.report import compare
     from shoal.numerics.hardware.tables import SYSTEM
 
-    found = compare(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
+    result = compare(split_list(command.units) or tuple(SYSTEM.rows), command.pes, command.fits)
     if command.json:
-        print_json(found.made_by("mac", "area", *argv).to_json())
+        print_json(result.made_by("mac", "area", *argv).to_json())
     else:
-        print_result(found)
+        print_result(result)
     return 0
 
 
@@ -151,15 +151,15 @@ def mac_sweep(argv: list[str]) -> int:
         units = split_list(command.units) or SLIDES_UNITS
         progress.expect(len(units) * len(command.inner))
         rows = sweep(units, command.inner, command.scale, command.seed, progress)
-    found = sweep_result(rows, command.scale)
-    if picture and not found.figures:
+    result = sweep_result(rows, command.scale)
+    if picture and not result.figures:
         raise UserError("None of the units has both a cost and a finite error, so there is nothing to draw.")
     if config is not None:
         trained = _train_units(units, config)
         if isinstance(trained, int):
             return 128 + trained
-        found = _joined(trained, found)
-    give_result(found.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
+        result = _joined(trained, result)
+    give_result(result.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
     return 0
 
 
@@ -183,10 +183,10 @@ def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result 
 
     with contextlib.ExitStack() as stack:
         out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
-        found = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
-    signal = found[-1].result.signal
+        trainings = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
+    signal = trainings[-1].result.signal
     if signal is None:
-        return training_result(found, config)
+        return training_result(trainings, config)
     say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
     return signal
 
@@ -230,9 +230,9 @@ def mac_train(argv: list[str]) -> int:
     def stored(folder: Path) -> MacTrainCommand:
         from shoal.classifiers.comparison import read_comparison
 
-        held = read_comparison(folder)
-        schemes = held.schemes if len(held.schemes) > 1 else ()
-        return MacTrainCommand(**{**vars(held.config), "out": str(folder)}, schemes=schemes)
+        comparison = read_comparison(folder)
+        schemes = comparison.schemes if len(comparison.schemes) > 1 else ()
+        return MacTrainCommand(**{**vars(comparison.config), "out": str(folder)}, schemes=schemes)
 
     argv = folder_after_resume(argv)
     before = stored_settings(argv, stored)  # a resumed run's: what is not given stays as it was
@@ -264,23 +264,23 @@ def mac_train(argv: list[str]) -> int:
         return 128 + signal
     from shoal.classifiers.report import comparison_result
 
-    found = comparison_result(comparison, folder, results).made_by("mac", "train", *argv)
-    give_outcome(found, folder, _draw(found, comparison, folder, results), command.json, command.quiet)
+    result = comparison_result(comparison, folder, results).made_by("mac", "train", *argv)
+    give_outcome(result, folder, _draw(result, comparison, folder, results), command.json, command.quiet)
     return 0
 
 
-def _draw(found: "Result", comparison: "Comparison", folder: Path, results: "list[ClassifierResult]") -> list[Path]:
+def _draw(whole: "Result", comparison: "Comparison", folder: Path, results: "list[ClassifierResult]") -> list[Path]:
     """The figure as a picture; of several schemes also one of each with its layers, in its own folder."""
     from shoal.classifiers.config import is_float32
     from shoal.classifiers.report import PICTURE, run_figure
     from shoal.report.panels import draw_figure, draw_figures
 
-    pictures = draw_figures(found, folder)
+    pictures = draw_figures(whole, folder)
     if len(comparison.schemes) > 1:
         baseline = next((result for result in results if is_float32(result.scheme)), None)
         for result in results:
             if result.layers:
-                draw_figure(run_figure(result, baseline, found.title), Path(result.run) / f"{PICTURE}.png")
+                draw_figure(run_figure(result, baseline, whole.title), Path(result.run) / f"{PICTURE}.png")
     return pictures
 
 

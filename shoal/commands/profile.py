@@ -63,8 +63,8 @@ def profile(argv: list[str]) -> int:
             if not measured.rows:
                 raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
             progress(0, "pictures")
-            found = profile_result(measured).made_by("profile", *argv)
-            write_json(found.to_json(), file)
-            pictures = draw_figures(found, folder)
-    give_outcome(found, folder, pictures, command.json, as_json=found.to_json())
-    return ended(found.data)
+            result = profile_result(measured).made_by("profile", *argv)
+            write_json(result.to_json(), file)
+            pictures = draw_figures(result, folder)
+    give_outcome(result, folder, pictures, command.json, as_json=result.to_json())
+    return ended(result.data)

@@ -89,12 +89,12 @@ def quantize(argv: list[str]) -> int:
         with result_folder(command.out, f"quantize-{Path(command.policy).stem}") as folder:
             warn_of_replacing(folder / "quantize.json")
             progress.expect(plays(policy, wanted))
-            found = width_result(sweep(policy, wanted, progress), command.style).made_by("quantize", *argv)
+            result = width_result(sweep(policy, wanted, progress), command.style).made_by("quantize", *argv)
             progress(0, "pictures")
-            write_json(found.to_json(), folder / "quantize.json")
-            pictures = draw_figures(found, folder)
-    give_outcome(found, folder, pictures, command.json)
+            write_json(result.to_json(), folder / "quantize.json")
+            pictures = draw_figures(result, folder)
+    give_outcome(result, folder, pictures, command.json)
     if not command.json:
-        for sentence in found.data["failed"]:
+        for sentence in result.data["failed"]:
             say(sentence)
-    return ended(found.data)
+    return ended(result.data)

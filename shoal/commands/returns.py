@@ -22,18 +22,19 @@ def print_returns(
     returns: Mapping[str, tuple[float, float | None]],
     episodes: int | None,
     env: str = "",
-    own: str | None = None,
+    trained_name: str | None = None,
     fields: "Mapping[str, Figures] | None" = None,
     trained: bool = True,
 ) -> None:
-    """Trained against random, with intervals, and a sentence if they do not differ; `own` names the trained team.
+    """Trained against random, with intervals, and a sentence if they do not differ; `trained_name` is the trained
+    team's.
 
     `fields` are the returns by agent and by group and the world's figures, by player; a table of them follows where
     there are several groups, or agents with different returns.
     """
     state = "trained" if trained else "untrained"
     labels = {
-        "deterministic": own or f"{state}, most likely actions",
+        "deterministic": trained_name or f"{state}, most likely actions",
         "noisy": f"{state}, with training noise",
         "random": "random team",
     }
@@ -70,22 +71,22 @@ def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "Figure
     Where groups play against each other, a trained one may well do no better against a trained opponent than a random
     one against a random opponent: there is a sentence only if the intervals of every group overlap.
     """
-    own, *_, other = returns  # most likely actions first, the random team last
+    trained, *_, other = returns  # most likely actions first, the random team last
     if len(groups) > 1:
-        sides = ([(side[name], side[f"{name}_ci95"]) for name in (own, other)] for side in groups.values())
+        sides = ([(side[name], side[f"{name}_ci95"]) for name in (trained, other)] for side in groups.values())
         overlap = all(_gap(*side) == 0 for side in sides)
         return (
             f"The 95 % intervals of the trained and the random team overlap in every group: {ADVICE}" if overlap else ""
         )
-    gap = _gap(returns[own], returns[other])
+    gap = _gap(returns[trained], returns[other])
     if gap == 0:
         return f"{OVERLAP}: {ADVICE}"
     return f"The trained team does worse than the random one: {ADVICE}" if gap < 0 else ""
 
 
-def _gap(own: tuple[float | None, float | None], other: tuple[float | None, float | None]) -> float:
+def _gap(trained: tuple[float | None, float | None], other: tuple[float | None, float | None]) -> float:
     """How far a mean lies above another; 0 if their intervals overlap, NaN if one is not known."""
-    mean, half, other_mean, other_half = (math.nan if value is None else value for value in (*own, *other))
+    mean, half, other_mean, other_half = (math.nan if value is None else value for value in (*trained, *other))
     apart = abs(mean - other_mean) - (half + other_half)
     return math.nan if math.isnan(apart) else 0.0 if apart <= 0 else mean - other_mean
 

@@ -63,8 +63,8 @@ def study(argv: list[str]) -> int:
     studies.check_options(command.name, options)
     name = f"{command.name}{'-quick' if command.quick else ''}"
     if command.data:
-        held = Result.from_json(read_json(Path(command.data)))
-        found = replace(studies.study_of(command.name, held.data), provenance=held.provenance)
+        stored = Result.from_json(read_json(Path(command.data)))
+        result = replace(studies.study_of(command.name, stored.data), provenance=stored.provenance)
         folder = output_folder(options.out)
     else:
         with progress_bar(f"shoal study {command.name}") as progress:
@@ -74,12 +74,12 @@ def study(argv: list[str]) -> int:
             folder = output_folder(options.out)
             if command.name not in studies.OF_CELLS:  # which are continued
                 warn_of_replacing(folder / f"{name}.json")
-            found = studies.run_study(command.name, command.quick, progress, options).made_by("study", *argv)
-    as_json = found.to_json(nested=True) | {"picture": f"{name}.png"}
+            result = studies.run_study(command.name, command.quick, progress, options).made_by("study", *argv)
+    as_json = result.to_json(nested=True) | {"picture": f"{name}.png"}
     write_json(as_json, folder / f"{name}.json")
     with progress_bar(f"shoal study {command.name}: pictures"):
         from shoal.report.panels import draw_figures
 
-        pictures = draw_figures(found, folder, name.removeprefix(command.name))
-    give_outcome(found, folder, pictures, command.json, as_json=as_json)
-    return ended(found.data)
+        pictures = draw_figures(result, folder, name.removeprefix(command.name))
+    give_outcome(result, folder, pictures, command.json, as_json=as_json)
+    return ended(result.data)

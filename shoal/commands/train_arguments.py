@@ -15,14 +15,14 @@ ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items(
 
 def own_values() -> dict[str, str]:
     """What None means for settings that differ by algorithm: "0.01 (maddpg, masac), 0.0001 (d4pg, dqn)"."""
-    found: dict[str, dict[str, list[str]]] = {}
+    algorithms_of: dict[str, dict[str, list[str]]] = {}
     for algorithm, settings in OWN_SETTINGS.items():
         for name, value in settings.items():
             text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            found.setdefault(name, {}).setdefault(text, []).append(algorithm)
+            algorithms_of.setdefault(name, {}).setdefault(text, []).append(algorithm)
     return {
         name: ", ".join(f"{value} ({', '.join(algorithms)})" for value, algorithms in values.items())
-        for name, values in found.items()
+        for name, values in algorithms_of.items()
     }
 
 
@@ -67,7 +67,9 @@ class TrainArguments:
         settings = vars(config)
         return cls(
             **{
-                name: kind(**{one.name: settings[one.name] for one in dataclasses.fields(kind) if one.name in settings})
+                name: kind(
+                    **{field.name: settings[field.name] for field in dataclasses.fields(kind) if field.name in settings}
+                )
                 for name, kind in groups.items()
             }
         )

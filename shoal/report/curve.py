@@ -34,9 +34,9 @@ VISIBLE = 0.025
 EVALUATION = "evaluation, 95 %"
 
 
-def draw_curve(metrics: Metrics | str | Path, path: str | Path, *what: Any, **more: Any) -> Path:
+def draw_curve(metrics: Metrics | str | Path, path: str | Path, *arguments: Any, **options: Any) -> Path:
     """Write the learning curve of one run as a PNG; the other arguments are those of `curve_figure`."""
-    return draw_figure(curve_figure(metrics, *what, **more), path)
+    return draw_figure(curve_figure(metrics, *arguments, **options), path)
 
 
 def curve_figure(
@@ -130,12 +130,12 @@ def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
 
 def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
     """Evaluations along the way, whose keys in the metrics start with `evaluate/`."""
-    found = []
+    evaluations = []
     for line in lines:
         entry = {key.removeprefix("evaluate/"): value for key, value in line.items() if key.startswith("evaluate/")}
         if "return_mean" in entry:
-            found.append({"episode": line.get("episode"), **entry})
-    return found
+            evaluations.append({"episode": line.get("episode"), **entry})
+    return evaluations
 
 
 def _panel(title: str, series: list[Series], legend: Literal["", "above"] = "") -> Panel:
@@ -189,7 +189,9 @@ def _agents(
     if len(names) > MOST_AGENTS:
         return []
     curves = {name: _curve(lines, AGENT + name) for name in names}
-    visible = VISIBLE * np.ptp(np.concatenate([*(one.values for one in drawn), *(own for _, own in curves.values())]))
+    visible = VISIBLE * np.ptp(
+        np.concatenate([*(one.values for one in drawn), *(values for _, values in curves.values())])
+    )
 
     def differs(name: str) -> bool:
         key = GROUP + _side(name, groups) if len(groups) > 1 else "return_mean"

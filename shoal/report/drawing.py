@@ -83,8 +83,8 @@ def plain_texts(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, list):
-        return [plain_texts(one) for one in value]
+        return [plain_texts(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = {field.name: plain_texts(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return type(value)(**held)
+        values = {field.name: plain_texts(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return type(value)(**values)
     return value

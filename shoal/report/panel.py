@@ -28,7 +28,7 @@ TEXT_LINE = 0.042
 NEAR = 0.02
 """Share of the x axis within which labels of spans would overlap."""
 LEAST_COLOURED = 1e-6
-"""Smallest share of a map with a colour of its own."""
+"""Smallest share of a map with a colour of its chosen."""
 PAPERS = "papers"
 DASHED: LineStyle = (0, (5, 3))
 
@@ -110,7 +110,9 @@ def _draw_stacks(axes: "Axes", stacks: list[Series], colours: dict[str, str], ab
     if not stacks:
         return
     bottoms = [0.0] * len(stacks[0].values)
-    tallest = max(sum(value or 0.0 for value in parts) for parts in zip(*(one.values for one in stacks), strict=True))
+    tallest = max(
+        sum(value or 0.0 for value in parts) for parts in zip(*(stack.values for stack in stacks), strict=True)
+    )
     for series in stacks:
         values = _filled(series.values)
         axes.bar(range(len(values)), values, 0.8, bottoms, color=colours[series.label], label=series.label)
@@ -135,9 +137,9 @@ def _draw_line(axes: "Axes", series: Series, colour: str, style: LineStyle, asid
     marker = "" if style != "none" and not any(hollow) and len(points) > MOST_MARKERS else "o"
     label: str | None = series.label
     for ring, line, face in ((False, style, colour), (True, "none", "white")):
-        own = [point for point in points if point[3] == ring]
-        if own:
-            x, y, half, _ = zip(*own, strict=True)
+        chosen = [point for point in points if point[3] == ring]
+        if chosen:
+            x, y, half, _ = zip(*chosen, strict=True)
             axes.errorbar(
                 x, y, half if any(half) else None, marker=marker, linestyle=line, color=colour, markerfacecolor=face,
                 markersize=5, linewidth=1.4, elinewidth=1, capsize=2, label=label,

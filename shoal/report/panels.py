@@ -104,12 +104,12 @@ def _height(panels: list[Panel]) -> float:
 def _colours(panels: list[Panel]) -> dict[str, str]:
     """A colour for every label: its own, or the next unused one."""
     every = [series for panel in panels for series in panel.series]
-    found = {series.label: series.colour for series in every if series.colour}
-    left = iter([colour for colour in COLOURS if colour not in found.values()] * len(every))
+    colours = {series.label: series.colour for series in every if series.colour}
+    left = iter([colour for colour in COLOURS if colour not in colours.values()] * len(every))
     for series in every:
-        if series.label not in found:
-            found[series.label] = next(left, INK)
-    return found
+        if series.label not in colours:
+            colours[series.label] = next(left, INK)
+    return colours
 
 
 def _styles(colours: dict[str, str]) -> dict[str, LineStyle]:

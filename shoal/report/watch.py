@@ -103,8 +103,8 @@ class Film:
 
     def running_return(self, episode: RecordedEpisode, group: str = "") -> NDArray[np.float64]:
         """(T + 1,) sum of rewards so far, per agent of the team or of a group."""
-        own = episode.reward[:, self.groups[group]] if group else episode.reward[:, : self.team or None]
-        return np.concatenate([[0.0], np.cumsum(own.mean(axis=1))])
+        rewards = episode.reward[:, self.groups[group]] if group else episode.reward[:, : self.team or None]
+        return np.concatenate([[0.0], np.cumsum(rewards.mean(axis=1))])
 
     def returns_so_far(self, episode: RecordedEpisode, step: int) -> list[str]:
         """The return up to a step as text; a line per group in mixed teams of a few groups."""
@@ -202,9 +202,9 @@ def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[
     fixed = len(entities) - movers
     if observation.shape[1] < 2 + 2 * len(entities):
         return np.full((len(entities), 2), np.nan)  # it does not observe all of them
-    own = observation[0, 2:4].astype(np.float64)
+    position = observation[0, 2:4].astype(np.float64)
     relative = observation[0, 4 : 2 + 2 * len(entities)].reshape(-1, 2)  # (K - 1, 2)
-    return own + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
+    return position + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
 
 
 def _shrink(frame: RGBFrame) -> RGBFrame:

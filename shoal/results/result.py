@@ -78,7 +78,7 @@ class Result:
 
     def to_json(self, nested: bool = False) -> dict[str, Any]:
         """Plain values; the data at top level, or `nested` under the key `data`."""
-        held = {
+        stored = {
             "name": self.name,
             "title": self.title,
             "tables": [[table.title, table.records()] for table in self.tables],
@@ -87,27 +87,27 @@ class Result:
             "figures": [asdict(figure) for figure in self.figures],
             "provenance": self.provenance and asdict(self.provenance),
         }
-        return held | {"data": self.data} if nested else self.data | held
+        return stored | {"data": self.data} if nested else self.data | stored
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> "Result":
+    def from_json(cls, stored: Mapping[str, Any]) -> "Result":
         """The inverse of `to_json`; from files of older versions only the data."""
-        own = {"columns", *(one.name for one in fields(cls))}
-        data = held.get("data", {key: value for key, value in held.items() if key not in own})
-        if "columns" not in held:
-            return cls(str(held.get("name", "")), str(held.get("title", "")), data=data)
+        names = {"columns", *(field.name for field in fields(cls))}
+        data = stored.get("data", {key: value for key, value in stored.items() if key not in names})
+        if "columns" not in stored:
+            return cls(str(stored.get("name", "")), str(stored.get("title", "")), data=data)
         try:
             return cls(
-                held["name"],
-                held["title"],
+                stored["name"],
+                stored["title"],
                 [
                     _table(title, records, columns)
-                    for (title, records), columns in zip(held["tables"], held["columns"], strict=True)
+                    for (title, records), columns in zip(stored["tables"], stored["columns"], strict=True)
                 ],
-                list(held["findings"]),
-                [_figure(figure) for figure in held["figures"]],
+                list(stored["findings"]),
+                [_figure(figure) for figure in stored["figures"]],
                 data,
-                held["provenance"] and Provenance(**held["provenance"]),
+                stored["provenance"] and Provenance(**stored["provenance"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"This is not a result that Shoal wrote: {error!r} is missing or wrong.") from None
@@ -117,6 +117,6 @@ def _table(title: str, records: list[dict[str, Any]], columns: list[dict[str, st
     return Table(title, [Column(**column) for column in columns], [list(record.values()) for record in records])
 
 
-def _figure(held: dict[str, Any]) -> Figure:
-    panels = [Panel(**{**panel, "series": [Series(**one) for one in panel["series"]]}) for panel in held["panels"]]
-    return Figure(**{**held, "panels": panels})
+def _figure(stored: dict[str, Any]) -> Figure:
+    panels = [Panel(**{**panel, "series": [Series(**one) for one in panel["series"]]}) for panel in stored["panels"]]
+    return Figure(**{**stored, "panels": panels})
