@@ -70,9 +70,12 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
 def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
     """The grids that a team in torch was trained with; see `frozen_layers`. Only here torch is imported."""
     from shoal.algorithms.team import Team
-    from shoal.quantization.qat import frozen_layers
 
     assert isinstance(team, Team)
+    if team.rollout_actors.quantizer is None:
+        return None
+    from shoal.quantization.qat import frozen_layers
+
     return frozen_layers(team.rollout_actors, one_agent)
 
 
