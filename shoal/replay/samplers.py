@@ -133,17 +133,9 @@ class Neighbor:
             while filled < batch:  # again only where neighbourhoods were clipped
                 centers = rng.integers(ends[-1], size=-((filled - batch) // widest))
                 filled = _append_neighborhoods(
-                    centers,
-                    oldest,
-                    live,
-                    ends,
-                    each,
-                    self.neighbors,
-                    self.include_center,
-                    copies[m],
-                    transitions[m],
+                    centers, oldest, live, ends, each, self.neighbors, self.include_center, copies[m], transitions[m],
                     filled,
-                )
+                )  # fmt: skip
         return copies, transitions
 
 
