@@ -79,7 +79,7 @@ def test_a_dqn_has_no_probabilities(run, shoal, tmp_path):
     folder, _ = run
     if read_config(folder).algorithm == "dqn":
         code, _, err = shoal("export", folder, "--out", tmp_path / "policy.onnx", "--sample")
-        assert code == 2 and "no probabilities to draw by" in one_sentence(err)
+        assert code == 2 and "no probabilities to sample from" in one_sentence(err)
 
 
 def test_settings_kept_by_a_resumed_run(run, shoal):
