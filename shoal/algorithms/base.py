@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,34 @@ class BaseTeam:
         raise NotImplementedError
 
 
+class Outcomes(NamedTuple):
+    """What came of the rows of a mini-batch, agent by agent."""
+
+    bootstrap: NDArray | float  # (N, B)  gamma^steps, or 0 where the agent reached a true end; (1, B) if none can
+    weight: NDArray | None  # (N, B)  for means over the rows an agent took part in; None: it took part in all
+    alive: NDArray | None  # (N, M*B)  who was there, in every mini-batch; None: always everyone
+    next_alive: NDArray | None  # (N, M*B)  who is there to act on the next observation
+
+
+def outcomes_of(batch: Batch | Returns, spec: EnvSpec, discount: float) -> Outcomes:
+    """Discounts and weights of the rows."""
+    bootstrap = discount**batch.steps if isinstance(batch, Returns) else discount  # (M, B)
+    if spec.fixed_length:
+        return Outcomes(bootstrap, None, None, None)
+    bootstrap = bootstrap * ~own_columns(batch.terminated)
+    present = own_columns(batch.alive).astype(batch.joint.dtype)
+    weight = present / np.maximum(present.sum(-1, keepdims=True), 1)
+    stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
+    alive, next_alive = (flags.reshape(-1, spec.agents).T for flags in (batch.alive, stays))
+    return Outcomes(bootstrap, weight, alive, next_alive)
+
+
+def own_columns(columns: NDArray) -> NDArray:
+    """(N, B) of (M, B, N): agent i's own column, in the shared mini-batch or in its own."""
+    agents = np.arange(len(columns))
+    return columns[0].T if len(columns) == 1 else columns[agents, :, agents]
+
+
 def check_choices(spec: EnvSpec, algorithm: str) -> None:
     """Refuse boxes to DQN."""
     if algorithm == "dqn" and not spec.discrete:
@@ -77,11 +106,11 @@ def check_choices(spec: EnvSpec, algorithm: str) -> None:
         )
 
 
-def check_weights(own: Mapping[str, NDArray], given: Mapping[str, NDArray]) -> None:
-    """Refuse weights of other names or shapes than a team's own."""
-    if missing := own.keys() - given.keys():
+def check_weights(expected: Mapping[str, NDArray], given: Mapping[str, NDArray]) -> None:
+    """Refuse weights of other names or shapes than a team's."""
+    if missing := expected.keys() - given.keys():
         raise UserError(f"The weights lack '{min(missing)}': they are of another algorithm or number of layers.")
-    for name, array in own.items():
+    for name, array in expected.items():
         if array.shape != given[name].shape:
             raise UserError(
                 f"The weights '{name}' have shape {given[name].shape}, but this team needs {array.shape}: "

@@ -5,9 +5,12 @@ Shape letters: N agents, B batch rows, J joint width, M mini-batches (1 shared, 
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.algorithms.base import outcomes_of, own_columns
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
 from shoal.replay import Batch, Returns
@@ -37,22 +40,20 @@ class Minibatch:
 def as_tensors(batch: Batch | Returns, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
     """The gathered arrays, without a copy on the CPU."""
     joint, next_joint = torch.from_numpy(batch.joint).to(device), torch.from_numpy(batch.next_joint).to(device)
-    bootstrap: Tensor | float = discount
-    if isinstance(batch, Returns):
-        bootstrap = torch.from_numpy(discount**batch.steps).to(device, joint.dtype)  # (M, B)
-    weight = alive = next_alive = None
-    if not spec.fixed_length:  # somebody may have ended or left early
-        there, ended = torch.from_numpy(batch.alive).to(device), torch.from_numpy(batch.terminated).to(device)
-        bootstrap = bootstrap * (~_own_column(ended)).to(joint.dtype)
-        weight = _own_column(there).to(joint.dtype)
-        weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
-        alive = there.flatten(0, 1).T[..., None].to(joint.dtype)
-        stays = torch.from_numpy(batch.next_alive).to(device) if isinstance(batch, Returns) else there & ~ended
-        next_alive = stays.flatten(0, 1).T[..., None].to(joint.dtype)
-    reward = _own_column(torch.from_numpy(batch.reward).to(device))
-    if len(joint) == 1:
-        joint, next_joint = joint[0], next_joint[0]
-    return Minibatch(joint, next_joint, reward, bootstrap, weight, alive, next_alive)
+    bootstrap, weight, alive, next_alive = outcomes_of(batch, spec, discount)
+
+    def tensor(array: NDArray) -> Tensor:
+        return torch.from_numpy(array).to(device, joint.dtype)
+
+    return Minibatch(
+        joint[0] if len(joint) == 1 else joint,
+        next_joint[0] if len(joint) == 1 else next_joint,
+        torch.from_numpy(own_columns(batch.reward)).to(device),
+        tensor(bootstrap) if isinstance(bootstrap, np.ndarray) else bootstrap,
+        None if weight is None else tensor(weight),
+        None if alive is None else tensor(alive[..., None]),
+        None if next_alive is None else tensor(next_alive[..., None]),
+    )
 
 
 def every_observation(joint: Tensor, spec: EnvSpec) -> Tensor:
@@ -67,8 +68,3 @@ def put_actions(joint: Tensor, actions: Tensor, alive: Tensor | None) -> None:
     width = actions.shape[0] * actions.shape[2]
     rows = joint.view(-1, joint.shape[-1])  # a view, or an error: what is written must arrive
     rows[:, rows.shape[1] - width :].unflatten(-1, (actions.shape[0], actions.shape[2])).copy_(actions.transpose(0, 1))
-
-
-def _own_column(columns: Tensor) -> Tensor:
-    """(N, B) of (M, B, N): agent i's own column, in the shared mini-batch or in its own."""
-    return columns[0].T if len(columns) == 1 else columns.diagonal(dim1=0, dim2=2).T

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_team_fits, check_weights, target_entropies
+from shoal.algorithms.base import Arrays, BaseTeam, Phase, check_team_fits, check_weights, outcomes_of, target_entropies
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
 from shoal.native.maddpg import MADDPG
@@ -132,22 +132,16 @@ class NativeTeam(BaseTeam):
 
     def _take_outcomes(self, batch: Batch | Returns) -> None:
         """Discounts and weights of the rows, where they are not the same in every mini-batch."""
-        algorithm, values, discount = self.algorithm, self.algorithm.program.values, self.config.discount
-        n, rows, fixed = self.spec.agents, algorithm.batch, self.spec.fixed_length
-        if fixed and not isinstance(batch, Returns):
+        if self.spec.fixed_length and not isinstance(batch, Returns):
             return
-        bootstrap = np.full((n, rows), discount)
-        if isinstance(batch, Returns):
-            bootstrap = np.broadcast_to(discount**batch.steps, (n, rows))  # steps (M, B)
-        if not fixed:
-            bootstrap = bootstrap * ~own_columns(batch.terminated)
-            present = own_columns(batch.alive).astype(algorithm.program.dtype)
-            weight = present / np.maximum(present.sum(-1, keepdims=True), 1)
-            values(algorithm.weight)[: n * rows] = weight.reshape(-1)
-            stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
-            for operand, flags in ((algorithm.alive, batch.alive), (algorithm.next_alive, stays)):
-                values(operand)[:] = flags.reshape(-1, n).T.reshape(-1)
-        values(algorithm.bootstrap)[: n * rows] = bootstrap.reshape(-1)
+        algorithm, rows = self.algorithm, (self.spec.agents, self.algorithm.batch)
+        outcomes = outcomes_of(batch, self.spec, self.config.discount)
+        taken = {algorithm.bootstrap: np.broadcast_to(outcomes.bootstrap, rows)}
+        if outcomes.weight is not None and outcomes.alive is not None and outcomes.next_alive is not None:
+            taken[algorithm.weight] = outcomes.weight
+            taken |= {algorithm.alive: outcomes.alive, algorithm.next_alive: outcomes.next_alive}
+        for operand, array in taken.items():
+            algorithm.program.values(operand)[: array.size] = array.reshape(-1)
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -239,8 +233,3 @@ class NativeTeam(BaseTeam):
             return {}
         places = {"log": algorithm.log_alpha, "mean": algorithm.alpha_mean, "square": algorithm.alpha_square}
         return {key: algorithm.program.values(at)[: self.spec.agents, None] for key, at in places.items()}
-
-
-def own_columns(columns: NDArray) -> NDArray:
-    """(N, B) of (M, B, N): agent i's own column, in the shared mini-batch or in its own."""
-    return columns[0].T if len(columns) == 1 else np.diagonal(columns, axis1=0, axis2=2).T

@@ -111,10 +111,8 @@ class MASAC(MADDPG):
 
     def fresh_action(self, head: Rows, i: int) -> list[Rows]:
         """An action of the current policy, and what its gradient needs: a soft sample and probabilities, or noise."""
-        program, width = self.program, self.spec.action_size
-        action, other, probability = (program.scratch(width) for _ in range(3))
-        entropy = program.vector()
-        self.sample_with_entropy(action, entropy, head, i, self.stream(OWN, i), other, probability)
+        action, entropy = self.program.scratch(self.spec.action_size), self.program.vector()
+        other, probability = self.sample_with_entropy(action, entropy, head, i, self.stream(OWN, i))
         return [action, other, probability, entropy]
 
     def to_head(self, out: Rows, gradient: Rows, fresh: list[Rows], head: Rows, i: int, loss: int) -> None:
@@ -153,34 +151,29 @@ class MASAC(MADDPG):
         if self.spec.discrete:
             super().sample(action, head, i, stream, soft)
         else:
-            self._gaussian(action, self.program.scratch(self.spec.action_size), self.program.vector(), head, i, stream)
+            self.sample_with_entropy(action, self.program.vector(), head, i, stream)
 
-    def sample_with_entropy(
-        self, action: Rows, entropy: Rows, head: Rows, i: int, stream: int,
-        other: Rows | None = None, probability: Rows | None = None,
-    ) -> None:  # fmt: skip
-        """Actions and the entropy of their policy: exact for choices, minus the log-probability for boxes."""
-        width = self.spec.action_size
-        other = self.program.scratch(width) if other is None else other
+    def sample_with_entropy(self, action: Rows, entropy: Rows, head: Rows, i: int, stream: int) -> tuple[Rows, Rows]:
+        """Actions and the entropy of their policy: exact for choices, minus the log-probability for boxes.
+
+        Returns soft samples and probabilities of choices; of boxes the noise, and nothing of use.
+        """
+        program, width, size = self.program, self.spec.action_size, self.spec.action_sizes[i]
+        other, probability = program.scratch(width), program.scratch(width)
         if self.spec.discrete:
             super().sample(action, head, i, stream, other)
-            probability = self.program.scratch(width) if probability is None else probability
-            self.program.choice_entropy(entropy, probability, head, self.spec.action_sizes[i])
+            program.choice_entropy(entropy, probability, head, size)
         else:
-            self._gaussian(action, other, entropy, head, i, stream)
+            program.gaussian(action, other, entropy, head, width, size, stream, *ENDS)
+        return other, probability
 
     def policy_entropy(self, entropy: Rows, head: Rows, i: int) -> None:
         """The entropy of the online policy: exact for choices, which need no sample; boxes need one."""
-        width = self.spec.action_size
+        scratch = self.program.scratch(self.spec.action_size)
         if self.spec.discrete:
-            self.program.choice_entropy(entropy, self.program.scratch(width), head, self.spec.action_sizes[i])
+            self.program.choice_entropy(entropy, scratch, head, self.spec.action_sizes[i])
         else:
-            action, unit = self.program.scratch(width), self.program.scratch(width)
-            self._gaussian(action, unit, entropy, head, i, self.stream(ENTROPY, i, self.own(i)))
-
-    def _gaussian(self, action: Rows, unit: Rows, entropy: Rows, head: Rows, i: int, stream: int) -> None:
-        sizes = (self.spec.action_size, self.spec.action_sizes[i])
-        self.program.gaussian(action, unit, entropy, head, *sizes, stream, *ENDS)
+            self.sample_with_entropy(scratch, entropy, head, i, self.stream(ENTROPY, i, self.own(i)))
 
     def explore(self, action: Rows, head: Rows, i: int) -> None:
         """Actions for rollouts: samples."""

@@ -42,7 +42,6 @@ class Span:
     def __init__(self, program: "Program") -> None:
         self.program = program
         self.marks = [program.mark()]
-        program.free_scratch()
 
     def every_chunk(self) -> None:
         """What follows runs for every chunk."""
@@ -146,14 +145,10 @@ class Program:
         """The place of the next operation."""
         return len(self._ops)
 
-    def free_scratch(self) -> None:
-        """All of the scratch memory is free again: another piece begins."""
-        self._scratch_used = 0
-
     @contextmanager
     def span(self) -> Iterator[Span]:
         """Record the operations of a piece."""
-        span = Span(self)
+        span, self._scratch_used = Span(self), 0
         yield span
         span.marks += [self.mark()] * (4 - len(span.marks))
 
