@@ -76,7 +76,7 @@ def test_cells_beyond_the_budget_are_named(tmp_path):
     assert len(done.run(CELLS, square, short=True)) == 3
     many = made(tmp_path, budget=0)
     many.run([StudyCell(f"other {k}", {"k": k}) for k in range(20)], square, optional=True)
-    assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a --budget." in many.failed[0]
+    assert "20 cells (other 0, " in many.failed[0] and ", other 5, …); they run with a `budget`." in many.failed[0]
 
 
 def test_study_without_finished_cells_is_refused(tmp_path):
