@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
 from shoal.numerics.emulation.interception import Functions, Net, in_backward
 from shoal.numerics.emulation.roles import GRADIENTS, INPUTS, ROLES, WEIGHTS, here
 from shoal.numerics.formats.types import Scalar
-from shoal.numerics.mac.matmul import MacStats, Through, cast_operand
+from shoal.numerics.mac.matmul import MacStats, cast_operand, multiply
 from shoal.numerics.mac.product import Operand, Place, broadcast, placed
 from shoal.numerics.mac.unit import MacUnit, parse_mac
 from shoal.numerics.rounding.plan import FLOAT32, fits
@@ -181,10 +181,14 @@ class Emulation:
             self.counts.add(op, role, macs, happened, layer)
             product = plain_product(a.matrices(), b.matrices().mT)
             return product.reshape(-1) if place is None else placed(product, place)
-        by = Through(unit, self.stats, keys(self.seed, self.counts.next_call(), 0), torch.get_num_threads())
+        chosen = keys(self.seed, self.counts.next_call(), 0)
         if not done:
-            a, b = by.cast(a, b)
-        product, happened = by.multiply(a, b, place)
+            formats: tuple[Scalar, ...] = unit.multiplier.formats
+            a, b = (
+                operand.change(partial(cast_operand, format=format, nan=unit.nan))
+                for operand, format in zip((a, b), formats, strict=True)
+            )
+        product, happened = multiply(unit, a, b, self.stats, chosen, torch.get_num_threads(), place)
         self.counts.add(op, role, macs, happened, layer)
         return product.float()
 

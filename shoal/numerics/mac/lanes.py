@@ -5,7 +5,7 @@ Here they are vectors from the start. No operation allows reassociation or contr
 product is exact, so that it does not matter whether the processor has such an instruction.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -64,68 +64,69 @@ SINGLE = Carrier(32, 23, 127, 16 if WIDE else 8)
 DOUBLE = Carrier(64, 52, 1023, 8 if WIDE else 4)
 
 
-class Ints:
-    """A vector of integers."""
+def _operation(name: str) -> Any:
+    """One of LLVM's operations, lane by lane, with another vector or with a number."""
+
+    def operation(self: Any, other: Any) -> Any:
+        return type(self)(self.builder, getattr(self.builder, name)(self.value, self._of(other)))
+
+    return operation
+
+
+class Lanes:
+    """A vector of numbers."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
-    def _of(self, other: "Ints | int") -> Any:
-        if isinstance(other, Ints):
-            return other.value
-        kind = self.value.type
-        return ir.Constant(kind, [other & ((1 << kind.element.width) - 1)] * kind.count)
-
-    def __add__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.add(self.value, self._of(other)))
-
-    def __sub__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.sub(self.value, self._of(other)))
-
-    def __mul__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.mul(self.value, self._of(other)))
-
-    def __and__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.and_(self.value, self._of(other)))
-
-    def __or__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.or_(self.value, self._of(other)))
-
-    def __xor__(self, other: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.xor(self.value, self._of(other)))
-
-    def __invert__(self) -> "Ints":
-        return self ^ -1
-
-    def __lshift__(self, places: "Ints | int") -> "Ints":
-        return Ints(self.builder, self.builder.shl(self.value, self._of(places)))
-
-    def __rshift__(self, places: "Ints | int") -> "Ints":
-        """Logical: zeros are shifted in."""
-        return Ints(self.builder, self.builder.lshr(self.value, self._of(places)))
-
-    def constant(self, value: int) -> "Ints":
+    def constant(self, value: float) -> Self:
         """A number in all lanes."""
-        return Ints(self.builder, self._of(value))
+        return type(self)(self.builder, self._of(value))
+
+    def max(self, other: Self | int) -> Self:
+        """The larger, as signed numbers; neither is NaN."""
+        return self._chosen(">", other)
+
+    def min(self, other: Self | int) -> Self:
+        """The smaller, as signed numbers; neither is NaN."""
+        return self._chosen("<", other)
+
+    def where(self, relation: str, other: Self | int) -> "Ints":
+        """All ones where the relation, such as `==`, holds; else zero."""
+        holds = self._compared(relation, self._of(other))
+        return Ints(self.builder, self.builder.sext(holds, _ints_like(self.value.type)))
+
+    def differs(self, other: Self | int) -> "Ints":
+        """All ones where not equal, else zero."""
+        return self.where("!=", other)
+
+    def _chosen(self, relation: str, other: Self | int) -> Self:
+        value = self._of(other)
+        return type(self)(self.builder, self.builder.select(self._compared(relation, value), self.value, value))
+
+    def _of(self, other: Any) -> Any:
+        return (
+            other.value if isinstance(other, Lanes) else ir.Constant(self.value.type, [other] * self.value.type.count)
+        )
+
+    def _compared(self, relation: str, value: Any) -> Any:
+        """One bit per lane."""
+        return self.builder.fcmp_ordered(relation, self.value, value)
+
+
+class Ints(Lanes):
+    """A vector of integers; `>>` shifts zeros in."""
+
+    __add__, __sub__, __mul__ = map(_operation, ("add", "sub", "mul"))
+    __and__, __or__, __xor__ = map(_operation, ("and_", "or_", "xor"))
+    __lshift__, __rshift__ = map(_operation, ("shl", "lshr"))
+
+    def __invert__(self) -> Self:
+        return type(self)(self.builder, self.builder.not_(self.value))
 
     def sign_mask(self) -> "Ints":
         """All ones where negative, else zero."""
         return Ints(self.builder, self.builder.ashr(self.value, self._of(self.value.type.element.width - 1)))
-
-    def max(self, other: "Ints | int") -> "Ints":
-        """The larger, as signed numbers."""
-        o = self._of(other)
-        return Ints(self.builder, self.builder.select(self.builder.icmp_signed(">", self.value, o), self.value, o))
-
-    def min(self, other: "Ints | int") -> "Ints":
-        """The smaller, as signed numbers."""
-        o = self._of(other)
-        return Ints(self.builder, self.builder.select(self.builder.icmp_signed("<", self.value, o), self.value, o))
-
-    def differs(self, other: "Ints | int") -> "Ints":
-        """All ones where not equal, else zero."""
-        unequal = self.builder.icmp_signed("!=", self.value, self._of(other))
-        return Ints(self.builder, self.builder.sext(unequal, self.value.type))
 
     def plus_where(self, mask: "Ints") -> "Ints":
         """One more where the mask is not zero: one instruction where there are mask registers."""
@@ -147,21 +148,17 @@ class Ints:
         """The same numbers as floats."""
         return Floats(self.builder, self.builder.sitofp(self.value, _floats_like(self.value.type)))
 
+    def _of(self, other: Any) -> Any:
+        return super()._of(other & ((1 << self.value.type.element.width) - 1) if isinstance(other, int) else other)
 
-class Floats:
+    def _compared(self, relation: str, value: Any) -> Any:
+        return self.builder.icmp_signed(relation, self.value, value)
+
+
+class Floats(Lanes):
     """A vector of floating-point numbers."""
 
-    def __init__(self, builder: Any, value: Any) -> None:
-        self.builder, self.value = builder, value
-
-    def __add__(self, other: "Floats") -> "Floats":
-        return Floats(self.builder, self.builder.fadd(self.value, other.value))
-
-    def __sub__(self, other: "Floats") -> "Floats":
-        return Floats(self.builder, self.builder.fsub(self.value, other.value))
-
-    def __mul__(self, other: "Floats") -> "Floats":
-        return Floats(self.builder, self.builder.fmul(self.value, other.value))
+    __add__, __sub__, __mul__ = map(_operation, ("fadd", "fsub", "fmul"))
 
     def __neg__(self) -> "Floats":
         bits = self.bits()
@@ -175,39 +172,9 @@ class Floats:
         """The same bits as integers."""
         return Ints(self.builder, self.builder.bitcast(self.value, _ints_like(self.value.type)))
 
-    def max(self, other: "Floats") -> "Floats":
-        """The larger; neither is NaN."""
-        larger = self.builder.fcmp_ordered(">", self.value, other.value)
-        return Floats(self.builder, self.builder.select(larger, self.value, other.value))
-
-    def min(self, other: "Floats") -> "Floats":
-        """The smaller; neither is NaN."""
-        smaller = self.builder.fcmp_ordered("<", self.value, other.value)
-        return Floats(self.builder, self.builder.select(smaller, self.value, other.value))
-
-    def constant(self, value: float) -> "Floats":
-        """A number in all lanes."""
-        return Floats(self.builder, ir.Constant(self.value.type, [value] * self.value.type.count))
-
-    def below(self, other: "Floats") -> Ints:
-        """All ones where less than the other, else zero."""
-        return self._compared("<", other)
-
-    def equals(self, other: "Floats") -> Ints:
-        """All ones where equal, else zero."""
-        return self._compared("==", other)
-
-    def differs(self, other: "Floats") -> Ints:
-        """All ones where not equal, else zero."""
-        return self._compared("!=", other)
-
     def round(self, how: str) -> "Floats":
         """To whole numbers: `rint` (ties to even), `floor`, `ceil` or `trunc`."""
         return self._call(how)
-
-    def _compared(self, how: str, other: "Floats") -> Ints:
-        found = self.builder.fcmp_ordered(how, self.value, other.value)
-        return Ints(self.builder, self.builder.sext(found, _ints_like(self.value.type)))
 
     def _call(self, what: str, *others: "Floats") -> "Floats":
         """One of LLVM's functions."""
@@ -221,4 +188,6 @@ def _floats_like(kind: Any) -> Any:
 
 
 def _ints_like(kind: Any) -> Any:
+    if isinstance(kind.element, ir.IntType):
+        return kind
     return ir.VectorType(ir.IntType(32 if isinstance(kind.element, ir.FloatType) else 64), kind.count)

@@ -5,11 +5,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.errors import UserError, check_range, whole_number
@@ -97,51 +96,29 @@ def matmul(
         result, happened = torch.zeros(shape, dtype=dtype), MacStats(0, 0, 0, 0)
     else:
         first, second = _matrices(operands[0], operands[1], batch)
-        by = Through(unit, stats, chosen, threads)
-        result, happened = by.multiply(Operand.of(first), Operand.of(second.mT))
+        result, happened = multiply(unit, Operand.of(first), Operand.of(second.mT), stats, chosen, threads)
         result = result.reshape(shape)
     given = result if isinstance(a, Tensor) else result.numpy()
     return (given, happened) if stats else given
 
 
-class Through(NamedTuple):
-    """A unit at work."""
-
-    unit: MacUnit
-    stats: bool
-    """Whether to count events."""
-    chosen: Keys
-    """Stochastic: the keys of the random bits."""
-    threads: int
-
-    def cast(self, a: Operand, b: Operand) -> tuple[Operand, Operand]:
-        """Both operands rounded to the formats of the unit."""
-        first, second = self.unit.multiplier.formats
-        return (
-            a.change(lambda x: cast_operand(x, first, self.unit.nan, self.threads)),
-            b.change(lambda x: cast_operand(x, second, self.unit.nan, self.threads)),
-        )
-
-    def multiply(self, a: Operand, b: Operand, place: Place | None = None) -> tuple[Tensor, MacStats]:
-        """The product of operands that have been cast, as flat memory, and what happened."""
-        dtype = torch.float32 if fits(self.unit.accumulator, FLOAT32) else torch.float64
-        outputs = broadcast(a, b) * a.shape[1] * b.shape[1]
-        counts = np.zeros(4, np.int64)
-        if outputs == 0 or a.shape[2] == 0:
-            result = torch.zeros(outputs, dtype=dtype)
-        else:
-            result = Product(self.unit, a, b, dtype, self.stats, self.chosen, self.threads, place).run(counts)
-        _refuse_nans(self.unit, counts)
-        return result, MacStats(outputs * a.shape[2], *map(int, counts[:3]))
-
-
-def _refuse_nans(unit: MacUnit, counts: NDArray[np.int64]) -> None:
-    """Refuse NaN products that the accumulator cannot represent, unless the unit says what they become."""
+def multiply(
+    unit: MacUnit, a: Operand, b: Operand, stats: bool, chosen: Keys, threads: int, place: Place | None = None
+) -> tuple[Tensor, MacStats]:
+    """The product of operands that have been cast, as flat memory, and what happened (`stats`: count events)."""
+    dtype = torch.float32 if fits(unit.accumulator, FLOAT32) else torch.float64
+    outputs = broadcast(a, b) * a.shape[1] * b.shape[1]
+    counts = np.zeros(4, np.int64)
+    if outputs == 0 or a.shape[2] == 0:
+        result = torch.zeros(outputs, dtype=dtype)
+    else:
+        result = Product(unit, a, b, dtype, stats, chosen, threads, place).run(counts)
     if counts[kernels.NANS] and unit.nan == "error":
         raise UserError(
             f"{counts[kernels.NANS]} of the products are NaN, which accumulator {unit.accumulator} cannot represent; "
             "a unit with nan='zero' treats them as zero."
         )
+    return result, MacStats(outputs * a.shape[2], *map(int, counts[:3]))
 
 
 def _tensor(value: Any, name: str) -> Tensor:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.mac.lanes import COLUMNS
-from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, group_of
+from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, call_tile, group_of
 from shoal.numerics.rounding.kernels import random_word
 
 TILE = ROWS * COLUMNS
@@ -70,34 +69,6 @@ class Scratch(NamedTuple):
     """Of a tree, a tile for each level."""
     keys: NDArray[np.uint32]
     counts: NDArray[np.int32]
-
-
-SIZES = (0, 8, 8, 0, 0, 0, 0, 0, 4, 4, 4)
-"""Bytes of the elements of the arrays that a tile takes; 0: those of its numbers."""
-
-
-@intrinsic
-def _call_tile(_typing: Any, address: Any, arrays: Any, starts: Any, size: Any, count: Any, last: Any) -> Any:
-    """Call the tile at an address with the arrays at these addresses, from `starts` on; numbers have `size` bytes."""
-    signature = types.int64(address, arrays, starts, size, count, last)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        addresses = context.make_array(arrays)(context, builder, arguments[1]).data
-        values = []
-        for n, start in enumerate(cgutils.unpack_tuple(builder, arguments[2])):
-            bytes_each = ir.Constant(ir.IntType(64), SIZES[n]) if SIZES[n] else arguments[3]
-            own = builder.load(builder.gep(addresses, [ir.Constant(ir.IntType(64), n)]))
-            place = builder.add(own, builder.mul(start, bytes_each))
-            values.append(builder.inttoptr(place, ir.IntType(8).as_pointer()))
-        word, shift = (builder.trunc(v, ir.IntType(32)) for v in cgutils.unpack_tuple(builder, arguments[5]))
-        values += [arguments[4], word, shift]
-        function = ir.FunctionType(ir.IntType(64), [value.type for value in values])
-        return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), values)
-
-    return signature, generate
-
-
-call_tile: Any = _call_tile
 
 
 @intrinsic
@@ -181,26 +152,25 @@ def pack(b: View, panels: tuple[int, int], scale: float, out: NDArray[Any], shar
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _groups(call: Any, arrays: Any, starts: Any, count: int, last: Any) -> int:
-    """The tile, group by group; `call` is (address, kind, size of a number, rows)."""
-    height, width = group_of(call[1])
-    for i in range(0, min(ROWS, call[3]), height):
-        for j in range(0, COLUMNS, width):
-            at = i * COLUMNS + j
-            places = (starts[0], i, starts[1], starts[2] + j, at, starts[3] + at, 0, 0, starts[4], at, at)
-            call_tile(call[0], arrays, places, call[2], count, last)
+def _groups(call: Any, a: int, step: int, b: int, other: int, word: int, count: int, last: Any) -> int:
+    """The tile, group by group; `call` is (address, kind, address of the arrays, rows)."""
+    address, kind, arrays, rows = call
+    height, width = group_of(kind)
+    for row in range(0, min(ROWS, rows), height):
+        for column in range(0, COLUMNS, width):
+            call_tile(address, (arrays, a, step, b, other, word, row, column, count, last[0], last[1]))
     return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _tree(call: Any, arrays: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDArray[Any]) -> int:
+def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDArray[Any]) -> int:
     """Sums in a tree: nodes wait for their sibling, one per level, like the digits of a binary counter."""
     k = 0
     found = False
     while k < depth or not found:
         if k < depth:
             size, level, index = (SUBTREE, 3, k // SUBTREE) if k + SUBTREE <= depth else (1, 0, k)
-            _groups(call, arrays, (a, k, b + k * COLUMNS, 0, 0), size, (0, 0))
+            _groups(call, a, k, b + k * COLUMNS, 0, 0, size, (0, 0))
             k += size
         else:  # the nodes that still wait are added up, the youngest first
             level, index, found = 0, depth, True
@@ -213,7 +183,7 @@ def _tree(call: Any, arrays: Any, a: int, b: int, depth: int, tile: NDArray[Any]
             index >>= 1
         while index:
             if index & 1:
-                _groups(call, arrays, (a, 0, b, level * TILE, 0), 0, (0, 0))
+                _groups(call, a, 0, b, level * TILE, 0, 0, (0, 0))
             elif not found:
                 break
             level += 1
@@ -233,7 +203,7 @@ def multiply(
     scale: float,
     layout: Layout,
     share: tuple[int, int],
-    arrays: NDArray[np.int64],
+    arrays: int,
     scratch: Scratch,
     words: NDArray[np.uint32],
     bad_rows: NDArray[np.bool_],
@@ -247,7 +217,7 @@ def multiply(
     c's lines are its rows, its steps its columns. Rows and columns that are not finite are marked in `bad_rows` and
     `bad_columns` (empty if there are none). Other outputs that must be recomputed are marked in `again`; `totals`
     counts the rest: how often sums exceeded the range, and how often something vanished. `words` are the random words
-    of the steps, then of the chunks. `arrays` are the addresses of what a tile takes (`make_tile`).
+    of the steps, then of the chunks. `arrays` is where the addresses of a tile's arrays are (`tile_kernels.Place`).
     """
     height, width, depth = a.lines.size, b.lines.size, a.steps.size
     panels = layout.last_panel - layout.first_panel
@@ -276,9 +246,9 @@ def multiply(
                         for j in range(across):
                             index = (n * height + top + i) * width + left + j
                             keys[i * COLUMNS + j] = random_word(np.uint32(index), before, between)
-                call = (address, kind, tile.itemsize, down)
+                call = (address, kind, arrays, down)
                 if kind & TREE:
-                    _tree(call, arrays, a.batch[source], start_b, depth, tile, stack)
+                    _tree(call, a.batch[source], start_b, depth, tile, stack)
                 else:
                     if layout.chunk:
                         for at in range(TILE):
@@ -288,8 +258,8 @@ def multiply(
                         if layout.chunk and layout.random_bits > 0:
                             final = np.int64(words[-(-depth // 2) + k // steps])
                             shift = (16 if (depth + k // steps) & 1 else 32) - layout.random_bits
-                        starts = (a.batch[source], k, start_b + k * COLUMNS, 0, k // 2)
-                        _groups(call, arrays, starts, min(depth, k + steps) - k, (final, shift))
+                        count = min(depth, k + steps) - k
+                        _groups(call, a.batch[source], k, start_b + k * COLUMNS, 0, k // 2, count, (final, shift))
                 for i in range(down):
                     to = c.batch[n] + c.lines[top + i]
                     if together:
@@ -329,18 +299,6 @@ def multiply(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def mark(view: View, bad: NDArray[np.bool_]) -> int:
-    """bad[n, i]: whether line i of matrix n has a number that is not finite."""
-    for n in range(view.batch.size):
-        for i in range(view.lines.size):
-            here, wrong = view.batch[n] + view.lines[i], False
-            for k in range(view.steps.size):
-                wrong |= not abs(view.numbers[here + view.steps[k]]) < np.inf
-            bad[n, i] = wrong
-    return 0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def take(view: View, out: NDArray[Any], share: tuple[int, int]) -> int:
     """out[n·lines + i, k] = number (i, k) of matrix n, for the rows share[0] to share[1] of out."""
     for row in range(share[0], share[1]):
@@ -348,15 +306,6 @@ def take(view: View, out: NDArray[Any], share: tuple[int, int]) -> int:
         for k in range(view.steps.size):
             out[row, k] = view.numbers[here + view.steps[k]]
     return 0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def largest(bits: NDArray[Any], magnitude: Any) -> Any:
-    """The largest magnitude of floating-point numbers, all as bit patterns; NaN is beyond infinity."""
-    most = bits[0] & magnitude
-    for n in range(bits.size):
-        most = max(most, bits[n] & magnitude)
-    return most
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -7,7 +7,7 @@ infinity) are recomputed by the loops in float64.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -33,8 +33,6 @@ ALONE = 2**17
 """Up to this many MACs one thread is faster than two."""
 ALONE_COPYING = 2**16
 """Up to this many numbers one thread copies faster than two."""
-ALONE_READING = 2**20
-"""Up to this many numbers one thread reads faster than two."""
 ROW_BLOCK = 128
 """Rows per work item, at most."""
 PACKED = 2**22
@@ -111,14 +109,8 @@ class Operand:
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
-        kind = np.int32 if self.numbers.dtype == torch.float32 else np.int64
-        bits = self.numbers.numpy().view(kind)
-
-        def work(begin: int, end: int) -> Any:
-            return panels.largest(bits[begin:end], np.iinfo(kind).max)
-
-        most = max(share_out(work, bits.size, 2 if bits.size > ALONE_READING else 1))
-        return float(kind(most).view(np.float32 if kind == np.int32 else np.float64))
+        low, high = map(float, self.numbers.aminmax())
+        return max(-low, high)
 
 
 def flat(x: Tensor) -> Tensor:
@@ -240,8 +232,8 @@ class Product:
 
     def _round_once(self, most: tuple[float, float], counts: NDArray[np.int64]) -> Tensor | None:
         """Exact order: sums by BLAS, in pieces that float64 adds exactly; the sum of the pieces is rounded once."""
-        plan, product, sums = mac_plan(self.unit)
-        step = exact_products(self.unit)
+        rules = mac_plan(self.unit)
+        plan, step = rules[0], exact_products(self.unit)
         bound = most[0] * most[1] * SLACK
         if self.unit.order != "exact" or plan.wraps or step == 0 or bound > plan.product_max:
             return None
@@ -258,59 +250,50 @@ class Product:
             kernels.add_exactly(high.reshape(-1), low.reshape(-1), part.reshape(-1))
 
         def work(begin: int, end: int) -> NDArray[np.int64]:
-            own = np.zeros(4, np.int64)
-            rules = plan, product, sums
-            kernels.round_sums(high.reshape(-1), low.reshape(-1), rules, 0, self.keys, (begin, end), own)
-            return own
+            events = np.zeros(4, np.int64)
+            kernels.round_sums(high.reshape(-1), low.reshape(-1), rules, 0, self.keys, (begin, end), events)
+            return events
 
-        for own in share_out(work, high.size, self.threads if high.size > ALONE_COPYING else 1):
-            counts += own
+        for events in share_out(work, high.size, self.threads if high.size > ALONE_COPYING else 1):
+            counts += events
         return torch.from_numpy(high)
 
     def _outputs(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
     ) -> None:
         """Outputs of matrix n, by the loops in float64; those with operands that are not finite count no events."""
-        plan, product, sums = mac_plan(self.unit)
         a, b = (self._matrix(operand, n).double().contiguous().numpy() for operand in (self.a, self.b))
         first = n * self.rows * self.columns
         rows, columns = (~np.isfinite(matrix).all(1) for matrix in (a, b))
         unknown = rows[outputs // self.columns] | columns[outputs % self.columns]
 
         def work(begin: int, end: int) -> NDArray[np.int64]:
-            own = np.zeros(4, np.int64)
-            kernels.multiply_outputs(a, b, result, chosen[begin:end], plan, product, sums, first, self.keys, own)
-            return own
+            events = np.zeros(4, np.int64)
+            rules = mac_plan(self.unit)
+            kernels.multiply_outputs(a, b, result, chosen[begin:end], rules, first, self.keys, events)
+            return events
 
         for chosen, counted in ((outputs[~unknown], slice(None)), (outputs[unknown], slice(kernels.NANS, None))):
-            for own in share_out(work, chosen.size, min(self.threads, max(1, chosen.size))):
-                counts[counted] += own[counted]
+            for events in share_out(work, chosen.size, min(self.threads, max(1, chosen.size))):
+                counts[counted] += events[counted]
 
     @staticmethod
     def _matrix(operand: Operand, n: int) -> Tensor:
         return operand.matrices()[n if operand.shape[0] > 1 else 0]
 
     def _infinite(self, n: int) -> NDArray[np.float32]:
-        """The sums of matrix n that have an infinite or NaN operand: infinities of one sign, or NaN; others are 0.
+        """The sums of matrix n that have an infinite or NaN operand; others are anything.
 
-        Only where finite products and sums stay finite: then nothing but infinite products decides, in any order.
+        Only where finite products and sums stay finite: then nothing but infinite products decides, in any order, so
+        that finite numbers may be replaced by 1 with their sign. Zeros, too, where zero times infinity is infinity.
         """
+        zero = float(not mac_plan(self.unit)[0].nan_code)
         a, b = (self._matrix(operand, n).float() for operand in (self.a, self.b))
-        (a_plus, a_minus), (b_plus, b_minus) = (((x == math.inf), (x == -math.inf)) for x in (a, b))
-        (a_up, a_down), (b_up, b_down) = ((~x.signbit() & ~x.isnan(), x.signbit() & ~x.isnan()) for x in (a, b))
-
-        def met(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> NDArray[np.bool_]:
-            """Whether for any k one of ours and the one of theirs at the same place are both true."""
-            first, second = (torch.cat(list(masks), 1).float().numpy() for masks in (ours, theirs))
-            return np.asarray(first @ second.T > 0)
-
-        plus = met((a_plus, a_minus, a_up, a_down), (b_up, b_down, b_plus, b_minus))
-        minus = met((a_plus, a_minus, a_down, a_up), (b_down, b_up, b_plus, b_minus))
-        nan = (plus & minus) | a.isnan().any(1).numpy()[:, None] | b.isnan().any(1).numpy()
-        if mac_plan(self.unit)[0].nan_code:
-            nan |= met((a_plus | a_minus, a == 0), (b == 0, b_plus | b_minus))
-        signs = np.where(plus, np.inf, np.where(minus, -np.inf, 0.0))
-        return np.where(nan, np.nan, signs).astype(np.float32)
+        a, b = (torch.where(x.isfinite(), torch.ones(()).copysign(x) * torch.where(x == 0, zero, 1), x) for x in (a, b))
+        with np.errstate(invalid="ignore"):
+            sums = np.matmul(a.numpy(), b.numpy().T)
+        sums[np.isnan(sums)] = np.nan  # the positive one
+        return sums
 
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64], finite: bool) -> Tensor | None:
         """The result by the fast loops; None if the processor flushes subnormals that are needed."""
@@ -320,10 +303,9 @@ class Product:
         batch, rows, columns = (offsets(axes) for axes in self.place)
         c = View(result, batch, rows, columns)
         scale = chosen.dtype(chosen.scale)
-        bad = [np.zeros((view.batch.size, view.lines.size) if not finite else (0, 0), bool) for view in (a, b)]
+        bad = [np.zeros((0, 0), bool)] * 2
         if not finite:
-            for view, lines in zip((a, b), bad, strict=True):
-                panels.mark(view, lines)
+            bad = [~operand.matrices().isfinite().all(-1).numpy() for operand in (self.a, self.b)]
         again = np.zeros((self.batch, self.rows, self.columns) if chosen.marks else (1, 1, 1), bool)
         words, address = self._words(), tile(chosen.kind).address
         totals: list[NDArray[np.int64]] = []
@@ -339,26 +321,15 @@ class Product:
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
-            own, scratch = np.zeros(2, np.int64), _scratch(chosen)
-            tile_own, rows_own, stack, keys, seen = scratch
-            taken = (
-                a.numbers,
-                rows_own,
-                a.steps,
-                packed,
-                tile_own,
-                stack,
-                chosen.floats,
-                chosen.ints,
-                words,
-                keys,
-                seen,
-            )
+            events, scratch = np.zeros(2, np.int64), _scratch(chosen)
+            sums, rows, stack, keys, seen = scratch
+            used = (a.numbers, rows, a.steps, packed, sums, stack, chosen.floats, chosen.ints, words, keys, seen)
+            addresses = np.array([array.ctypes.data for array in used], np.int64)
             panels.multiply(
-                address, chosen.kind, a, b, c, scale, layout, (begin, end), _addresses(taken), scratch, words,
-                bad[0], bad[1], again, own,
+                address, chosen.kind, a, b, c, scale, layout, (begin, end), addresses.ctypes.data, scratch, words,
+                bad[0], bad[1], again, events,
             )  # fmt: skip
-            totals.append(own)
+            totals.append(events)
             return 0
 
         for first in range(0, column_panels, most):
@@ -427,14 +398,13 @@ class Product:
 
 def _scratch(chosen: Fast) -> Scratch:
     levels = panels.LEVELS if chosen.kind & TREE else 1
-    tile_own: NDArray[Any] = np.zeros(panels.TILE, chosen.dtype)
-    stack: NDArray[Any] = np.zeros(levels * panels.TILE, chosen.dtype)
-    keys, seen = np.zeros(panels.TILE, np.uint32), np.zeros(3 * panels.TILE, np.int32)
-    return Scratch(tile_own, np.zeros(ROWS, np.int64), stack, keys, seen)
-
-
-def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
+    return Scratch(
+        tile=np.zeros(panels.TILE, chosen.dtype),
+        rows=np.zeros(ROWS, np.int64),
+        stack=np.zeros(levels * panels.TILE, chosen.dtype),
+        keys=np.zeros(panels.TILE, np.uint32),
+        counts=np.zeros(3 * panels.TILE, np.int32),
+    )
 
 
 @lru_cache(maxsize=256)

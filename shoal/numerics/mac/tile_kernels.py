@@ -21,7 +21,7 @@ from numba.extending import intrinsic, register_jitable
 from shoal.compiled import cfunc
 from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
-from shoal.system.tiles import splat
+from shoal.system.tiles import I32, I64, splat
 
 ROWS = 8 if WIDE else 4
 SUBTREE = 8
@@ -230,13 +230,13 @@ class _Rules:
             r = (r.bits() | (p.bits() & self.carrier.sign)).as_floats()
             p = self._flush(r, self.floats.flush_after)
             if not kind & FREE:
-                beyond.append(self.floats.product_max.below((p.bits() & self.carrier.magnitude).as_floats()))
+                beyond.append(self.floats.product_max.where("<", (p.bits() & self.carrier.magnitude).as_floats()))
         if kind & COUNT and kind & (FLUSH | ROUND):
             vanished.append(_vanished(exact, p))
         return p, beyond, vanished
 
     def _flush(self, p: Floats, threshold: Floats) -> Floats:
-        small = (p.bits() & self.carrier.magnitude).as_floats().below(threshold)
+        small = (p.bits() & self.carrier.magnitude).as_floats().where("<", threshold)
         return (p.bits() & (~small | self.carrier.sign)).as_floats()
 
 
@@ -255,7 +255,7 @@ def _odd(s: Floats, error: Floats) -> Ints:
 
 def _vanished(before: Floats, after: Floats) -> Ints:
     zero = after.constant(0.0)
-    return after.equals(zero) & before.differs(zero)
+    return after.where("==", zero) & before.differs(zero)
 
 
 def _mix(x: Ints) -> Ints:
@@ -270,16 +270,24 @@ At = tuple[int, int]
 
 
 class _Tile:
-    """Generates the loop of one kind: the code of a group of rows and columns of a tile, with operands as pointers.
+    """Generates the loop of one kind: the code of a group of rows and columns of a tile.
 
     The number of row r at step k is a[rows[r] + steps[k]]; b has COLUMNS numbers for each step.
     """
 
-    def __init__(self, builder: Any, pointers: list[Any], kind: int) -> None:
+    def __init__(self, builder: Any, place: "Place", kind: int) -> None:
         self.builder, self.kind, self.carrier = builder, kind, carrier_of(kind)
+        number, whole = self.carrier.floats.element, self.carrier.ints.element
+        at = builder.add(builder.mul(place.row, self._int(COLUMNS)), place.column)
+        zero = self._int(0)
         self.a, rows, self.steps, self.b, self.c, self.other, floats, ints, self.words, self.keys, self.counts = (
-            pointers
-        )
+            self._at(self._address(place.arrays, n, kind), start)
+            for n, (kind, start) in enumerate([
+                (number, place.a), (I64, place.row), (I64, place.step), (number, builder.add(place.b, place.column)),
+                (number, at), (number, builder.add(place.other, at)), (number, zero), (whole, zero), (I32, place.word),
+                (I32, at), (I32, at),
+            ])
+        )  # fmt: skip
         self.rules = _Rules(
             kind,
             FloatParameters(*(Floats(builder, v) for v in self._splats(floats, FloatParameters))),
@@ -291,6 +299,11 @@ class _Tile:
         self.tile: list[At] = [(row, vector) for row in range(height) for vector in range(self.vectors)]
         self.seen: dict[tuple[At, int], Any] = {}
 
+    def _address(self, arrays: Any, n: int, kind: Any) -> Any:
+        """Array n of those whose addresses are in memory at `arrays`."""
+        addresses = self.builder.inttoptr(arrays, I64.as_pointer())
+        return self.builder.inttoptr(self.builder.load(self._at(addresses, self._int(n))), kind.as_pointer())
+
     def _splats(self, pointer: Any, fields: Any) -> list[Any]:
         places = range(len(fields._fields))
         return [
@@ -298,7 +311,7 @@ class _Tile:
         ]
 
     def _int(self, value: int) -> Any:
-        return ir.Constant(ir.IntType(64), value)
+        return I64(value)
 
     def _at(self, pointer: Any, index: Any) -> Any:
         return self.builder.gep(pointer, [index])
@@ -335,7 +348,7 @@ class _Tile:
         elif self.kind // MODE in (CHANCE_A, CHANCE):
             self._by_chance(count, sums)
         else:
-            with cgutils.for_range(self.builder, count, intp=ir.IntType(64)) as loop:
+            with cgutils.for_range(self.builder, count, intp=I64) as loop:
                 self._step(loop.index, sums)
         for at in self.tile:
             self._finish(at, sums, last_word, last_shift)
@@ -379,19 +392,19 @@ class _Tile:
                 self._step(builder.add(builder.mul(pair, self._int(2)), self._int(half)), sums, words)
 
         pairs = builder.lshr(count, self._int(1))
-        with cgutils.for_range(builder, pairs, intp=ir.IntType(64)) as loop:
+        with cgutils.for_range(builder, pairs, intp=I64) as loop:
             steps(loop.index, 2)
         with builder.if_then(builder.trunc(count, ir.IntType(1))):
             steps(pairs, 1)
 
     def _word(self, at: At, step: Any) -> Ints:
-        key = self._load(self.keys, self._place(at), ir.VectorType(ir.IntType(32), self.carrier.width))
+        key = self._load(self.keys, self._place(at), ir.VectorType(I32, self.carrier.width))
         return _mix(Ints(self.builder, key) ^ Ints(self.builder, step)).resized(self.carrier.bits)
 
     def _kahan(self, count: Any, sums: Any) -> None:
         """fresh = p - c, new = total + fresh, c = (new - total) - fresh."""
         rules, lost = self.rules, self._slots()
-        with cgutils.for_range(self.builder, count, intp=ir.IntType(64)) as loop:
+        with cgutils.for_range(self.builder, count, intp=I64) as loop:
             rows, columns = self._operands(loop.index)
             for at in self.tile:
                 p = self._multiply(at, rows[at[0]], columns[at[1]])
@@ -482,59 +495,73 @@ class _Tile:
         for (where, what), slot in self.seen.items():
             if where == at:
                 index = builder.add(self._place(at), self._int(what * ROWS * COLUMNS))
-                counts = ir.VectorType(ir.IntType(32), self.carrier.width)
+                counts = ir.VectorType(I32, self.carrier.width)
                 counter = self._vector(self.counts, index, counts)
                 more = Ints(builder, builder.load(slot)).resized(32)
                 builder.store((Ints(builder, builder.load(counter, align=4)) + more).value, counter, align=4)
 
 
+class Place(NamedTuple):
+    """Where a group is: the arguments of a tile, all int64."""
+
+    arrays: Any
+    """Address of the addresses of the arrays: the first operand's numbers, its rows and steps; the packed second
+    operand; the tile of sums, other nodes of a tree; the parameters; the random words of steps, those of outputs;
+    counts. The rest are indices of the first elements."""
+    a: Any
+    step: Any
+    b: Any
+    other: Any
+    word: Any
+    row: Any
+    """Of the group in its tile."""
+    column: Any
+    count: Any
+    """Steps of k."""
+    last_word: Any
+    """For the sum of the chunk."""
+    last_shift: Any
+
+
 @intrinsic
-def _write_tile(
-    _typing: Any,
-    a: Any,
-    rows: Any,
-    steps: Any,
-    b: Any,
-    c: Any,
-    other: Any,
-    floats: Any,
-    ints: Any,
-    words: Any,
-    keys: Any,
-    counts: Any,
-    count: Any,
-    last_word: Any,
-    last_shift: Any,
-    kind: Any,
-) -> Any:
-    """`count` steps of a group; `kind` is a constant."""
+def _write_tile(_typing: Any, place: Any, kind: Any) -> Any:
+    """`kind` is a constant."""
     if not isinstance(kind, types.IntegerLiteral):
         return None
-    chosen, pointers = kind.literal_value, (a, rows, steps, b, c, other, floats, ints, words, keys, counts)
-    signature = types.int64(*pointers, count, last_word, last_shift, kind)
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _Tile(builder, list(arguments[: len(pointers)]), chosen).write(*arguments[len(pointers) : -1])
-        return ir.Constant(ir.IntType(64), 0)
+        values = Place(*cgutils.unpack_tuple(builder, arguments[0]))
+        last = (builder.trunc(value, I32) for value in (values.last_word, values.last_shift))
+        _Tile(builder, values, kind.literal_value).write(values.count, *last)
+        return I64(0)
 
-    return signature, generate
+    return types.int64(place, kind), generate
+
+
+@intrinsic
+def _call_tile(_typing: Any, address: Any, place: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        values = cgutils.unpack_tuple(builder, arguments[1])
+        function = ir.FunctionType(I64, [I64] * len(values))
+        return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), values)
+
+    return types.int64(address, place), generate
 
 
 write_tile: Any = _write_tile
 
+call_tile: Any = _call_tile
+"""call_tile(address, place): the steps of a group, by the tile at an address."""
+
 
 def make_tile(kind: int) -> Any:
     """The compiled loop over the steps of a group, for one kind of unit; `panels` calls it by address."""
-    number, whole = (types.float64, types.int64) if kind & WIDER else (types.float32, types.int32)
-    places, words = (types.int64, types.int64), (types.uint32, types.uint32)
-    pointers = (number, *places, number, number, number, number, whole, *words, types.int32)
-    signature = types.int64(*map(types.CPointer, pointers), types.int64, types.uint32, types.uint32)
 
-    @cfunc(signature, error_model="numpy")
+    @cfunc(types.int64(*[types.int64] * len(Place._fields)), error_model="numpy")
     def tile(
-        a: Any, rows: Any, steps: Any, b: Any, c: Any, other: Any, floats: Any, ints: Any, words: Any, keys: Any,
-        counts: Any, count: Any, word: Any, shift: Any,
+        arrays: int, a: int, step: int, b: int, other: int, word: int, row: int, column: int, count: int,
+        last_word: int, last_shift: int,
     ) -> Any:  # fmt: skip
-        return write_tile(a, rows, steps, b, c, other, floats, ints, words, keys, counts, count, word, shift, kind)
+        return write_tile((arrays, a, step, b, other, word, row, column, count, last_word, last_shift), kind)
 
     return tile
