@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
-from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, PAIRWISE, MacPlan
+from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
 from shoal.numerics.rounding.kernels import BEYOND, M0, M1, S0, S1, S2, VANISHED, random_word, right, round_finite
 from shoal.numerics.rounding.plan import RoundingPlan
 from shoal.numerics.rounding.randomness import Keys
@@ -20,8 +20,6 @@ from shoal.numerics.rounding.randomness import Keys
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
 """Indices of the counters."""
 DEPTH = 64
-PARTS = 48
-"""So many numbers of 53 bits that do not overlap have all bits of float64."""
 SPLIT = 134217729.0  # 2^27 + 1
 
 
@@ -40,7 +38,7 @@ def multiply_outputs(
     Stochastic: output o uses the word of index first + o under the upper keys, its steps words under the lower ones.
     Events are added to `counts`.
     """
-    loop = {PAIRWISE: _pairwise, KAHAN: _kahan, EXACT: _exact}.get(rules[0].order, _in_order)
+    loop = {PAIRWISE: _pairwise, KAHAN: _kahan, EXACT: _exact_loop}.get(rules[0].order, _in_order)
     loop(a, b, c, outputs, rules, first, keys, counts)
 
 
@@ -116,73 +114,51 @@ def _kahan(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: A
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exact(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
-    """All products are added up exactly, as a few numbers whose bits do not overlap; their sum is rounded once."""
+def _exact_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
     plan, product, sums = rules
-    parts, rest = np.zeros(PARTS, np.float64), np.zeros(PARTS, np.float64)
+    limbs = np.zeros(rules[0].exact_limbs, np.int64)
     for o in outputs:
         x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
-        size, infinite, nan = 0, 0.0, False
-        for k in range(x.size):
-            p = _multiply(x[k], y[k], plan, product, counts)
-            if np.isnan(p):
+        c[o] = _exact(x, y, plan, product, sums, chance, counts, limbs)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any, limbs: Any) -> Any:
+    """All products as integers, in limbs of 32 bits; the sum is rounded once."""
+    limbs[:] = 0
+    infinite, nan = 0.0, False
+    for k in range(x.size):
+        p = _multiply(x[k], y[k], plan, product, counts)
+        if np.isnan(p):
+            nan = True
+        elif np.isinf(p):
+            if infinite == 0:
+                infinite = p
+            elif infinite != p and plan.takes_nan:
                 nan = True
-            elif np.isinf(p):
-                if infinite == 0:
-                    infinite = p
-                elif infinite != p and plan.takes_nan:
-                    nan = True
-            elif p != 0:
-                size = _add_part(parts, size, p)
-        total = _odd_parts(parts, size)
-        if nan:
-            c[o] = np.nan
-        elif infinite != 0:
-            c[o] = plan.infinite_positive if infinite > 0 else plan.infinite_negative
-        elif plan.wraps and total != 0:  # only the lower bits matter; float64 could not hold them all
-            sign, half, beyond, left_over = math.copysign(1.0, total), -plan.lowest, 0.0, 0
-            for n in range(size):
-                left_over = _add_part(rest, left_over, np.fmod(sign * parts[n], 2 * half))
-            while _odd_parts(rest, left_over) < 0:
-                left_over = _add_part(rest, left_over, 2 * half)
-            while _odd_parts(rest, left_over) >= half:
-                left_over = _add_part(rest, left_over, -half)
-                beyond = half - beyond
-            if abs(total) >= 2 * half:
-                beyond += 2 * half
-            lower = sign * _odd_parts(rest, left_over)
-            c[o] = _wrapped(lower, sign * beyond, plan, sums, chance, 0, counts)
-        else:
-            c[o] = _round(total, plan, sums, chance, 0, counts)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_part(parts: NDArray[np.float64], size: int, more: float) -> int:
-    """Add a number exactly to numbers whose bits do not overlap, the smallest first; returns how many there are."""
-    kept = 0
-    for n in range(size):
-        s = more + parts[n]
-        other = s - more
-        error = (more - (s - other)) + (parts[n] - other)
-        if error != 0:
-            parts[kept] = error
-            kept += 1
-        more = s
-    parts[kept] = more
-    return kept + 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _odd_parts(parts: NDArray[np.float64], size: int) -> Any:
-    """The sum of such numbers, rounded to odd: the first one that does not fit into it decides."""
-    total = 0.0
-    for n in range(size - 1, -1, -1):
-        s = total + parts[n]
-        error = parts[n] - (s - total)
-        if error != 0:
-            return _odd(s, error)
-        total = s
-    return total
+        elif p != 0:
+            bits = np.float64(p).view(np.int64)
+            u = bits & 0x7FFFFFFFFFFFFFFF
+            place = (u >> 52) - 1075 - plan.exact_base  # p is significand·2^(exact_base + place)
+            significand = (u & ((1 << 52) - 1)) | (1 << 52)
+            if place < 0:  # its last bits are zeros
+                significand >>= -place
+                place = np.int64(0)
+            first, shift = place // LIMB, place % LIMB
+            low, high = significand & 0xFFFFFFFF, significand >> 32
+            sign = -1 if bits < 0 else 1
+            limbs[first] += sign * ((low << shift) & 0xFFFFFFFF)
+            limbs[first + 1] += sign * ((low >> (32 - shift)) + ((high << shift) & 0xFFFFFFFF))
+            limbs[first + 2] += sign * (high >> (32 - shift))
+    if nan:
+        return np.nan
+    if infinite != 0:
+        return plan.infinite_positive if infinite > 0 else plan.infinite_negative
+    way = -1.0 if _settle(limbs) else 1.0
+    if plan.wraps:  # only the lower bits matter; higher ones are split off, as float64 could not hold them all
+        beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
+        return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
+    return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -214,6 +190,57 @@ def round_sums(
         value = s if s == 0 else _odd_sum(high[o], low[o], s)
         high[o] = _round(value + 0.0, plan, sums, _chance(first, o, keys), 0, counts)
     return 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle(limbs: Any) -> bool:
+    """Whether the integer in the limbs is negative; the limbs become its magnitude, 32 bits each."""
+    carry = np.int64(0)
+    for n in range(limbs.size):
+        limbs[n] += carry
+        carry = limbs[n] >> LIMB
+        limbs[n] &= 0xFFFFFFFF
+    negative = carry < 0
+    if negative:
+        carry = np.int64(1)
+        for n in range(limbs.size):
+            limbs[n] = (limbs[n] ^ 0xFFFFFFFF) + carry
+            carry = limbs[n] >> LIMB
+            limbs[n] &= 0xFFFFFFFF
+    return bool(negative)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cut(limbs: Any, place: int) -> int:
+    """Remove the bits from `place` upwards: returns the lowest of them, plus 2 if any other was set."""
+    if place >= limbs.size * LIMB:
+        return 0
+    first, shift = place // LIMB, place % LIMB
+    above, more = limbs[first] >> shift, limbs[first + 1 :].any()
+    limbs[first] &= (1 << shift) - 1
+    limbs[first + 1 :] = 0
+    return int((above & 1) + (2 if more or above > 1 else 0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _odd_limbs(limbs: Any, base: int) -> Any:
+    """The magnitude in the limbs times 2^base, rounded to odd."""
+    top = limbs.size - 1
+    while top > 0 and limbs[top] == 0:
+        top -= 1
+    if limbs[top] == 0:
+        return 0.0
+    # The leading 53 bits; any remaining bit makes the last one odd.
+    kept, have, exponent, rest = limbs[top], 0, top * LIMB, False
+    while kept >> have:
+        have += 1
+    for n in range(top - 1, -1, -1):
+        take = min(LIMB, 53 - have)
+        if take > 0:
+            kept = (kept << take) | (limbs[n] >> (LIMB - take))
+            have, exponent = have + take, (n + 1) * LIMB - take
+        rest |= (limbs[n] & ((1 << (LIMB - take)) - 1)) != 0
+    return math.ldexp(float(kept | (1 if rest else 0)), base + exponent)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -1,15 +1,18 @@
 """The parameters of the loops for a MAC unit, computed once per unit: its rules as float64 numbers."""
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 from shoal.numerics.formats.types import FixedFormat, FloatFormat
 from shoal.numerics.mac.unit import FloatMultiplier, MacUnit
-from shoal.numerics.rounding.exact import round_exact
+from shoal.numerics.rounding.exact import exponent_of, round_exact
 from shoal.numerics.rounding.plan import FLOAT64, VARIANTS, RoundingPlan, rounding_plan
 
 SEQUENTIAL, CHUNKED, PAIRWISE, KAHAN, EXACT = range(5)
+LIMB = 32
+"""Bits of a limb of the exact sum."""
 
 
 class MacPlan(NamedTuple):
@@ -48,6 +51,11 @@ class MacPlan(NamedTuple):
     stochastic: int
     random_bits: int
     variant: int
+    exact_base: int
+    """Exact order: every product is a multiple of 2^exact_base."""
+    exact_limbs: int
+    exact_cut: int
+    """Exact order, wrapping: the bit of the sum from which half periods of the accumulator are counted."""
 
 
 @lru_cache(maxsize=256)
@@ -60,6 +68,8 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
     ends = [sign * math.inf for sign in (1, -1)]
     if not infinities:
         ends = [round_exact(end, sums, unit.rounding, unit.overflow) for end in ends]
+    path = unit.datapath
+    span = path.product_top - path.product_lsb + 41  # a sum of 2^31 products and a sign
     product_plan, product = _product_rules(unit)
     plan = MacPlan(
         order=("sequential", "chunked", "pairwise", "kahan", "exact").index(order),
@@ -81,6 +91,9 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
         stochastic=int(unit.rounding == "stochastic"),
         random_bits=unit.random_bits,
         variant=VARIANTS.index(unit.variant),
+        exact_base=path.product_lsb,
+        exact_limbs=math.ceil(span / LIMB) + 3,
+        exact_cut=exponent_of(Fraction(-sums.min)) - path.product_lsb,
     )
     return plan, product_plan, rounding_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
 

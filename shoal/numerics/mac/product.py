@@ -109,8 +109,8 @@ class Operand:
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
-        low, high = map(float, self.numbers.aminmax())
-        return max(-low, high)
+        numbers = self.numbers.numpy()  # torch's threads would wait for each other
+        return max(-float(numbers.min()), float(numbers.max()))
 
 
 def flat(x: Tensor) -> Tensor:
