@@ -26,8 +26,8 @@ STOPS = 0.95
 """More actors have stopped helping at the first number that reaches this share of the highest rate."""
 
 
-class Row(TypedDict):
-    """One simulated run; the figures are those of `Outcome`."""
+class Record(TypedDict):
+    """One simulated run, with the numbers of its `Outcome`."""
 
     precision: str
     actors: int
@@ -48,11 +48,11 @@ class Row(TypedDict):
 
 def sweep(
     times: Mapping[str, ServiceTimes], settings: Settings, actors: Sequence[int], advance: Advance | None = None
-) -> list[Row]:
+) -> list[Record]:
     """One row per number of actors and precision; `times` has the service times of each precision."""
     for count in actors:
         replace(settings, actors=count).check()  # before the work, not in the middle of it
-    rows: list[Row] = []
+    rows: list[Record] = []
     for count in actors:
         base = None
         for precision, service in times.items():
@@ -60,13 +60,13 @@ def sweep(
             rate = outcome.env_steps_per_second
             base = rate if precision == "float32" else base
             values = {**asdict(outcome), "precision": precision, "actors": count, "speed_up": base and rate / base}
-            rows.append(cast(Row, {name: values[name] for name in Row.__annotations__}))
+            rows.append(cast(Record, {name: values[name] for name in Record.__annotations__}))
             if advance is not None:
                 advance(count, f"{counted(count, 'actor')}, {precision}")
     return rows
 
 
-def enough(rows: Sequence[Row], precision: str) -> tuple[int, float] | None:
+def enough(rows: Sequence[Record], precision: str) -> tuple[int, float] | None:
     """The fewest actors that reach nearly the highest rate, and that rate; None: more would still help.
 
     The rate of the largest number counts as the highest only if there it is not the actors that limit.
@@ -78,7 +78,7 @@ def enough(rows: Sequence[Row], precision: str) -> tuple[int, float] | None:
     return next((row["actors"], best) for row in matches if row["env_steps_per_second"] >= STOPS * best)
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
+def findings(rows: Sequence[Record]) -> list[str]:
     """Where more actors stop helping, and the speed-up of int8."""
     sentences = []
     for precision in dict.fromkeys(row["precision"] for row in rows):
@@ -103,7 +103,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
 
 
 def sweep_result(
-    rows: list[Row], times: Mapping[str, ServiceTimes], settings: Settings, source: str, title: str = ""
+    rows: list[Record], times: Mapping[str, ServiceTimes], settings: Settings, source: str, title: str = ""
 ) -> Result:
     """The rows as a table, with the service times they come from, sentences and a picture."""
     table = Table.of(title or "Simulated runs", [_shown(row) for row in rows])
@@ -117,7 +117,7 @@ def sweep_result(
     return Result("simulation", title or "Simulated runs", [services, table], sentences, [figure], data)
 
 
-def _shown(row: Row) -> dict[Column, Value]:
+def _shown(row: Record) -> dict[Column, Value]:
     """A row for people."""
     return {
         Column("actors"): row["actors"],
@@ -141,7 +141,7 @@ def _service_column(name: str) -> Column:
     return Column(" ".join(words), unit) if unit in ("ms", "bytes") else Column(name)
 
 
-def panels(rows: Sequence[Row], actors: Sequence[int]) -> list[Panel]:
+def panels(rows: Sequence[Record], actors: Sequence[int]) -> list[Panel]:
     """Rate, lag and bytes per second over the number of actors."""
     ticks = [f"{count:,}" for count in actors]
     named = (
