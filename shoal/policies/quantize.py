@@ -332,7 +332,7 @@ def _larger_files(records: list[WidthRecord]) -> list[str]:
 
 
 def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
-    """What is said of a file that saves nothing."""
+    """The sentence about a file that saves nothing."""
     name = f"{bits}-bit packed" if precision == "packed" else precision
     return (
         f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "

@@ -112,8 +112,8 @@ class TorchPolicy(TrainedPolicy):
         """(B, N, O) states that it visited, and their source."""
 
     def notice(self, states: Array, return_mean: float | None = None) -> None:
-        """Told of states (B, N, O) that it visited in full precision and of its mean return, to warn if they differ
-        from those of its training."""
+        """Warn if the states (B, N, O) that it visited in full precision, or its mean return, do not look like those of
+        its training."""
 
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""

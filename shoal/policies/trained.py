@@ -94,7 +94,7 @@ class TrainedPolicy(ABC):
         )
 
     def __dir__(self) -> list[str]:
-        """What users of a policy need; the rest serves exports and quantization."""
+        """The attributes that users need; the others serve exports and quantization."""
         return [name for name in PUBLIC if hasattr(type(self), name) or name in vars(self)]
 
     @property
