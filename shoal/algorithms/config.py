@@ -16,7 +16,7 @@ else:
     Own = Optional[T]  # noqa: UP045
 OWN: Any = None
 """The default of a setting that differs by algorithm: a new configuration puts the algorithm's own value in its place,
-so that whoever reads it finds a value."""
+so that readers of the setting find a value."""
 
 PAPER: dict[str, Any] = {
     "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,

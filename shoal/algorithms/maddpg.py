@@ -77,7 +77,7 @@ class MADDPG(Team):
         return q_loss(self.critics, batch, target)
 
     def p_loss(self, batch: Minibatch) -> Tensor:
-        """(N,): each agent climbs its own, already updated critic; its action is fresh, the others' as played."""
+        """(N,): minus each fresh action's value to its agent's updated critic; others' actions are as played."""
         if self.config.others == "current":
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))

@@ -101,7 +101,7 @@ class MASAC(Team):
         return batch.reward + batch.bootstrap * (next_q + self._alpha() * entropy)
 
     def p_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """(N,) losses and (N, B) entropies: each agent climbs its own critics and keeps its entropy up."""
+        """(N,) losses and (N, B) entropies: minus the value to its critics and the weighted entropy."""
         if self.config.others == "current":
             self.redraw_actions(batch)
         head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))

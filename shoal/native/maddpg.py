@@ -64,7 +64,7 @@ class MADDPG:
         self.bootstrap = program.array(np.full((n, self.batch), config.discount), stride=1)
         self.weight = program.array(np.full((n, self.batch), 1 / self.batch), stride=1)
         self.alive = self.next_alive = NOWHERE
-        if not spec.fixed_length:  # somebody may have ended or left early
+        if not spec.fixed_length:  # agents may have ended or left early
             self.alive, self.next_alive = (program.array(np.ones((n, rows)), stride=1) for _ in range(2))
         self.redrawn = program.zeros(rows * self.joint_size, self.joint_size) if config.others == "current" else 0
         self.loss = program.zeros(len(self.losses) * n)
@@ -325,10 +325,10 @@ class MADDPG:
         return span
 
     def step_temperature(self, i: int, tail: int) -> None:
-        """There is none."""
+        """MADDPG has no temperature."""
 
     def exponentiate(self, i: int) -> None:
-        """There is none."""
+        """MADDPG has no temperature."""
 
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
@@ -336,7 +336,7 @@ class MADDPG:
         network.step(gradients, self.config.clip, by_array, self.config.learning_rate)
 
     def transpose_own(self, critic: Network, i: int) -> None:
-        """Make the copy of the weights of the own action anew, transposed."""
+        """Update the transposed copy of the weights of the own action."""
         layer, width = critic.shape.layers[0], self.spec.action_size
         to = self.own_transposed + critic.number * self.own_size
         self.program.transpose(to, critic.at + layer.weight, layer.inputs, self.own_column(i), width, layer.units)

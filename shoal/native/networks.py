@@ -3,7 +3,7 @@
 A network's numbers lie one layer after the other: the weights in panels of 16 columns (the last 8 of an odd multiple by
 themselves), then the bias, all padded with zeros to a multiple of 8 columns. A last layer with one output, as a critic
 has, is a vector. Gradients, Adam's moments and targets have the same layout, so an optimizer's step is one loop.
-Products with transposed weights read copies in panels, made anew after every step.
+Products with transposed weights read copies in panels, which are updated after every step.
 """
 
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ class Network:
         self.transpose()
 
     def transpose(self) -> None:
-        """Make the transposed copies anew."""
+        """Update the transposed copies."""
         for k, layer in enumerate(self.shape.layers):
             if k and not layer.value:
                 to, source = self.transposed + layer.transposed, self.at + layer.weight

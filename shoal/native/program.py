@@ -177,8 +177,8 @@ class Program:
             counter.needed += 1
         buffer = self.slots[slot] >> OFFSET_BITS if slot >= 0 else NOWHERE
         first, second = ([counter.number for counter in needs] + [NOWHERE] * 2)[:2]
-        told = ([counter.number for counter in tells] + [NOWHERE] * 2)[:2]
-        self._pieces.append([*span.marks, *rows, first, 0, second, 0, *told, slot, buffer, int(alone)])
+        counted = ([counter.number for counter in tells] + [NOWHERE] * 2)[:2]
+        self._pieces.append([*span.marks, *rows, first, 0, second, 0, *counted, slot, buffer, int(alone)])
 
     def new_slots(self, gradients: int, count: int) -> int:
         """The first of so many places for gradients that threads compute in their own buffer `gradients`."""

@@ -1,15 +1,15 @@
 """Runs a program: lists of operations, cut into pieces that any thread may take.
 
 A piece is a list of operations on some rows of the mini-batch, chunk by chunk; which pieces there are does not depend
-on the threads, so neither do the results. Pieces need others to be done, and are taken in the order of the program by
-whoever has nothing to do. Nobody waits for a thread that is not running: a piece writes only memory of the thread
-that runs it, until it is published, which takes a moment and happens once. So whoever would otherwise wait does an
-unfinished piece of another thread again, and the first of the two to finish publishes it; the other, whenever it comes
-back, finds that its piece or even the whole update is done, and throws its result away. Steps of the optimizer are the
+on the threads, so neither do the results. Idle threads take pieces in the order of the program, once the pieces that
+they depend on are done. No thread waits for one that is descheduled: a piece writes only memory of the thread that runs
+it, until it is published, which takes a moment and happens once. So a thread that would otherwise wait repeats an
+unfinished piece of another thread, and the first of the two to finish publishes it; the other, whenever it resumes,
+finds that its piece or even the whole update is done, and discards its result. Steps of the optimizer are the
 exception: they change the weights in place, are short, and only one thread ever runs them.
 
 The state of a piece is 2 (round - 1) when a round begins, one more while it is published, and 2 round when it is done;
-rounds count up, so nothing has to be reset, and a thread that is late cannot mistake one round for another.
+rounds count up, so nothing has to be reset, and a late thread cannot mistake one round for another.
 """
 
 from functools import cache
@@ -57,7 +57,7 @@ class Tables(NamedTuple):
     strides: NDArray[np.int64]  # numbers per row of the mini-batch in each buffer; 0 where it has no such rows
     slots: NDArray[np.int64]  # addresses of published gradients
     state: NDArray[np.int64]  # of the pieces, see above
-    claims: NDArray[np.int64]  # the last round in which somebody took each piece
+    claims: NDArray[np.int64]  # the last round in which a thread took each piece
     counts: NDArray[np.int64]  # pieces that are done, over all rounds
     counters: NDArray[np.int64]  # seed and number of the update
 
