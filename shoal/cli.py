@@ -18,7 +18,7 @@ from shoal.commands.watch import watch
 from shoal.errors import UserError, perhaps
 from shoal.system.files import start_here
 from shoal.system.memory import ran_out_of_memory
-from shoal.system.streams import answers_only, put, say
+from shoal.system.streams import answers_only, put, say, word_sentences
 from shoal.trust import import_from_working_directory, names_third_party
 
 COMMANDS = {
@@ -57,6 +57,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         say("shoal: There is not enough memory; use fewer `agents`, or a smaller `capacity` or `batch`.")
         return 2
+    finally:
+        word_sentences(str)
 
 
 def is_exported(word: str) -> bool:

@@ -9,9 +9,11 @@ compiled in memory, and the process says so once.
 
 import functools
 import hashlib
+import itertools
 import os
 import pickle
 import re
+import secrets
 import stat
 import sys
 import tempfile
@@ -26,6 +28,7 @@ import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import sigutils
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
@@ -39,6 +42,21 @@ UNUSED_DAYS = 30
 """Files that were not read for so long are deleted: other versions of Shoal, numba or Python left them."""
 TOLD = "SHOAL_CACHE_TOLD"
 """Set once the user knows that nothing is kept; child processes inherit it."""
+
+
+def _number_functions() -> None:
+    """Let numba count the functions that it compiles from a random number, so that names of machine code differ.
+
+    They are made of the function's name and that count. Counted from 1 in every process, a function from the cache may
+    call a function that is named as one that this process has compiled, but does something else: another closure of the
+    same text. The linker would take the one that is there already.
+    """
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
+
+
+_number_functions()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_number_functions)
 
 
 def njit(*arguments: Any, cache: bool = False, key: str = "", **options: Any) -> Any:

@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -60,6 +61,38 @@ def test_a_function_is_compiled_once_for_each_type(folder):
     assert njit(cache=True)(plus)(1.5) == 4.5 and len(list(folder.iterdir())) == 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
     assert njit(plus)(1) == 4 and len(list(folder.iterdir())) == 2  # not asked to keep it
+
+
+LOOPS = "\n".join(f"        for i in range(len(x)): s += x[i] * factor if x[i] * {k} > s else -{k}" for k in range(30))
+CLOSURES = f"""
+import sys
+import numpy as np
+from shoal.compiled import njit
+
+def scaled(factor):
+    @njit(error_model="numpy")
+    def total(x):
+        s = 0.0
+{LOOPS}
+        return s
+    @njit(cache=True, key=str(factor), error_model="numpy")
+    def twice(x):
+        return total(x) + total(2 * x)
+    return twice
+
+for factor in map(float, sys.argv[1:]):
+    function, x = scaled(factor), np.arange(10.0)
+    assert function(x) == function.py_func(x), factor
+"""
+
+
+def test_closures_from_the_cache_call_their_own_functions(folder, tmp_path):
+    """The linker knows functions by name; too long to be inlined, those of one process must not be another's."""
+    program = tmp_path / "closures.py"
+    program.write_text(CLOSURES)
+    for factors in (["1"], ["2", "1"]):  # compiled in the first process; loaded in the second, after another one's
+        ran = subprocess.run([sys.executable, program, *factors], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
 
 
 def test_callbacks_with_different_constants_are_different(folder):

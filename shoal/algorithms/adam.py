@@ -1,6 +1,7 @@
 """Gradient steps on stacked networks: clipping agent by agent, Adam, and the slow targets."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +45,17 @@ class StackedAdam:
         """`stacked` gives each parameter with the axis along which the networks are stacked."""
         self.parameters: list[Tensor] = [parameter for parameter, _ in stacked]
         self.axes = [axis for _, axis in stacked]
-        self.clip, self.clip_by = clip, clip_by
-        self.adam = torch.optim.Adam(self.parameters, learning_rate, fused=True)
+        self.learning_rate, self.clip, self.clip_by = learning_rate, clip, clip_by
+        self.precision = FULL
+
+    @cached_property
+    def adam(self) -> torch.optim.Adam:
+        """Torch's optimizer. It imports torch's compiler, which takes most of a second: not where a team only plays."""
+        adam = torch.optim.Adam(self.parameters, self.learning_rate, fused=True)
         for parameter in self.parameters:  # torch would begin with the first step: too late for a precision, or a state
             moments = {name: torch.zeros_like(parameter) for name in MOMENTS.values()}
-            self.adam.state[parameter] = moments | {"step": torch.zeros((), device=parameter.device).float()}
-        self.precision = FULL
+            adam.state[parameter] = moments | {"step": torch.zeros((), device=parameter.device).float()}
+        return adam
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of `loss`, in the run's precision."""

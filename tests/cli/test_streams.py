@@ -17,7 +17,8 @@ def test_standard_output_is_closed(process, finished_run):
     for line in ("shoal --help >&-", f"shoal evaluate {finished_run} --episodes 2 >&-"):
         result = process(line)
         assert result.returncode == 2
-        assert result.stderr == "shoal: The output could not be written: standard output is closed.\n"
+        sentences = [line for line in result.stderr.splitlines() if not line.endswith(" s so far")]  # of a slow machine
+        assert sentences == ["shoal: The output could not be written: standard output is closed."]
 
 
 def test_standard_error_is_closed(process, tmp_path):

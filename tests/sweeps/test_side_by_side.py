@@ -182,7 +182,8 @@ signal.signal(signal.SIGTERM, save); send(episode=1); time.sleep(60)
     runs, seen = stand_in(code), Seen()
     with signals_after(seen, 2):
         outcomes, stopped = run_side_by_side(runs, 2, seen)
-    assert stopped == signal.SIGTERM and not any(outcome.error or outcome.result for outcome in outcomes)
+    assert stopped == signal.SIGTERM and [outcome.error for outcome in outcomes] == [""] * 4
+    assert not any(outcome.result for outcome in outcomes)
     assert [(run.folder / "saved").exists() for run in runs] == [True, True, False, False]
 
 
