@@ -1,15 +1,12 @@
 """Gradient steps on stacked networks: clipping agent by agent, Adam, and the slow targets."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from shoal.algorithms.precision import FULL
-
-MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
-"""Names in checkpoints, with torch's."""
 
 
 def clip_gradients(gradients: Sequence[Tensor], axes: Sequence[int], limit: float, by: str) -> None:
@@ -46,37 +43,33 @@ class StackedAdam:
         self.parameters: list[Tensor] = [parameter for parameter, _ in stacked]
         self.axes = [axis for _, axis in stacked]
         self.learning_rate, self.clip, self.clip_by = learning_rate, clip, clip_by
+        self.means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.squares = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.steps = [torch.zeros((), device=parameter.device).float() for parameter in self.parameters]
         self.precision = FULL
-
-    @cached_property
-    def adam(self) -> torch.optim.Adam:
-        """Torch's optimizer. It imports torch's compiler, which takes most of a second: not where a team only plays."""
-        adam = torch.optim.Adam(self.parameters, self.learning_rate, fused=True)
-        for parameter in self.parameters:  # torch would begin with the first step: too late for a precision, or a state
-            moments = {name: torch.zeros_like(parameter) for name in MOMENTS.values()}
-            adam.state[parameter] = moments | {"step": torch.zeros((), device=parameter.device).float()}
-        return adam
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of `loss`, in the run's precision."""
-        self.adam.zero_grad()
-        self.precision.scaled(loss).backward()
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        scaled = self.precision.scaled(loss)
+        gradients = [gradient.contiguous() for gradient in torch.autograd.grad(scaled, self.parameters)]
         with torch.no_grad():
             if not self.precision.accept(gradients):
                 return
             if self.clip > 0:
                 clip_gradients(gradients, self.axes, self.clip, self.clip_by)
-            moments = [self.adam.state[parameter][name] for name in MOMENTS.values() for parameter in self.parameters]
-            self.precision.step(self.parameters, moments, self.adam.step)
+            self.precision.step(self.parameters, [*self.means, *self.squares], lambda: self._adam(gradients))
+
+    def _adam(self, gradients: list[Tensor]) -> None:
+        """torch.optim.Adam as a function: the class imports torch's compiler, which takes a second."""
+        adam(
+            self.parameters, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
+            beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments and step counts, by parameter number."""
-        return {
-            f"{number}.{name}": self.adam.state[parameter][key]
-            for name, key in (MOMENTS | {"step": "step"}).items()
-            for number, parameter in enumerate(self.parameters)
-        }
+        lists = {"mean": self.means, "square": self.squares, "step": self.steps}
+        return {f"{number}.{name}": value for name, values in lists.items() for number, value in enumerate(values)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
