@@ -107,7 +107,7 @@ class DiskCache(_Cache):
             path = self._path(sig, target_context.codegen())
             payload = _read(path)
             return payload and CompileResult._rebuild(target_context, *pickle.loads(payload))
-        except Exception:  # whatever is wrong with it: it is compiled again, and then replaced
+        except Exception:  # a file that cannot be loaded is compiled again and replaced
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -75,7 +75,7 @@ class Outcomes(NamedTuple):
     bootstrap: NDArray | float  # (N, B)  gamma^steps, or 0 where the agent reached a true end; (1, B) if none can
     weight: NDArray | None  # (N, B)  for means over the rows an agent took part in; None: it took part in all
     alive: NDArray | None  # (N, M*B)  who was there, in every mini-batch; None: always everyone
-    next_alive: NDArray | None  # (N, M*B)  who is there to act on the next observation
+    next_alive: NDArray | None  # (N, M*B)  whether the agent still acts on the next observation
 
 
 def outcomes_of(batch: Batch | Returns, spec: EnvSpec, discount: float) -> Outcomes:

@@ -30,7 +30,7 @@ class Minibatch:
     bootstrap: Tensor | float  # (N, B)  gamma^steps, or 0 where the agent reached a true end; (1, B) if none can
     weight: Tensor | None  # (N, B)  for means over the rows an agent took part in; None: it took part in all
     alive: Tensor | None  # (N, M*B, 1)  who was there, in every mini-batch; None: always everyone
-    next_alive: Tensor | None  # (N, M*B, 1)  who is there to act on the next observation
+    next_alive: Tensor | None  # (N, M*B, 1)  whether the agent still acts on the next observation
 
     def mean(self, values: Tensor) -> Tensor:
         """(N,) mean of values (N, B) over the rows each agent took part in."""
@@ -62,7 +62,7 @@ def every_observation(joint: Tensor, spec: EnvSpec) -> Tensor:
 
 
 def put_actions(joint: Tensor, actions: Tensor, alive: Tensor | None) -> None:
-    """Write actions (N, M*B, A) into the action columns of `joint`; who is not there plays zeros, as in the ring."""
+    """Write actions (N, M*B, A) into the action columns of `joint`; departed agents act zeros, as in the ring."""
     if alive is not None:
         actions = actions * alive
     width = actions.shape[0] * actions.shape[2]

@@ -54,7 +54,7 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
     """The policy with biases, and with output-error rounding weights, for playing with weights of so many bits.
 
     Layers that are frozen to input grids are played with those. Weights stay as they are where they are rounded to the
-    nearest code, which is left to whoever plays the policy; otherwise they lie on the grids that the layers then have.
+    nearest code, which the engine does; otherwise they lie on the grids that the layers then have.
 
     Args:
         policy: A policy as it is played.

@@ -125,7 +125,7 @@ def _number(like, value):  # type: ignore[no-untyped-def]
 
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
-# Their flags are given, because numba lets a function without any inherit those of whoever calls it first: the last
+# Their flags are given, because numba lets a function without any inherit those of its first caller: the last
 # bits of the noise, and with them those of a training, would depend on what was compiled before.
 
 

@@ -1,4 +1,4 @@
-"""The caches and translation buffers of this machine, or of one that somebody describes.
+"""The caches and translation buffers of this machine, or of one that the user describes.
 
 Linux reports the data caches of the first core under /sys; for what it does not report, documented defaults are used,
 and a note says so. The sizes of the data translation buffers (dTLB) are reported nowhere: unless given, they are those

@@ -178,7 +178,7 @@ class Timing:
         return [sum(one.values()) for one in self.rounds]
 
     def forget(self) -> None:
-        """Start over: what there is only warmed up."""
+        """Discard the rounds so far, which were the warm-up."""
         self.rounds.clear()
         self.scaled.clear()
         self.joules.clear()

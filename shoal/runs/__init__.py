@@ -1,1 +1,1 @@
-"""What a run on disk is, whoever trains it."""
+"""Runs on disk, of teams and of classifiers: folder, checkpoints, log, settings, life cycle."""

@@ -1,4 +1,4 @@
-"""The life of a run, whoever trains it: begin or resume, train to the end or to a signal, finish.
+"""The life of a run, of a team or of a classifier: begin or resume, train to the end or to a signal, finish.
 
 `begin` and `resume` build a training in memory, which then runs in its folder. Neither they nor what they import
 need torch or numba, so that a run that is refused costs no more than a moment.
@@ -81,7 +81,7 @@ class Trainable(Protocol[Made]):
 
 
 Build = Callable[[Any], Trainable[Result]]
-"""Builds a training from its settings; those that cannot be are refused."""
+"""Builds a training from its settings; invalid ones are refused."""
 
 
 def begin(config: Stored, name: str, build: Build[Result], observer: Observer) -> Result:

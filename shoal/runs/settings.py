@@ -65,7 +65,7 @@ class StoredConfig:
         return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
 
     def defaults(self) -> Self:
-        """The configuration of somebody who has chosen nothing."""
+        """The configuration with nothing but defaults."""
         return type(self)()
 
     def asked(self, names: Collection[str] | None = None) -> dict[str, Any]:

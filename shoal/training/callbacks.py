@@ -1,4 +1,4 @@
-"""Callbacks: code of one's own that a run calls after episodes, updates, evaluations, log lines and checkpoints."""
+"""Callbacks: user code that a run calls after episodes, updates, evaluations, log lines and checkpoints."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -52,7 +52,7 @@ class Milestones:
             tell(f"The best weights in '{path}' are damaged ({error}); those of the next evaluation replace them.")
 
     def _return_of(self, facts: dict[str, Any]) -> float:
-        """The return of weights with these facts, unless somebody has copied them from elsewhere."""
+        """The return of weights with these facts, unless they were copied from another run."""
         if not isinstance(value := facts.get("return_mean"), float):
             raise disk.Damaged("they were not evaluated")
         settings, may_differ = self.config.settings, self.config.changeable | self.config.settled_later

@@ -196,7 +196,7 @@ class Contention:
 
 
 class StallWatch(BackgroundThread):
-    """A thread that tells if a step takes long, and ends it where somebody waits for the run to stop."""
+    """A thread that reports a step that takes long, and ends it if the run was asked to stop."""
 
     def __init__(self, training: "Training", tell: Callable[[str], None], interrupt: Interrupt) -> None:
         super().__init__()
