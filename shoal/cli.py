@@ -83,7 +83,7 @@ def run_command(argv: list[str]) -> int:
             f"There is no command '{argv[0]}'{perhaps(argv[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}."
         )
     from shoal.runs.interrupt import stop_at_signals
-    from shoal.system.limits import check_limits
+    from shoal.system.memory import check_limits
     from shoal.system.processes import prepare
 
     prepare()
