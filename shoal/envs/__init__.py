@@ -154,7 +154,7 @@ def _adapter(
     from shoal.envs.worker import WorkerCopies
 
     env.close()  # it was made for its spec
-    return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
+    return WorkerCopies(env, copies, workers, seed, episode_length, stagger, dict(options or {}))
 
 
 def _check_world(name: str) -> None:
