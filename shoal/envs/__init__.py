@@ -82,7 +82,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
     check_choice("rules", given["rules"], RULES)
     check_choice("prey", given["prey"], PREY)
     name = env_name(name)
-    adapted = str(name).startswith(ADAPTERS)
+    adapted = name.startswith(ADAPTERS)
     if not adapted:
         _check_world(name)
     allowed = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
@@ -90,9 +90,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
         if setting not in allowed and value != DEFAULTS[setting]:
             raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
     if adapted:
-        names = ("agents", "copies", "seed", "episode_length", "stagger", "options", "workers")
-        return partial(_adapter, name, **{setting: given[setting] for setting in names})
-
+        return partial(_adapter, **{setting: given[setting] for setting in allowed} | {"name": name})
     _check_numbers(given, landmarks=(1, MOST), prey_count=(1, MOST), obstacles=(0, MOST))
     agents = given["agents"] or 3
     common = {setting: given[setting] for setting in ("rules", "copies", "seed", "stagger")}
@@ -158,16 +156,17 @@ def _adapter(
 
 
 def _check_world(name: str) -> None:
-    if name not in WORLDS:
-        close = difflib.get_close_matches(str(name), WORLDS, n=1)
-        if re.fullmatch(r"[\w/]+-v\d+", str(name)):  # as Gymnasium names its environments
-            close = [f"gym:{name}"]
-        elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", str(name)):  # as PettingZoo and mpe2 do
-            module = str(name).replace(":", ".")
-            close = [f"pettingzoo:{module if '.' in module else f'mpe2.{module}'}"]
-        guess = f" (perhaps you meant {close[0]})" if close else ""
-        known = ", ".join(WORLDS)
-        raise UserError(
-            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id>, "
-            "gym:<module>:<class> and dm:<domain>/<task>."
-        )
+    """Refuse what is none of `WORLDS`, with the name that was probably meant."""
+    if name in WORLDS:
+        return
+    close = difflib.get_close_matches(name, WORLDS, n=1)
+    if re.fullmatch(r"[\w/]+-v\d+", name):  # as Gymnasium names its environments
+        close = [f"gym:{name}"]
+    elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", name):  # as PettingZoo and mpe2 do
+        module = name.replace(":", ".")
+        close = [f"pettingzoo:{module if '.' in module else f'mpe2.{module}'}"]
+    guess = f" (perhaps you meant {close[0]})" if close else ""
+    raise UserError(
+        f"The world '{name}' is not known{guess}; known are {', '.join(WORLDS)}, pettingzoo:<module>, gym:<id>, "
+        "gym:<module>:<class> and dm:<domain>/<task>."
+    )
