@@ -178,12 +178,10 @@ def _file(module: Path) -> Path | None:
 def cache_folder() -> Path:
     """Where compiled code is kept; an OSError if there is no place."""
     asked, cache = os.environ.get("SHOAL_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
-    if not asked:
-        try:
-            asked = f"{cache}/shoal" if os.path.isabs(cache) else f"{Path.home()}/.cache/shoal"
-        except RuntimeError:
-            raise FileNotFoundError(0, "there is no home folder") from None
-    return _absolute(asked)
+    try:
+        return _absolute(asked or (f"{cache}/shoal" if os.path.isabs(cache) else f"{Path.home()}/.cache/shoal"))
+    except RuntimeError:
+        raise FileNotFoundError(0, "there is no home folder") from None
 
 
 @functools.cache

@@ -61,19 +61,12 @@ def make_copies(
         name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
             without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
             `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
-        copies: number of copies.
-        seed: random seed of all copies.
-        episode_length: limit of an episode's steps.
-        stagger: start the copies at different steps of their first episode.
-        options: keyword arguments of the environment's constructor.
+        copies, seed, episode_length, stagger, options: as of `make_env`, which has checked them.
         first: number of the first copy, where these are a part of `total` copies.
         total: number of all copies, if these are a part of them.
 
     """
-    check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
-    if episode_length is not None:
-        check_range("episode_length", episode_length, 1)
     worlds = construct(name, copies, options, partial(_world, name))
     own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
     if own_limit is not None and own_limit < 1:

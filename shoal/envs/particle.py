@@ -161,7 +161,6 @@ class ParticleWorld(Copies):
         return 1 if self._views.size < THREADS_FROM else min(numba.get_num_threads(), self.copies)
 
     def reset(self) -> Array:
-        """Start a new episode in every copy and return the observations (E, N, O)."""
         self._episode_step[:] = self._first_step
         self._caught[:] = False
         physics.start(self._layout, self.position, self.velocity, self._random)
@@ -217,11 +216,9 @@ class ParticleWorld(Copies):
         return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled separately
 
     def state(self) -> dict[str, NDArray]:
-        """The complete state of the copies, as arrays."""
         return {name: array.copy() for name, array in self._state.items()}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Continue exactly from what `state` returned."""
         for name, array in self._state.items():
             given = state.get(name)
             if given is None or given.shape != array.shape or given.dtype != array.dtype:

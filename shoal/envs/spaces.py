@@ -7,7 +7,6 @@ combination, Box of shape (k,) in its own units.
 """
 
 import math
-from collections.abc import Iterator
 from textwrap import shorten
 from typing import Any
 
@@ -161,13 +160,11 @@ def _subspaces(space: Dict | Tuple) -> list[Space[Any]]:
     return list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
 
 
-def _parts(space: Space[Any]) -> Iterator[Space[Any]]:
+def _parts(space: Space[Any]) -> list[Space[Any]]:
     """The spaces that a space is made of; itself where it is not composed."""
     if not isinstance(space, Dict | Tuple):
-        yield space
-        return
-    for part in _subspaces(space):
-        yield from _parts(part)
+        return [space]
+    return [inner for part in _subspaces(space) for inner in _parts(part)]
 
 
 def _brief(space: Space[Any]) -> str:

@@ -99,12 +99,10 @@ class WorkerCopies(AdaptedCopies):
                 worker.answer()
 
     def reset(self) -> Array:
-        """Start a new episode in every copy, staggered where that was asked for."""
         self._ask("reset")
         return self._arrays["observation"].copy()
 
     def step(self, actions: ArrayLike) -> Step:
-        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices."""
         self._arrays["actions"][...] = self.checked_actions(actions)
         self._ask("step")
         return Step(**{name: self._arrays[name].copy() for name in Step._fields})
