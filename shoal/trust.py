@@ -20,6 +20,8 @@ from typing import Any
 
 from shoal.errors import UserError, setting
 
+ADAPTERS = ("pettingzoo:", "gym:", "dm:")
+"""Prefixes of the names of worlds that are not Shoal's own."""
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
     "mpe": "mpe2"
@@ -114,7 +116,7 @@ def names_third_party(argv: list[str]) -> bool:
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--env=") else [word])]
     named = [value for option, value in pairwise(words) if option == "--env"]
     # An ID of Gymnasium's may be given without the prefix gym: for a Stable-Baselines3 model.
-    environments = (env if env.startswith(("pettingzoo:", "gym:", "dm:")) else f"gym:{env}" for env in named)
+    environments = (env if env.startswith(ADAPTERS) else f"gym:{env}" for env in named)
     return "--trust" in words or any(map(is_third_party, environments))
 
 

@@ -1,6 +1,5 @@
 """Multi-agent worlds by name."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable
@@ -8,12 +7,11 @@ from functools import partial
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, check_range, counted, names_checked, whole_number
-from shoal.trust import check_importable, env_name
+from shoal.errors import UserError, check_choice, check_range, counted, names_checked, perhaps, whole_number
+from shoal.trust import ADAPTERS, check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
-ADAPTERS = ("pettingzoo:", "gym:", "dm:")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
 MOST_COPIES = 2**20
@@ -159,13 +157,12 @@ def _check_world(name: str) -> None:
     """Refuse what is none of `WORLDS`, with the name that was probably meant."""
     if name in WORLDS:
         return
-    close = difflib.get_close_matches(name, WORLDS, n=1)
+    guess = perhaps(name, WORLDS)
     if re.fullmatch(r"[\w/]+-v\d+", name):  # as Gymnasium names its environments
-        close = [f"gym:{name}"]
+        guess = f" (perhaps you meant gym:{name})"
     elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", name):  # as PettingZoo and mpe2 do
         module = name.replace(":", ".")
-        close = [f"pettingzoo:{module if '.' in module else f'mpe2.{module}'}"]
-    guess = f" (perhaps you meant {close[0]})" if close else ""
+        guess = f" (perhaps you meant pettingzoo:{module if '.' in module else f'mpe2.{module}'})"
     raise UserError(
         f"The world '{name}' is not known{guess}; known are {', '.join(WORLDS)}, pettingzoo:<module>, gym:<id>, "
         "gym:<module>:<class> and dm:<domain>/<task>."

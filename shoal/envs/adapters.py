@@ -61,12 +61,15 @@ def make_copies(
         name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
             without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
             `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
-        copies, seed, episode_length, stagger, options: as of `make_env`, which has checked them.
+        copies, seed, episode_length, stagger, options: as of `make_env`.
         first: number of the first copy, where these are a part of `total` copies.
         total: number of all copies, if these are a part of them.
 
     """
+    check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
+    if episode_length is not None:
+        check_range("episode_length", episode_length, 1)
     worlds = construct(name, copies, options, partial(_world, name))
     own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
     if own_limit is not None and own_limit < 1:
@@ -79,7 +82,6 @@ class Solo:
     """A Gymnasium environment as a team of one."""
 
     def __init__(self, env: gymnasium.Env) -> None:
-        """Wrap `env`."""
         self._env = env
         self.possible_agents = ["agent"]
         self.agents: list[str] = []
@@ -88,19 +90,15 @@ class Solo:
 
     @property
     def unwrapped(self) -> gymnasium.Env:
-        """The environment itself."""
         return self._env.unwrapped
 
     def observation_space(self, agent: str) -> Space:
-        """The space of the one agent."""
         return self._env.observation_space
 
     def action_space(self, agent: str) -> Space:
-        """The space of the one agent."""
         return self._env.action_space
 
     def reset(self, seed: int) -> tuple[dict, dict]:
-        """Begin an episode."""
         observation, info = self._returned("reset", "observation, info", self._env.reset(seed=seed))
         self.agents = ["agent"]
         return {"agent": observation}, {"agent": info}
@@ -122,11 +120,9 @@ class Solo:
         return result
 
     def render(self) -> Any:
-        """The environment's own picture."""
         return self._env.render()
 
     def close(self) -> None:
-        """Close the environment."""
         self._env.close()
 
 

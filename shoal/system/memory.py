@@ -6,6 +6,7 @@ abort the process. So a command compares the limits with its known needs before 
 """
 
 import os
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -159,8 +160,5 @@ def _physical() -> int | None:
 
 def _field(path: Path, name: str, unit: int = 1) -> int | None:
     """The number behind a name at the start of a line."""
-    for line in read_text(path).splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
-            return int(words[1]) * unit
-    return None
+    number = re.search(rf"^{name}\s+(\d+)", read_text(path), re.MULTILINE)
+    return int(number[1]) * unit if number else None

@@ -1,6 +1,7 @@
 """Processors that this process may use, fewer than the machine has under `taskset` or in a container; features."""
 
 import os
+import re
 from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
@@ -24,12 +25,9 @@ def affinity() -> int:
 
 def processor_name(root: Path = Path("/")) -> tuple[str, str]:
     """Name and vendor of the processor. `root` is where /proc is looked for."""
-    pairs: dict[str, str] = {}
-    for line in read_text(root / "proc/cpuinfo").splitlines():
-        key, colon, value = line.partition(":")
-        if colon:
-            pairs.setdefault(key.strip(), value.strip())
-    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
+    text = read_text(root / "proc/cpuinfo")
+    name, vendor = (re.search(rf"^{key}[ \t]*:(.*)", text, re.MULTILINE) for key in ("model name", "vendor_id"))
+    return name[1].strip() if name else "not told", vendor[1].strip() if vendor else ""
 
 
 @cache
