@@ -55,40 +55,27 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"train() takes a TrainConfig, as in train(TrainConfig(episodes=2_000)), not {config!r}.")
-    observer = observer or _Warnings()
+    told: Observer = observer or _Warnings()
     check_callbacks(callbacks)
-    result = _resume(config, observer, trust, callbacks, asked) if resume else _begin(config, observer, callbacks)
+    if resume:
+        names = config.asked(asked)
+        with lifecycle.reopened(TrainConfig, config.out, names) as (folder, stored):
+            check_world(stored, folder.path, names, trust)
+            from shoal.training.loop import build
+
+            result = lifecycle.resume(
+                folder, stored, names, TrainResult, lambda config: build(config, told, callbacks), told
+            )
+    else:
+        config = config.checked()
+        check_new(config)
+        from shoal.training.loop import build
+
+        name = f"{config.env}-{config.algorithm}-seed{config.seed}"
+        result = lifecycle.begin(config, name, lambda config: build(config, told, callbacks), told)
     if pictures and result.finished and not (Path(result.run) / CURVE).exists():
         from shoal.report.curve import draw_run_curve
 
-        with said_if_long(observer.note, "Drawing the learning curve."):
+        with said_if_long(told.note, "Drawing the learning curve."):
             draw_run_curve(result)
     return result
-
-
-def _begin(config: TrainConfig, observer: Observer, callbacks: Sequence[Callback]) -> TrainResult:
-    """Train in a new folder."""
-    config = config.checked()
-    check_new(config)
-    from shoal.training.loop import build
-
-    name = f"{config.env}-{config.algorithm}-seed{config.seed}"
-    return lifecycle.begin(config, name, lambda config: build(config, observer, callbacks), observer)
-
-
-def _resume(
-    config: TrainConfig,
-    observer: Observer,
-    trust: bool,
-    callbacks: Sequence[Callback],
-    names: Collection[str] | None,
-) -> TrainResult:
-    """Continue the run in `config.out`."""
-    asked = config.asked(names)
-    with lifecycle.reopened(TrainConfig, config.out, asked) as (folder, stored):
-        check_world(stored, folder.path, asked, trust)
-        from shoal.training.loop import build
-
-        return lifecycle.resume(
-            folder, stored, asked, TrainResult, lambda config: build(config, observer, callbacks), observer
-        )

@@ -21,19 +21,8 @@ from shoal.system.memory import ran_out_of_memory
 from shoal.system.streams import answers_only, put, say, word_sentences
 from shoal.trust import import_from_working_directory, names_third_party
 
-COMMANDS = {
-    "train": train,
-    "sweep": sweep,
-    "evaluate": evaluate,
-    "watch": watch,
-    "quantize": quantize,
-    "export": export,
-    "profile": profile,
-    "simulate": simulate,
-    "study": study,
-    "bench": bench,
-    "mac": mac,
-}
+ALL = (train, sweep, evaluate, watch, quantize, export, profile, simulate, study, bench, mac)
+COMMANDS = {command.__name__: command for command in ALL}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         say("Interrupted.")
         return 128 + getattr(stop, "number", 2)
     except Exception as error:
-        interrupted = isinstance(error, ImportError) and isinstance(error.__cause__, KeyboardInterrupt)
-        if interrupted:  # by Ctrl-C while native code was being loaded
+        if isinstance(error, ImportError) and isinstance(error.__cause__, KeyboardInterrupt):
+            # by Ctrl-C while native code was being loaded
             say("Interrupted.")
             return 130
         if not ran_out_of_memory(error):
@@ -59,11 +48,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     finally:
         word_sentences(str)
-
-
-def is_exported(word: str) -> bool:
-    """Whether a word names a file of `shoal export`, which is played without torch."""
-    return word.lower().endswith(".onnx")
 
 
 def run_command(argv: list[str]) -> int:
@@ -83,11 +67,12 @@ def run_command(argv: list[str]) -> int:
             f"There is no command '{argv[0]}'{perhaps(argv[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}."
         )
     from shoal.runs.interrupt import stop_at_signals
-    from shoal.system.limits import check_limits
+    from shoal.system.memory import check_limits
     from shoal.system.processes import prepare
 
     prepare()
     if not {"-h", "--help"} & set(argv):
-        check_limits(torch=argv[0] != "evaluate" or not any(map(is_exported, argv[1:])))
+        exported = any(word.lower().endswith(".onnx") for word in argv[1:])  # which is played without torch
+        check_limits(torch=argv[0] != "evaluate" or not exported)
     stop_at_signals()
     return COMMANDS[argv[0]](argv[1:])

@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from numba.core import sigutils
 from numba.core.bytecode import FunctionIdentity
-from numba.core.caching import _Cache
+from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -65,13 +65,13 @@ def njit(*arguments: Any, cache: bool = False, key: str = "", **options: Any) ->
     `key` tells functions apart whose closures hold other compiled functions, in place of what the closures hold.
     """
     decorator = numba.njit(*arguments, **options)
-    return functools.partial(_compiled_once, decorator, key) if cache else decorator
 
+    def cached(function: Any) -> Any:
+        dispatcher = decorator(function)
+        dispatcher._cache = DiskCache(function, key)
+        return dispatcher
 
-def _compiled_once(decorator: Callable[[Any], Any], key: str, function: Any) -> Any:
-    dispatcher = decorator(function)
-    dispatcher._cache = DiskCache(function, key)
-    return dispatcher
+    return cached if cache else decorator
 
 
 def cfunc(signature: Any, **options: Any) -> Callable[[Any], Any]:
@@ -86,7 +86,7 @@ def cfunc(signature: Any, **options: Any) -> Callable[[Any], Any]:
     return decorator
 
 
-class DiskCache(_Cache):
+class DiskCache(NullCache):
     """The cache of one function, as numba's dispatchers use it."""
 
     def __init__(self, function: Any, key: str = "") -> None:
@@ -127,18 +127,8 @@ class DiskCache(_Cache):
         closure = self.key or dumps(tuple(cell.cell_contents for cell in function.__closure__ or ()))
         processor = codegen.magic_tuple()
         key = repr((versions, source_hash(code.co_filename), name, code.co_firstlineno, closure, processor, sig))
-        return (
-            cache_folder() / f"{re.sub(r'[^A-Za-z0-9_.]', '', name)}-{hashlib.sha256(key.encode()).hexdigest()}{SUFFIX}"
-        )
-
-    def enable(self) -> None:
-        """Always enabled."""
-
-    def disable(self) -> None:
-        """Always enabled."""
-
-    def flush(self) -> None:
-        """Files are replaced when they are compiled again."""
+        plain = re.sub(r"[^A-Za-z0-9_.]", "", name)
+        return cache_folder() / f"{plain}-{hashlib.sha256(key.encode()).hexdigest()}{SUFFIX}"
 
 
 # ---- the key: what a function is compiled from -----------------------------------------------------------------------
@@ -188,12 +178,10 @@ def _file(module: Path) -> Path | None:
 def cache_folder() -> Path:
     """Where compiled code is kept; an OSError if there is no place."""
     asked, cache = os.environ.get("SHOAL_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
-    if not asked:
-        try:
-            asked = f"{cache}/shoal" if os.path.isabs(cache) else f"{Path.home()}/.cache/shoal"
-        except RuntimeError:
-            raise FileNotFoundError(0, "there is no home folder") from None
-    return _absolute(asked)
+    try:
+        return _absolute(asked or (f"{cache}/shoal" if os.path.isabs(cache) else f"{Path.home()}/.cache/shoal"))
+    except RuntimeError:
+        raise FileNotFoundError(0, "there is no home folder") from None
 
 
 @functools.cache

@@ -160,11 +160,7 @@ def nearest(word: str, settings: Collection[str]) -> str | None:
     for names in (here, elsewhere):
         if close := difflib.get_close_matches(short, names, n=1, cutoff=NEARLY):
             return names[close[0]]
-    return _similar(word, settings)
-
-
-def _similar(word: str, settings: Collection[str]) -> str | None:
-    """The only setting that begins with the word, or the most similar one, or the longest that the word begins with."""
+    # The only setting that begins with the word, or the most similar one, or the longest that the word begins with.
     longer = [name for name in settings if name.startswith(word)]
     close = difflib.get_close_matches(word, settings, n=1, cutoff=0.75)
     shorter = sorted((name for name in settings if word.startswith(f"{name}_")), key=len, reverse=True)

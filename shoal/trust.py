@@ -20,6 +20,8 @@ from typing import Any
 
 from shoal.errors import UserError, setting
 
+ADAPTERS = ("pettingzoo:", "gym:", "dm:")
+"""Prefixes of the names of worlds that are not Shoal's own."""
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
     "mpe": "mpe2"
@@ -61,11 +63,8 @@ def env_name(env: str | Callable[..., Any]) -> str:
         known = None
     if known is env:
         return f"{_kind(env)}:{module}:{attribute}"
-    for number in itertools.count(1):
-        name = f"{_kind(env)}:__main__:{attribute}#{number}"
-        if LOCAL.setdefault(name, env) is env:
-            return name
-    raise AssertionError("there is always a next number")
+    names = (f"{_kind(env)}:__main__:{attribute}#{number}" for number in itertools.count(1))
+    return next(name for name in names if LOCAL.setdefault(name, env) is env)
 
 
 def is_local(env: str) -> bool:
@@ -116,12 +115,9 @@ def names_third_party(argv: list[str]) -> bool:
     """Whether a command line names third-party code with --env, or allows what a file names with --trust."""
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--env=") else [word])]
     named = [value for option, value in pairwise(words) if option == "--env"]
-    return "--trust" in words or any(map(is_third_party, map(_with_kind, named)))
-
-
-def _with_kind(env: str) -> str:
-    """A Gymnasium ID may be given without the prefix gym: for a Stable-Baselines3 model."""
-    return env if env.startswith(("pettingzoo:", "gym:", "dm:")) else f"gym:{env}"
+    # An ID of Gymnasium's may be given without the prefix gym: for a Stable-Baselines3 model.
+    environments = (env if env.startswith(ADAPTERS) else f"gym:{env}" for env in named)
+    return "--trust" in words or any(map(is_third_party, environments))
 
 
 def check_trusted(what: str, env: str, options: str, trust: bool) -> None:
@@ -136,20 +132,15 @@ def untrusted(env: str, options: str) -> str:
     """Why an environment and its options from a file need --trust; empty where they do not."""
     if is_third_party(env):
         return f"names the environment '{env}', which is third-party code"
-    if _has_text(options):
-        return f"passes {options} to the environment's code"
-    return ""
-
-
-def _has_text(options: str) -> bool:
-    """Whether options contain a string, which may name a module, a file or an address, as a number cannot."""
     try:
-        return _texts(json.loads(options)) if options else False
+        harmless = not options or not _has_text(json.loads(options))
     except (ValueError, RecursionError):
-        return True
+        harmless = False
+    return "" if harmless else f"passes {options} to the environment's code"
 
 
-def _texts(value: Any) -> bool:
+def _has_text(value: Any) -> bool:
+    """Whether a JSON value contains a string, which may name a module, a file or an address, as a number cannot."""
     if isinstance(value, dict | list):
-        return any(map(_texts, value.values() if isinstance(value, dict) else value))
+        return any(map(_has_text, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str)

@@ -1,6 +1,5 @@
 """Multi-agent worlds by name."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable
@@ -8,12 +7,11 @@ from functools import partial
 from typing import Any
 
 from shoal.envs.base import VectorEnv
-from shoal.errors import UserError, check_choice, check_range, counted, names_checked, whole_number
-from shoal.trust import check_importable, env_name
+from shoal.errors import UserError, check_choice, check_range, counted, names_checked, perhaps, whole_number
+from shoal.trust import ADAPTERS, check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
-ADAPTERS = ("pettingzoo:", "gym:", "dm:")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
 MOST_COPIES = 2**20
@@ -82,7 +80,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
     check_choice("rules", given["rules"], RULES)
     check_choice("prey", given["prey"], PREY)
     name = env_name(name)
-    adapted = str(name).startswith(ADAPTERS)
+    adapted = name.startswith(ADAPTERS)
     if not adapted:
         _check_world(name)
     allowed = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
@@ -90,9 +88,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
         if setting not in allowed and value != DEFAULTS[setting]:
             raise UserError(f"`{setting}` is not a setting of {name}; leave it out.")
     if adapted:
-        names = ("agents", "copies", "seed", "episode_length", "stagger", "options", "workers")
-        return partial(_adapter, name, **{setting: given[setting] for setting in names})
-
+        return partial(_adapter, **{setting: given[setting] for setting in allowed} | {"name": name})
     _check_numbers(given, landmarks=(1, MOST), prey_count=(1, MOST), obstacles=(0, MOST))
     agents = given["agents"] or 3
     common = {setting: given[setting] for setting in ("rules", "copies", "seed", "stagger")}
@@ -154,20 +150,20 @@ def _adapter(
     from shoal.envs.worker import WorkerCopies
 
     env.close()  # it was made for its spec
-    return WorkerCopies(spec, env.form, copies, workers, seed, episode_length, stagger, dict(options or {}))
+    return WorkerCopies(env, copies, workers, seed, episode_length, stagger, dict(options or {}))
 
 
 def _check_world(name: str) -> None:
-    if name not in WORLDS:
-        close = difflib.get_close_matches(str(name), WORLDS, n=1)
-        if re.fullmatch(r"[\w/]+-v\d+", str(name)):  # as Gymnasium names its environments
-            close = [f"gym:{name}"]
-        elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", str(name)):  # as PettingZoo and mpe2 do
-            module = str(name).replace(":", ".")
-            close = [f"pettingzoo:{module if '.' in module else f'mpe2.{module}'}"]
-        guess = f" (perhaps you meant {close[0]})" if close else ""
-        known = ", ".join(WORLDS)
-        raise UserError(
-            f"The world '{name}' is not known{guess}; known are {known}, pettingzoo:<module>, gym:<id>, "
-            "gym:<module>:<class> and dm:<domain>/<task>."
-        )
+    """Refuse what is none of `WORLDS`, with the name that was probably meant."""
+    if name in WORLDS:
+        return
+    guess = perhaps(name, WORLDS)
+    if re.fullmatch(r"[\w/]+-v\d+", name):  # as Gymnasium names its environments
+        guess = f" (perhaps you meant gym:{name})"
+    elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", name):  # as PettingZoo and mpe2 do
+        module = name.replace(":", ".")
+        guess = f" (perhaps you meant pettingzoo:{module if '.' in module else f'mpe2.{module}'})"
+    raise UserError(
+        f"The world '{name}' is not known{guess}; known are {', '.join(WORLDS)}, pettingzoo:<module>, gym:<id>, "
+        "gym:<module>:<class> and dm:<domain>/<task>."
+    )

@@ -33,6 +33,14 @@ MOST = 2**14
 TELLING = 2**26
 """Bytes that the process must have grown by to tell what a copy takes; less may be anything."""
 
+REMEDIES = {
+    "ale_py": install("atari"),
+    "dm_control": install("control"),
+    **dict.fromkeys(("mpe2", "pettingzoo", "pygame"), install("pettingzoo")),
+}
+REMEDIES_GYMNASIUM = {"mujoco": install("control"), "Box2D": install("box2d")}
+"""Where a package is missing: of any environment, and of one of Gymnasium's."""
+
 
 def make_copies(
     name: str,
@@ -53,11 +61,7 @@ def make_copies(
         name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
             without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
             `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
-        copies: number of copies.
-        seed: random seed of all copies.
-        episode_length: limit of an episode's steps.
-        stagger: start the copies at different steps of their first episode.
-        options: keyword arguments of the environment's constructor.
+        copies, seed, episode_length, stagger, options: as of `make_env`.
         first: number of the first copy, where these are a part of `total` copies.
         total: number of all copies, if these are a part of them.
 
@@ -66,7 +70,7 @@ def make_copies(
     check_range("seed", seed, 0, 2**63 - 1)
     if episode_length is not None:
         check_range("episode_length", episode_length, 1)
-    worlds = construct(name, copies, options, partial(MAKERS[name.partition(":")[0]], name))
+    worlds = construct(name, copies, options, partial(_world, name))
     own_limit = worlds[0].own_limit if isinstance(worlds[0], Solo) else None
     if own_limit is not None and own_limit < 1:
         raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
@@ -78,7 +82,6 @@ class Solo:
     """A Gymnasium environment as a team of one."""
 
     def __init__(self, env: gymnasium.Env) -> None:
-        """Wrap `env`."""
         self._env = env
         self.possible_agents = ["agent"]
         self.agents: list[str] = []
@@ -87,19 +90,15 @@ class Solo:
 
     @property
     def unwrapped(self) -> gymnasium.Env:
-        """The environment itself."""
         return self._env.unwrapped
 
     def observation_space(self, agent: str) -> Space:
-        """The space of the one agent."""
         return self._env.observation_space
 
     def action_space(self, agent: str) -> Space:
-        """The space of the one agent."""
         return self._env.action_space
 
     def reset(self, seed: int) -> tuple[dict, dict]:
-        """Begin an episode."""
         observation, info = self._returned("reset", "observation, info", self._env.reset(seed=seed))
         self.agents = ["agent"]
         return {"agent": observation}, {"agent": info}
@@ -121,17 +120,10 @@ class Solo:
         return result
 
     def render(self) -> Any:
-        """The environment's own picture."""
         return self._env.render()
 
     def close(self) -> None:
-        """Close the environment."""
         self._env.close()
-
-
-def _gymnasium_world(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of the environment called `gym:ID`, `gym:module:ID` or `gym:module:name`."""
-    return _as_world(name, make_registered_or_named(name, options))
 
 
 def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
@@ -170,22 +162,6 @@ def register_atari(identifier: str) -> None:
     gymnasium.register_envs(ale)
 
 
-def _pettingzoo_world(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of the environment called `pettingzoo:module` or `pettingzoo:module:name`."""
-    return _as_world(name, _named(name, *pettingzoo_function(name))(**options))
-
-
-def _control_world(name: str, options: dict[str, Any]) -> ParallelWorld:
-    """One copy of the task called `dm:domain/task`."""
-    from shoal.envs.control import make_task  # here, because it knows where dm_control is
-
-    return Solo(make_task(name.removeprefix("dm:"), options))
-
-
-MAKERS = {"pettingzoo": _pettingzoo_world, "gym": _gymnasium_world, "dm": _control_world}
-"""One copy of an environment, by the prefix of its name."""
-
-
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module, or of the running script or notebook, that makes environments."""
     maker = LOCAL.get(name) or _attribute(path, attribute)
@@ -213,8 +189,16 @@ def _turn_based(name: str) -> UserError:
     )
 
 
-def _as_world(name: str, env: Any) -> ParallelWorld:
-    """The environment as a team, if it can be played."""
+def _world(name: str, options: dict[str, Any]) -> ParallelWorld:
+    """One copy of an environment, by its name; a `UserError` if it cannot be played."""
+    if name.startswith("dm:"):
+        from shoal.envs.control import make_task  # here, because it knows where dm_control is
+
+        return Solo(make_task(name.removeprefix("dm:"), options))
+    if name.startswith("pettingzoo:"):
+        env = _named(name, *pettingzoo_function(name))(**options)
+    else:
+        env = make_registered_or_named(name, options)
     if hasattr(env, "agent_iter"):
         raise _turn_based(name)
     if isinstance(env, gymnasium.Env):
@@ -252,24 +236,20 @@ def build_copies(name: str, copies: int, one: Callable[[], World]) -> list[World
             f"`copies` is {copies:,}, but {name} is Python code that is stepped one copy after another: "
             f"at most {MOST:,} are possible."
         )
-    worlds = [one()]
+    worlds, each = [one()], 0.0
     before = resident_bytes()
+
+    def largest(usable: int) -> str:
+        return f"about {len(worlds) + int(usable / each):,} copies fit"
+
     while len(worlds) < copies:
         worlds.append(one())
-        built = len(worlds)
+        built, left = len(worlds), copies - len(worlds)
         grown = resident_bytes() - before if built & (built - 1) == 0 else 0  # at powers of two
         if grown >= TELLING:
-            check_copies(name, copies, built, grown / (built - 1))
+            each = grown / (built - 1)
+            check_fits(f"Building {left:,} more of {copies:,} copies of {name}", int(each * left), largest)
     return worlds
-
-
-def check_copies(name: str, copies: int, built: int, each: float) -> None:
-    """Refuse the copies that are still to come unless they fit into memory, if each takes what those before it took."""
-    check_fits(
-        f"Building {copies - built:,} more of {copies:,} copies of {name}",
-        int(each * (copies - built)),
-        lambda usable: f"about {built + int(usable / each):,} copies fit",
-    )
 
 
 def _reason(name: str, error: BaseException) -> str:
@@ -292,14 +272,8 @@ def _reason(name: str, error: BaseException) -> str:
 
 def _remedy(name: str, package: str) -> str:
     """How to install a missing module; empty if unknown: a module need not be named like its package."""
-    if package == "dm_control":
-        return install("control")
-    if package == "ale_py":
-        return install("atari")
-    if package in ("pettingzoo", "mpe2", "pygame"):
-        return install("pettingzoo")
-    if name.startswith("gym:") and package in ("mujoco", "Box2D"):
-        return install("control" if package == "mujoco" else "box2d")
+    if remedy := REMEDIES.get(package) or (REMEDIES_GYMNASIUM.get(package) if name.startswith("gym:") else None):
+        return remedy
     library, _, module = pettingzoo_function(name)[0].partition(".")
     if name.startswith("pettingzoo:") and library == "pettingzoo":
         return f"pip install 'pettingzoo[{module.partition('.')[0]}]'"  # it has an extra for each of its families

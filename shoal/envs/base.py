@@ -174,8 +174,8 @@ class VectorEnv(Protocol):
         ...
 
 
-class Copies:
-    """What the worlds here have in common; they inherit it."""
+class Copies(VectorEnv):
+    """What the worlds here have in common; they inherit it, and the interface's descriptions of its methods."""
 
     def __init__(self, spec: EnvSpec, copies: int, seed: int) -> None:
         self.spec, self.copies = spec, copies
@@ -184,15 +184,13 @@ class Copies:
 
     @property
     def episode_step(self) -> NDArray[np.int64]:
-        """(E,) steps that each copy has played in its episode; not all zero after a staggered reset."""
         return self._episode_step.copy()
 
     def sample_actions(self) -> Array:
-        """Uniformly random actions (E, N, A): one-hot choices, or points of the box."""
         return random_actions(self.spec, self.copies, self._sampler)
 
     def close(self) -> None:
-        """Release the copies' resources."""
+        """Nothing needs releasing unless a world says so."""
 
 
 def step_arrays(spec: EnvSpec, *leading: int) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:

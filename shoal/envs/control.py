@@ -59,13 +59,11 @@ class ControlTask(gymnasium.Env):
         self.action_space = Box(low, high, dtype=np.float64)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Begin an episode."""
         if seed is not None:
             self._env.task._random = np.random.RandomState(seed)
         return flat(self._env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
-        """Play an action."""
         step = self._env.step(action)
         over = step.last() and step.discount == 0
         return flat(step.observation), float(step.reward), bool(over), bool(step.last() and not over), {}
@@ -75,7 +73,6 @@ class ControlTask(gymnasium.Env):
         return self._env.physics.render(HEIGHT, WIDTH, camera_id=0)
 
     def close(self) -> None:
-        """Free the simulation."""
         self._env.close()
 
 

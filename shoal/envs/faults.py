@@ -2,7 +2,6 @@
 
 import inspect
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,20 @@ NOT_THEIRS = ("shoal", "gymnasium", "importlib")
 def fault(name: str, method: str, error: BaseException) -> UserError:
     """The error to raise where a method of the environment called `name` fails, or calls sys.exit."""
     if isinstance(error, SystemExit):
-        return UserError(f"{name} called sys.exit({error.code!r}) in {method}(){_in_brackets(error)}.")
-    detail = f": {_text(error)}" if _text(error) else ""
-    return UserError(f"{name} raised {type(error).__name__} in {method}(){detail}{_in_brackets(error)}.")
+        return UserError(f"{name} called sys.exit({error.code!r}) in {method}(){_places(error)}.")
+    detail = "" if message(error) == type(error).__name__ else f": {message(error)}"
+    return UserError(f"{name} raised {type(error).__name__} in {method}(){detail}{_places(error)}.")
 
 
 def reason(error: BaseException) -> str:
     """What kept third-party code from going on, for the end of a sentence."""
-    if isinstance(error, SystemExit):
-        return f"its code called sys.exit({error.code!r}){_in_brackets(error)}"
-    return f"{message(error)}{_in_brackets(error)}"
+    failed = f"its code called sys.exit({error.code!r})" if isinstance(error, SystemExit) else message(error)
+    return failed + _places(error)
 
 
 def message(error: BaseException) -> str:
     """What an exception says, on one line and without a full stop; the name of its class if it says nothing."""
-    return _text(error) or type(error).__name__
+    return _one_line(str(error), 300).rstrip(".?") or type(error).__name__
 
 
 def in_short(value: Any) -> str:
@@ -38,19 +36,15 @@ def in_short(value: Any) -> str:
     return _one_line(repr(value), 80)
 
 
-def takes_seed(reset: Callable[..., Any]) -> bool:
-    """Whether reset(seed=…) can be called."""
+def takes_seed(world: Any) -> bool:
+    """Whether reset(seed=…) of an environment can be called; wrappers take what it does not."""
     try:
-        inspect.signature(reset).bind(seed=0)
+        inspect.signature(getattr(world, "unwrapped", world).reset).bind(seed=0)
     except TypeError:
         return False
     except ValueError:  # native code without a signature
         return True
     return True
-
-
-def _text(error: BaseException) -> str:
-    return _one_line(str(error), 300).rstrip(".?")
 
 
 def _one_line(text: str, most: int) -> str:
@@ -59,8 +53,8 @@ def _one_line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 2]} …"
 
 
-def _in_brackets(error: BaseException) -> str:
-    """The innermost places of the third-party code, outermost first; empty if it was not running."""
+def _places(error: BaseException) -> str:
+    """The innermost places of the third-party code, outermost first, in brackets; empty if it was not running."""
     places = [
         f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
         for frame, line in traceback.walk_tb(error.__traceback__)

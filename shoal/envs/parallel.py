@@ -9,21 +9,22 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, Bools, Copies, EnvSpec, Step, one_hot, stagger_offsets
 from shoal.envs.faults import fault, in_short, message, takes_seed
-from shoal.envs.spaces import action_size, decode, encode, is_choice, observation_size
+from shoal.envs.spaces import decode, encode, spec_of
 from shoal.errors import UserError
 from shoal.seeding import stream_seed
 from shoal.system.memory import check_fits
 
+NO_FLAG = "{} for terminated or truncated, which is not true or false"
+NO_REWARD = "the reward {}, which is not a number"
 ACTION_OBJECT = 120
 """Bytes of a kept action beside its numbers: an array's header and its place in a list."""
 
@@ -47,7 +48,54 @@ def episode_seed(seed: int, copy: int, episode: int) -> int:
     return stream_seed(seed, f"copy {copy} episode {episode}") >> 32
 
 
-class ParallelCopies(Copies):
+class AdaptedCopies(Copies):
+    """What copies in this process and copies in workers have in common: they refuse the same mistakes of the caller."""
+
+    present: Bools
+    """(E, N) whether the agent takes part in the next step; nobody does before the first reset."""
+    first = 0
+    """Number of the first copy, where these are a part of more."""
+
+    def check_begun(self) -> None:
+        """Raise unless there is an episode under way."""
+        if not self.present.any():
+            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
+
+    def checked_actions(self, given: ArrayLike) -> Array:
+        """A float32 copy of the actions (E, N, A), with shape and values checked where agents are present."""
+        self.check_begun()
+        try:
+            actions = np.array(one_hot(self.spec, self.copies, given, self.present), np.float32)
+        except (TypeError, ValueError):
+            raise UserError(f"Actions for {self.spec.name} are not an array of numbers.") from None
+        expected = (self.copies, self.spec.agents, self.spec.action_size)
+        if actions.shape != expected:
+            numbers = f", or whole numbers of shape {expected[:2]}" if self.spec.discrete else ""
+            raise UserError(
+                f"Actions for {self.spec.name} have the shape {actions.shape}, but must have {expected}: "
+                f"copies, agents, action entries{numbers}."
+            )
+        wrong = ~np.isfinite(actions) & self.present[..., None] & self.spec.action_mask  # (E, N, A)
+        if wrong.any():
+            e, i, _ = np.argwhere(wrong)[0]
+            raise UserError(f"{self.where(e, i)} was given an action with NaN or infinity; all must be finite.")
+        return actions
+
+    def check_state(self, state: dict[str, NDArray]) -> None:
+        """Refuse a saved state of another number of copies, or of another environment."""
+        shape, expected = state["actions"].shape, (self.copies, self.spec.agents, self.spec.action_size)
+        if (actual := (shape[0], *shape[2:])) != expected:
+            raise UserError(
+                f"The saved state of {self.spec.name} is of {actual} copies, agents and action entries, "
+                f"but this environment has {expected}."
+            )
+
+    def where(self, e: int, i: int) -> str:
+        """The beginning of a sentence about one agent of one copy."""
+        return f"Agent '{self.spec.agent_names[i]}' in copy {self.first + e} of {self.spec.name}"
+
+
+class ParallelCopies(AdaptedCopies):
     """A `VectorEnv` over PettingZoo-like environments.
 
     Every episode begins with a reset under a seed made of (seed, copy, episode number), and the actions
@@ -73,23 +121,21 @@ class ParallelCopies(Copies):
         self._worlds = worlds
         forms = [_agents_and_spaces(name, world) for world in worlds]
         self._agents, self._observation_spaces, self._action_spaces = forms[0]
-        self.form = re.sub(" at 0x[0-9a-f]+", "", repr(forms[0]))
-        """Agents and spaces as text, without addresses: it can be compared with that of another process."""
         first_text = repr(forms[0])  # equal texts are quicker to compare than spaces
         if any(repr(form) != first_text and form != forms[0] for form in forms[1:]):
             raise differs(name)
-        spec = _spec(name, self._agents, self._observation_spaces, self._action_spaces, episode_length)
-        if episode_length is None:
-            spec = replace(spec, stated_length=_stated_length(worlds[0]))
-        super().__init__(spec, len(worlds), seed)
+        stated = _stated_length(worlds[0]) if episode_length is None else None
+        super().__init__(spec_of(name, *forms[0], episode_length, stated), len(worlds), seed)
         check_arrays(self.spec, self.copies)
-        self._seed, self._first = seed, first
+        self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}")
+        """Agents, spaces and lengths as text, without addresses: it can be compared with that of another process."""
+        self._seed, self.first = seed, first
         offsets = stagger_offsets(total or self.copies, episode_length if stagger else None)
         self._offsets = offsets[first : first + self.copies]  # (E,)
 
         shape = (self.copies, self.spec.agents, self.spec.observation_size)
         self._episode = np.full(self.copies, -1)  # (E,)  number of the episode under way; -1: not yet reset
-        self._present = np.zeros(shape[:2], np.bool_)  # (E, N)  takes part in the next step
+        self.present = np.zeros(shape[:2], np.bool_)
         self._observation = np.zeros(shape, np.float32)  # (E, N, O)
         self._played: list[list[Array]] = [[] for _ in worlds]  # actions (N, A) of the episode under way
 
@@ -99,19 +145,13 @@ class ParallelCopies(Copies):
             self._begin(e, self._episode[e] + 1, self._offsets[e])
         return self._observation.copy()
 
-    @property
-    def present(self) -> Bools:
-        """(E, N) whether the agent takes part in the next step."""
-        return self._present.copy()
-
     def step(self, actions: ArrayLike) -> Step:
         """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices.
 
         Actions of agents that are not there are ignored.
         """
-        self._check_begun()
-        vectors = checked_actions(self.spec, self.copies, actions, self._present, self._first)
-        took_part = self._present.copy()  # (E, N)
+        vectors = self.checked_actions(actions)
+        took_part = self.present.copy()  # (E, N)
         reward = np.zeros(took_part.shape, np.float32)
         terminated = np.zeros(took_part.shape, np.bool_)
         for e in range(self.copies):
@@ -119,11 +159,11 @@ class ParallelCopies(Copies):
         self._check_finite("reward", reward[..., None])
         self._check_finite("observation", self._observation)
 
-        ended = np.logical_not(self._present.any(1))  # (E,)
+        ended = np.logical_not(self.present.any(1))  # (E,)
         if self.spec.episode_length is not None:
             ended |= self._episode_step >= self.spec.episode_length
         # An episode that ended while an agent had not reached a true end was cut.
-        truncated = np.logical_and(ended, (took_part & ~terminated | self._present).any(1))  # (E,)
+        truncated = np.logical_and(ended, (took_part & ~terminated | self.present).any(1))  # (E,)
         final_observation = self._observation.copy()
         for e in range(self.copies):
             if ended[e]:
@@ -135,7 +175,7 @@ class ParallelCopies(Copies):
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far."""
-        self._check_begun()
+        self.check_begun()
         played = np.array([len(actions) for actions in self._played])
         actions = np.zeros((self.copies, played.max(), self.spec.agents, self.spec.action_size), np.float32)
         for e, rows in enumerate(self._played):
@@ -151,7 +191,7 @@ class ParallelCopies(Copies):
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Begin the same episodes again and play the same actions in them."""
-        check_state(self.spec, self.copies, state)
+        self.check_state(state)
         actions, played = np.array(state["actions"]), state["played"]
         self._seed = int(state["seed"][0])
         unused = np.zeros(self.spec.agents, np.float32), np.zeros(self.spec.agents, np.bool_)
@@ -159,7 +199,7 @@ class ParallelCopies(Copies):
             self._begin(e, state["episode"][e], state["episode_step"][e] - played[e])
             for action in actions[e, : played[e]]:
                 self._play(e, action, *unused)
-                if not self._present[e].any():  # cannot be where the seed determines everything
+                if not self.present[e].any():  # cannot be where the seed determines everything
                     self._begin(e, self._episode[e] + 1, 0)
                     break
         if not np.array_equal(self._observation, state["observation"]):
@@ -173,7 +213,7 @@ class ParallelCopies(Copies):
         """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
         if getattr(self._worlds[0], "render_mode", None) != "rgb_array":
             return None
-        self._check_begun()
+        self.check_begun()
         return _picture(self.spec.name, self._call(0, "render"))
 
     def close(self) -> None:
@@ -188,7 +228,7 @@ class ParallelCopies(Copies):
 
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
-        seed = episode_seed(self._seed, self._first + e, episode)
+        seed = episode_seed(self._seed, self.first + e, episode)
         observations, _ = self._asked(e, "reset", "observations, infos", seed=seed)
         self._episode[e] = episode
         self._episode_step[e] = offset
@@ -198,7 +238,7 @@ class ParallelCopies(Copies):
             raise UserError(f"{self.spec.name} has an empty list `agents` after reset(), so there is no episode.")
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
-            self._present[e, i] = agent in listed
+            self.present[e, i] = agent in listed
             if agent in listed:
                 self._observe(e, i, observations)
         self._check_finite("observation", self._observation)
@@ -206,7 +246,7 @@ class ParallelCopies(Copies):
     def _play(self, e: int, action: Array, reward: Array, terminated: Bools) -> None:
         """Play one step in copy e with action (N, A); fill in reward and terminated, both (N,)."""
         # All listed agents get an action: environments that list agents after their end expect one.
-        listed, took_part = self._listed(e), self._present[e].tolist()
+        listed, took_part = self._listed(e), self.present[e].tolist()
         played = zip(self._agents, self._action_spaces, action, strict=True)
         chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
         parts = "observations, rewards, terminations, truncations, infos"
@@ -217,28 +257,26 @@ class ParallelCopies(Copies):
         listed = self._listed(e)
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
-            over, cut = (self._flag(e, i, ends.get(agent, False)) for ends in (terminations, truncations))
+            ends = terminations.get(agent), truncations.get(agent)
+            over, cut = (end is not None and bool(self._number(e, i, end, NO_FLAG)) for end in ends)
             stays = agent in listed and not (over or cut)
             if took_part[i]:
                 # Terminated and truncated at once is terminated. So is leaving with neither: nothing to bootstrap from.
                 over = over or not (agent in listed or cut)
                 terminated[i] = over
                 if agent in listed and agent not in rewards:  # an agent that has left may have none
-                    raise UserError(f"{self._where(e, i)} got no reward, but is still in the list `agents`.")
-                reward[i] = self._reward(e, i, rewards.get(agent, 0.0))
+                    raise UserError(f"{self.where(e, i)} got no reward, but is still in the list `agents`.")
+                with np.errstate(over="ignore"):  # infinity is refused after the step
+                    reward[i] = self._number(e, i, rewards.get(agent, 0.0), NO_REWARD)
             if stays or (took_part[i] and (agent in observations or not over)):
                 self._observe(e, i, observations)
-            self._present[e, i] = stays
+            self.present[e, i] = stays
 
     def _asked(self, e: int, method: str, parts: str, *arguments: Any, **named: Any) -> tuple[dict, ...]:
         """What a method of copy e returns, if these parts are dictionaries by agent; infos may be anything."""
         result = self._call(e, method, *arguments, **named)
-        count = parts.count(",") + 1
-        if not (
-            isinstance(result, tuple | list)
-            and len(result) == count
-            and all(isinstance(part, Mapping) for part in result[: count - 1])
-        ):
+        several = isinstance(result, tuple | list) and len(result) == parts.count(",") + 1
+        if not several or not all(isinstance(part, Mapping) for part in result[:-1]):
             raise UserError(f"{method}() of {self.spec.name} must return {parts}, each a dictionary by agent.")
         return tuple(result)
 
@@ -250,34 +288,28 @@ class ParallelCopies(Copies):
         except (UserError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
-            if method == "reset" and isinstance(error, TypeError) and not takes_seed(_plain(world).reset):
+            if method == "reset" and isinstance(error, TypeError) and not takes_seed(world):
                 sentence = f"reset() of {self.spec.name} must take a seed: reset(seed=None, options=None)."
                 raise UserError(sentence) from error
             raise fault(self.spec.name, method, error) from error
 
-    def _flag(self, e: int, i: int, value: Any) -> bool:
-        """Whether an episode has ended for agent i of copy e."""
-        number = _number(False if value is None else value)
-        if number is None:
-            raise UserError(
-                f"{self._where(e, i)} got {in_short(value)} for terminated or truncated, which is not true or false."
-            )
-        return bool(number)
-
-    def _reward(self, e: int, i: int, value: Any) -> np.float32:
-        """The reward of agent i of copy e."""
-        number = _number(value)
-        if number is None:
-            raise UserError(f"{self._where(e, i)} got the reward {in_short(value)}, which is not a number.")
-        with np.errstate(over="ignore"):  # infinity is refused after the step
-            return np.float32(number)
+    def _number(self, e: int, i: int, value: Any, wrong: str) -> float:
+        """The one number that agent i of copy e was given, perhaps in an array; otherwise what is `wrong` with {}."""
+        if isinstance(value, bool | float):  # nearly always, and quicker
+            return value
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors elsewhere
+            array = np.asarray(value)
+            if array.size == 1 and array.dtype.kind in "biuf":
+                number: float = array.item()
+                return number
+        raise UserError(f"{self.where(e, i)} got {wrong.format(in_short(value))}.")
 
     def _observe(self, e: int, i: int, observations: dict) -> None:
         """Write what agent i of copy e sees; the rest of its row is padding."""
         agent = self._agents[i]
         vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
         if vector is None:
-            raise UserError(f"{self._where(e, i)} got no observation that matches its observation space.")
+            raise UserError(f"{self.where(e, i)} got no observation that matches its observation space.")
         self._observation[e, i, : vector.size] = vector
 
     def _listed(self, e: int) -> set:
@@ -297,16 +329,7 @@ class ParallelCopies(Copies):
         """Raise where `values` (E, N, any) that came from a copy have NaN or infinity in them."""
         if not np.isfinite(values).all():
             e, i, _ = np.argwhere(~np.isfinite(values))[0]
-            raise UserError(f"{self._where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
-
-    def _check_begun(self) -> None:
-        """Raise unless there is an episode under way."""
-        if self._episode[0] < 0:
-            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
-
-    def _where(self, e: int, i: int) -> str:
-        """The beginning of a sentence about one agent of one copy."""
-        return _where(self.spec, self._first + e, i)
+            raise UserError(f"{self.where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
 
 
 def check_arrays(spec: EnvSpec, copies: int) -> None:
@@ -328,41 +351,6 @@ def check_arrays(spec: EnvSpec, copies: int) -> None:
 def warn_once(sentence: str) -> None:
     """Warn once per process, however many environments a command makes."""
     warnings.warn(sentence, stacklevel=1)
-
-
-def checked_actions(spec: EnvSpec, copies: int, given: ArrayLike, present: Bools, first: int = 0) -> Array:
-    """A float32 copy of the actions (E, N, A), with shape and values checked where agents are present (E, N)."""
-    try:
-        actions = np.array(one_hot(spec, copies, given, present), np.float32)
-    except (TypeError, ValueError):
-        raise UserError(f"Actions for {spec.name} are not an array of numbers.") from None
-    expected = (copies, spec.agents, spec.action_size)
-    if actions.shape != expected:
-        numbers = f", or whole numbers of shape {expected[:2]}" if spec.discrete else ""
-        raise UserError(
-            f"Actions for {spec.name} have the shape {actions.shape}, but must have {expected}: "
-            f"copies, agents, action entries{numbers}."
-        )
-    wrong = ~np.isfinite(actions) & present[..., None] & spec.action_mask  # (E, N, A)
-    if wrong.any():
-        e, i, _ = np.argwhere(wrong)[0]
-        raise UserError(f"{_where(spec, first + e, i)} was given an action with NaN or infinity; all must be finite.")
-    return actions
-
-
-def check_state(spec: EnvSpec, copies: int, state: dict[str, NDArray]) -> None:
-    """Refuse a saved state of another number of copies, or of another environment."""
-    shape, expected = state["actions"].shape, (copies, spec.agents, spec.action_size)
-    if (actual := (shape[0], *shape[2:])) != expected:
-        raise UserError(
-            f"The saved state of {spec.name} is of {actual} copies, agents and action entries, "
-            f"but this environment has {expected}."
-        )
-
-
-def _where(spec: EnvSpec, e: int, i: int) -> str:
-    """The beginning of a sentence about one agent of one copy."""
-    return f"Agent '{spec.agent_names[i]}' in copy {e} of {spec.name}"
 
 
 def differs(name: str) -> UserError:
@@ -397,23 +385,6 @@ def _space(name: str, world: ParallelWorld, kind: str, agent: Any) -> Space[Any]
     return space
 
 
-def _plain(world: Any) -> Any:
-    """The environment itself, without wrappers, which take what it does not."""
-    return getattr(world, "unwrapped", world)
-
-
-def _number(value: Any) -> float | None:
-    """The one number that a value is, or that an array holds, as some environments give it; None if there is none."""
-    if isinstance(value, bool | float):  # nearly always, and quicker
-        return value
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors that are elsewhere
-        return None
-    number: float | None = array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
-    return number
-
-
 def _picture(name: str, picture: Any) -> NDArray[np.uint8]:
     """What render() returned, if it is a picture."""
     if isinstance(picture, np.ndarray):
@@ -437,29 +408,3 @@ def _stated_length(world: Any) -> int | None:
             if isinstance(most := getattr(part, "max_cycles", None), int | float) and 0 < most < math.inf:
                 return int(most)
     return None
-
-
-def _spec(
-    name: str, agents: list[Any], observation_spaces: list[Space], action_spaces: list[Space], length: int | None
-) -> EnvSpec:
-    """The spec of the environment, from its spaces."""
-    names = tuple(str(agent) for agent in agents)
-    observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
-    sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))
-    discrete = [is_choice(space) for space in action_spaces]
-    if len(set(discrete)) > 1:
-        raise UserError(
-            f"Agent '{names[discrete.index(True)]}' of {name} has discrete actions and agent "
-            f"'{names[discrete.index(False)]}' a box, but all agents must have the same kind."
-        )
-    low = high = None
-    if not discrete[0]:
-        low, high = (np.zeros((len(names), max(sizes)), np.float32) for _ in range(2))
-        for i, space in enumerate(action_spaces):
-            low[i, : sizes[i]], high[i, : sizes[i]] = space.low, space.high  # type: ignore[attr-defined]
-    whole = all(isinstance(space, Discrete) and space.start == 0 for space in observation_spaces)
-    return EnvSpec(
-        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high, episode_length=length,
-        whole_numbers=whole and len(set(observation_sizes)) == 1,
-        from_zero=not discrete[0] or all(isinstance(space, Discrete) and space.start == 0 for space in action_spaces),
-    )  # fmt: skip

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs import physics
 from shoal.envs.base import Array, Copies, Entity, EnvSpec, Step, one_hot, stagger_offsets
-from shoal.envs.physics import Layout
+from shoal.envs.physics import FACMAC, LEARNED, RANDOM, SCRIPTED, Layout
 from shoal.errors import UserError, counted
 from shoal.seeding import stream
 from shoal.system.memory import check_fits
@@ -22,12 +22,7 @@ from shoal.system.threads import share_out
 ACTIONS = 5  # do nothing, and a push along each of two axes either way
 THREADS_FROM = 400_000  # numbers in all observations of a step; for fewer, waking threads (0.1 ms) saves nothing
 
-PREY_RULES = {
-    "learned": physics.LEARNED,
-    "scripted": physics.SCRIPTED,
-    "facmac": physics.FACMAC,
-    "random": physics.RANDOM,
-}
+PREY_RULES = {"learned": LEARNED, "scripted": SCRIPTED, "facmac": FACMAC, "random": RANDOM}
 
 
 def cooperative_navigation(
@@ -41,7 +36,7 @@ def cooperative_navigation(
         predators=agents,
         pursuit=False,
         openai=rules == "openai",
-        prey_rule=physics.LEARNED,
+        prey_rule=LEARNED,
         prey_scale=1.0,
         size=_column((agents, 0.15), (landmarks, 0.05)),
         acceleration=_column((agents, 5.0)),
@@ -101,10 +96,7 @@ def predator_prey(
     trained_prey = prey_count if learned else 0
     spec = EnvSpec(
         name="predator-prey",
-        agent_names=(
-            *(f"adversary_{i}" for i in range(predators)),
-            *(f"agent_{i}" for i in range(trained_prey)),
-        ),
+        agent_names=(*(f"adversary_{i}" for i in range(predators)), *(f"agent_{i}" for i in range(trained_prey))),
         observation_sizes=(view,) * predators + (view - 2,) * trained_prey,
         action_sizes=(ACTIONS,) * (predators + trained_prey),
         discrete=True,
@@ -156,6 +148,9 @@ class ParticleWorld(Copies):
         self._action_shape = (copies, spec.agents, ACTIONS)
         self._force = np.zeros((copies, layout.bodies, 2))
         self._caught = np.zeros((copies, layout.bodies - layout.predators), np.bool_)  # prey touched in this episode
+        self._state: dict[str, NDArray] = {"position": self.position, "velocity": self.velocity}
+        self._state |= {"episode_step": self._episode_step, "random": self._random}
+        self._state |= {"caught": self._caught} if layout.pursuit else {}
         self._no_metrics = np.zeros((copies, 1), np.float32)
         self._views = _ArrayPool((copies, spec.agents, spec.observation_size))
         self.reset()
@@ -166,7 +161,6 @@ class ParticleWorld(Copies):
         return 1 if self._views.size < THREADS_FROM else min(numba.get_num_threads(), self.copies)
 
     def reset(self) -> Array:
-        """Start a new episode in every copy and return the observations (E, N, O)."""
         self._episode_step[:] = self._first_step
         self._caught[:] = False
         physics.start(self._layout, self.position, self.velocity, self._random)
@@ -190,9 +184,16 @@ class ParticleWorld(Copies):
         state = (self._force, self.position, self.velocity, self._random, self._caught)
         results: Any = (ended, observation, reward, final_observation, any_ended, metrics)
         if (threads := self.threads) == 1:
-            self._refuse_if(vectors, physics.control_and_play(self._layout, vectors, *state, *results))
+            culprit = physics.control_and_play(self._layout, vectors, *state, *results)
         else:
-            self._refuse_if(vectors, physics.control(self._layout, vectors, self._force))
+            culprit = physics.control(self._layout, vectors, self._force)
+        if culprit >= 0:  # nothing has moved
+            copy, agent = divmod(culprit, self.spec.agents)
+            raise UserError(
+                f"the action of {self.spec.agent_names[agent]} in copy {copy} is {vectors[copy, agent].tolist()}, "
+                f"but all {ACTIONS} entries must be finite numbers."
+            )
+        if threads > 1:
             share_out(physics.play, self.copies, threads, self._layout, *state, *results)
         self._episode_step += 1
         if any_ended:
@@ -203,12 +204,8 @@ class ParticleWorld(Copies):
     def _checked(self, given: ArrayLike) -> NDArray[np.floating]:
         """The actions as the kernels take them; a `UserError` before anything has moved."""
         actions: Any = one_hot(self.spec, self.copies, given)
-        if (
-            not isinstance(actions, np.ndarray)
-            or actions.shape != self._action_shape
-            or actions.dtype not in (np.float32, np.float64)
-        ):
-            is_array = isinstance(actions, np.ndarray)
+        is_array = isinstance(actions, np.ndarray)
+        if not (is_array and actions.shape == self._action_shape and actions.dtype in (np.float32, np.float64)):
             actual = f"{actions.dtype} of shape {actions.shape}" if is_array else f"a {type(actions).__name__}"
             raise UserError(
                 f"{self.spec.name} was given actions that are {actual}, but needs a numpy array of float32 or "
@@ -218,23 +215,11 @@ class ParticleWorld(Copies):
         vectors: NDArray[np.floating] = actions
         return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled separately
 
-    def _refuse_if(self, actions: NDArray[np.floating], culprit: int) -> None:
-        """A sentence about the agent whose action is not finite, if there is one: then nothing has moved."""
-        if culprit >= 0:
-            copy, agent = divmod(culprit, self.spec.agents)
-            raise UserError(
-                f"the action of {self.spec.agent_names[agent]} in copy {copy} is {actions[copy, agent].tolist()}, "
-                f"but all {ACTIONS} entries must be finite numbers."
-            )
-
     def state(self) -> dict[str, NDArray]:
-        """The complete state of the copies, as arrays."""
-        return {name: array.copy() for name, array in self._state_arrays().items()}
+        return {name: array.copy() for name, array in self._state.items()}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Continue exactly from what `state` returned."""
-        arrays = self._state_arrays()
-        for name, array in arrays.items():
+        for name, array in self._state.items():
             given = state.get(name)
             if given is None or given.shape != array.shape or given.dtype != array.dtype:
                 actual = "missing" if given is None else f"{given.dtype} of shape {given.shape}"
@@ -248,17 +233,8 @@ class ParticleWorld(Copies):
                 f"the saved state of {self.spec.name} does not fit this world: it has episodes of more than "
                 f"{counted(self._last_step + 1, 'step')}."
             )
-        for name, array in arrays.items():
+        for name, array in self._state.items():
             array[:] = state[name]
-
-    def _state_arrays(self) -> dict[str, NDArray]:
-        arrays = {
-            "position": self.position,
-            "velocity": self.velocity,
-            "episode_step": self._episode_step,
-            "random": self._random,
-        }
-        return arrays | ({"caught": self._caught} if self._layout.pursuit else {})
 
 
 class _ArrayPool:
@@ -270,9 +246,7 @@ class _ArrayPool:
 
     def __init__(self, shape: tuple[int, ...], places: int = 4) -> None:
         """A pool of arrays of this shape; four are enough for a caller that keeps two steps."""
-        self.size = math.prod(shape)
-        self._shape = shape
-        self._places = places
+        self.size, self._shape, self._places = math.prod(shape), shape, places
         self._arrays: list[Array] = []
 
     def take(self) -> Array:

@@ -52,23 +52,21 @@ class Layout(NamedTuple):
     start: Floats  # (K,) an episode starts at a random place in [-start, start]²
 
 
-# ---------------------------------------------------------------------------------------------- random draws
-
-# Each copy has its own splitmix64 stream, so its future does not depend on how copies are shared out to threads.
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+# ---------------------------------------------------------------------------------------------- draws, distances
 
 
 @inlined
 def draw(random: NDArray[np.uint64], e: int) -> float:
-    """The next number of copy e's stream, uniform in [0, 1)."""
-    random[e] += _STEP
+    """The next number of copy e's stream, uniform in [0, 1).
+
+    Each copy has its own splitmix64 stream, so its future does not depend on how copies are shared out to threads.
+    """
+    random[e] += np.uint64(0x9E3779B97F4A7C15)
     z = random[e]
-    z = (z ^ (z >> _SHIFT_30)) * _MIX_1
-    z = (z ^ (z >> _SHIFT_27)) * _MIX_2
-    z = z ^ (z >> _SHIFT_31)
-    return np.float64(z >> _SHIFT_11) * 2.0**-53
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.float64(z >> np.uint64(11)) * 2.0**-53
 
 
 @inlined
@@ -78,9 +76,6 @@ def scatter(layout: Layout, e: int, position: Floats, velocity: Floats, random: 
         for axis in range(2):
             position[e, k, axis] = layout.start[k] * (2.0 * draw(random, e) - 1.0)
             velocity[e, k, axis] = 0.0
-
-
-# ---------------------------------------------------------------------------------------------- distances
 
 
 @inlined
@@ -161,11 +156,9 @@ def add_contacts(layout: Layout, e: int, position: Floats, force: Floats) -> Non
             if square > reach * reach:
                 continue
             distance = np.sqrt(square)
+            depth = penetration(distance - touch)
             if distance == 0.0:
                 dx = distance = 1.0
-                depth = penetration(-touch)
-            else:
-                depth = penetration(distance - touch)
             push_x = CONTACT_FORCE * dx / distance * depth
             push_y = CONTACT_FORCE * dy / distance * depth
             force[e, a, 0] += push_x
@@ -261,7 +254,7 @@ def move_prey(layout: Layout, e: int, position: Floats, random: NDArray[np.uint6
             force[e, k, 1] = layout.acceleration[k] * (2.0 * draw(random, e) - 1.0)
 
 
-# ---------------------------------------------------------------------------------------------- rewards
+# ---------------------------------------------------------------------------------------------- rewards, metrics
 
 
 @inlined
@@ -301,26 +294,18 @@ def pursuit_reward(layout: Layout, e: int, position: Floats, reward: Array, caug
     reward[e, : layout.predators] = total
 
 
-# ---------------------------------------------------------------------------------------------- metrics of an episode
-
-
 @inlined
-def landmarks_covered(layout: Layout, e: int, position: Floats) -> int:
-    """Landmarks with an agent's centre nearer than `COVERED`."""
-    covered = 0
-    for k in range(layout.agents, len(layout.size)):
-        square = nearest(position, e, layout.agents, position[e, k, 0], position[e, k, 1])
-        covered += square < COVERED * COVERED
-    return covered
-
-
-@inlined
-def prey_caught(e: int, caught: Bools) -> int:
-    """Prey that were touched in the episode; none are in the next one yet."""
+def metric(layout: Layout, e: int, position: Floats, caught: Bools) -> int:
+    """At the end of an episode: prey touched in it, or landmarks with an agent's centre nearer than `COVERED`."""
     count = 0
-    for k in range(caught.shape[1]):
-        count += caught[e, k]
-        caught[e, k] = False
+    if layout.pursuit:
+        for k in range(caught.shape[1]):
+            count += caught[e, k]
+            caught[e, k] = False  # in the next episode
+    else:
+        for k in range(layout.agents, len(layout.size)):
+            square = nearest(position, e, layout.agents, position[e, k, 0], position[e, k, 1])
+            count += square < COVERED * COVERED
     return count
 
 
@@ -391,7 +376,7 @@ def play(
                 for o in range(observation.shape[2]):  # whole rows would compile numba's texts of shapes for seconds
                     final_observation[e, i, o] = observation[e, i, o]
         if ended[e]:
-            metrics[e, 0] = prey_caught(e, caught) if layout.pursuit else landmarks_covered(layout, e, position)
+            metrics[e, 0] = metric(layout, e, position, caught)
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)
 

@@ -61,14 +61,12 @@ class FrameStack(gymnasium.Wrapper):
         self._black = np.zeros((depth, height, width), np.uint8)
 
     def reset(self, **keywords: Any) -> tuple[Frame, dict[str, Any]]:
-        """Begin an episode."""
         observation, info = self.env.reset(**keywords)
         for _ in range(self._frames.maxlen or 1):
             self._frames.append(self._black)
         return self._seen(observation), info
 
     def step(self, action: Any) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        """Play one action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(observation), float(reward), terminated, truncated, info
 

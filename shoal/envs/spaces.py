@@ -1,4 +1,4 @@
-"""The spaces of third-party environments as flat float vectors: observations in, actions out.
+"""The spaces of third-party environments as flat float vectors: observations in, actions out; the spec of these.
 
 Observations are flattened as `gymnasium.spaces.utils.flatten` does it: a Box and MultiBinary row by row, Discrete(n)
 one-hot, MultiDiscrete as one one-hot vector per entry, the parts of Dict and Tuple one after the other.
@@ -7,7 +7,6 @@ combination, Box of shape (k,) in its own units.
 """
 
 import math
-from collections.abc import Iterator
 from textwrap import shorten
 from typing import Any
 
@@ -16,11 +15,43 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.spaces.utils import flatdim, flatten
 from numpy.typing import NDArray
 
-from shoal.envs.base import Array
+from shoal.envs.base import Array, EnvSpec
 from shoal.errors import UserError
 
 MOST_COMBINATIONS = 128
 """Of the entries of a MultiDiscrete or MultiBinary action: more are too many to try one by one."""
+
+
+def spec_of(
+    name: str,
+    agents: list[Any],
+    observation_spaces: list[Space],
+    action_spaces: list[Space],
+    episode_length: int | None,
+    stated_length: int | None,
+) -> EnvSpec:
+    """The spec of an environment, from its agents and their spaces."""
+    names = tuple(map(str, agents))
+    observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
+    sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))
+    discrete = [is_choice(space) for space in action_spaces]
+    if len(set(discrete)) > 1:
+        raise UserError(
+            f"Agent '{names[discrete.index(True)]}' of {name} has discrete actions and agent "
+            f"'{names[discrete.index(False)]}' a box, but all agents must have the same kind."
+        )
+    low = high = None
+    if not discrete[0]:
+        low, high = (np.zeros((len(names), max(sizes)), np.float32) for _ in range(2))
+        for i, space in enumerate(action_spaces):
+            low[i, : sizes[i]], high[i, : sizes[i]] = space.low, space.high  # type: ignore[attr-defined]
+    whole = all(isinstance(space, Discrete) and space.start == 0 for space in observation_spaces)
+    return EnvSpec(
+        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high,
+        episode_length=episode_length, stated_length=stated_length,
+        whole_numbers=whole and len(set(observation_sizes)) == 1,
+        from_zero=not discrete[0] or all(isinstance(space, Discrete) and space.start == 0 for space in action_spaces),
+    )  # fmt: skip
 
 
 def observation_size(space: Space[Any], agent: str, name: str) -> int:
@@ -32,7 +63,7 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
                 f"{start}, but only Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and "
                 "Tuple."
             )
-        if _is_image(part):
+        if isinstance(part, Box) and len(part.shape) > 1 and part.dtype == np.uint8:  # bytes in rows and columns
             raise UserError(
                 f"{start}, but training on images is not supported: train Atari games on their memory "
                 '(`env_options` \'{"obs_type": "ram"}\'), or quantize a Stable-Baselines3 model that was trained on '
@@ -46,40 +77,38 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
 
 def action_size(space: Space[Any], agent: str, name: str) -> int:
     """The length of the vector that `decode` takes for this space; a `UserError` where there is none."""
+    start = f"Agent '{agent}' of {name} has the action space {_brief(space)}"
     if is_choice(space):
         combinations = math.prod(_choices(space))
         if combinations > MOST_COMBINATIONS and not isinstance(space, Discrete):
             raise UserError(
-                f"Agent '{agent}' of {name} has the action space {_brief(space)} with {combinations:,} combinations, "
-                f"but at most {MOST_COMBINATIONS} are supported, each as one choice; wrap the environment so that it "
-                "takes fewer, or a Box."
+                f"{start} with {combinations:,} combinations, but at most {MOST_COMBINATIONS} are supported, each as "
+                "one choice; wrap the environment so that it takes fewer, or a Box."
             )
         return combinations
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         raise UserError(
-            f"Agent '{agent}' of {name} has the action space {_brief(space)}, but only Discrete, "
-            "MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are supported."
+            f"{start}, but only Discrete, MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are "
+            "supported."
         )
     if not space.is_bounded():
-        raise UserError(
-            f"Agent '{agent}' of {name} has the action space {_brief(space)}, but every action entry needs a finite "
-            "lower and upper bound."
-        )
+        raise UserError(f"{start}, but every action entry needs a finite lower and upper bound.")
     if not space.shape[0]:
-        raise UserError(f"Agent '{agent}' of {name} has the action space {_brief(space)}, in which there is no action.")
+        raise UserError(f"{start}, in which there is no action.")
     with np.errstate(over="ignore"):
         if not np.isfinite(space.high.astype(np.float32) - space.low.astype(np.float32)).all():
-            raise UserError(f"Agent '{agent}' of {name} has the action space {_brief(space)}, too wide for float32.")
+            raise UserError(f"{start}, too wide for float32.")
     return space.shape[0]
 
 
 def encode(space: Space[Any], value: Any) -> Array | None:
     """The observation as a flat vector, or None where it is not of the form that its space promises."""
     if isinstance(space, Dict | Tuple):
-        values = _values(space, value)
-        if values is None:
+        try:
+            values = [value[key] for key in space.spaces] if isinstance(space, Dict) else list(value)
+            parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
+        except (KeyError, TypeError, IndexError, ValueError):  # no such parts, or not as many
             return None
-        parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
         whole = [part for part in parts if part is not None]
         return np.concatenate([np.zeros(0, np.float32), *whole]) if len(whole) == len(parts) else None
     if isinstance(space, Discrete):
@@ -131,28 +160,11 @@ def _subspaces(space: Dict | Tuple) -> list[Space[Any]]:
     return list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
 
 
-def _parts(space: Space[Any]) -> Iterator[Space[Any]]:
+def _parts(space: Space[Any]) -> list[Space[Any]]:
     """The spaces that a space is made of; itself where it is not composed."""
     if not isinstance(space, Dict | Tuple):
-        yield space
-        return
-    for part in _subspaces(space):
-        yield from _parts(part)
-
-
-def _values(space: Dict | Tuple, value: Any) -> list[Any] | None:
-    """The values of the parts, in the same order; None where some are missing."""
-    try:
-        if isinstance(space, Dict):
-            return [value[key] for key in space.spaces]
-        return list(value) if len(value) == len(space.spaces) else None
-    except (KeyError, TypeError, IndexError):
-        return None
-
-
-def _is_image(space: Space[Any]) -> bool:
-    """Whether this is a picture: bytes in rows and columns."""
-    return isinstance(space, Box) and len(space.shape) > 1 and space.dtype == np.uint8
+        return [space]
+    return [inner for part in _subspaces(space) for inner in _parts(part)]
 
 
 def _brief(space: Space[Any]) -> str:

@@ -7,7 +7,6 @@ Shape letters: E copies, N agents, O observation, A action, T time.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import signal
@@ -22,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load, save
 
 from shoal.envs.adapters import make_copies
-from shoal.envs.base import Array, Copies, EnvSpec, Step, step_arrays
-from shoal.envs.parallel import ParallelCopies, check_state, checked_actions, differs
+from shoal.envs.base import Array, EnvSpec, Step, step_arrays
+from shoal.envs.parallel import AdaptedCopies, ParallelCopies, differs
 from shoal.errors import UserError, counted
 from shoal.system.child import Channel, Child, Ended, Message, serve
 from shoal.system.memory import check_fits
@@ -49,23 +48,15 @@ def shared_layout(spec: EnvSpec, copies: int) -> ArrayLayout:
     )
 
 
-def described(spec: EnvSpec) -> dict[str, Any]:
-    """A spec as JSON values."""
-    text = json.dumps(dataclasses.asdict(spec), default=lambda array: array.tolist())
-    values: dict[str, Any] = json.loads(text)
-    return values
-
-
 # ---- the parent ------------------------------------------------------------------------------------------------------
 
 
-class WorkerCopies(Copies):
+class WorkerCopies(AdaptedCopies):
     """A `VectorEnv` whose copies are played by worker processes, each its own share of them."""
 
     def __init__(
         self,
-        spec: EnvSpec,
-        form: str,
+        model: ParallelCopies,
         copies: int,
         workers: int,
         seed: int,
@@ -75,55 +66,50 @@ class WorkerCopies(Copies):
     ) -> None:
         """Start the workers, and wait until each has built its copies of the environment.
 
-        `spec` and `form` are those of a copy in this process, which all others must be like.
+        `model` is a copy in this process, which all others must be like.
         """
-        super().__init__(spec, copies, seed)
+        super().__init__(model.spec, copies, seed)
         _check_options(options)
         check_fits(
             f"Running {counted(workers, 'worker process', 'worker processes')}",
             workers * PROCESS_BYTES,
             lambda usable: f"at most {usable // PROCESS_BYTES} fit (`env_workers`)",
         )
-        layout = shared_layout(spec, copies)
+        layout = shared_layout(self.spec, copies)
         memory = SharedMemory(layout.nbytes, remedy="use fewer `copies`")
         self._arrays = layout.views(memory)
-        self._episode_step = self._arrays["episode_step"]
+        self._episode_step, self.present = self._arrays["episode_step"], self._arrays["present"]
         self.awaited = ""
         """The worker that is waited for, in words."""
-        self._begun = False
         bounds = [copies * k // workers for k in range(workers + 1)]
         self._shares = [slice(first, last) for first, last in itertools.pairwise(bounds)]
         self._workers: list[WorkerProcess] = []
         self._kill = weakref.finalize(self, _kill, self._workers)
         """Happens by itself when the copies are no longer used, and at the end of the program."""
         make = {
-            "name": spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger, "options": options,
-            "total": copies,
+            "name": self.spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger,
+            "options": options, "total": copies,
         }  # fmt: skip
-        common = {"spec": described(spec), "form": form, "memory": memory.spec}
+        common = {"form": model.form, "memory": memory.spec}
         with self._in_step():
             for share in self._shares:
                 part = {"first": share.start, "copies": share.stop - share.start}
-                self._workers.append(WorkerProcess(spec.name, {**common, "make": make | part}, memory.descriptor))
+                self._workers.append(WorkerProcess(self.spec.name, {**common, "make": make | part}, memory.descriptor))
             for worker in self._workers:
                 worker.answer()
 
     def reset(self) -> Array:
-        """Start a new episode in every copy, staggered where that was asked for."""
         self._ask("reset")
-        self._begun = True
         return self._arrays["observation"].copy()
 
     def step(self, actions: ArrayLike) -> Step:
-        """Play one step in every copy: actions (E, N, A), or whole numbers (E, N) for choices."""
-        self._check_begun()
-        self._arrays["actions"][...] = checked_actions(self.spec, self.copies, actions, self._arrays["present"])
+        self._arrays["actions"][...] = self.checked_actions(actions)
         self._ask("step")
         return Step(**{name: self._arrays[name].copy() for name in Step._fields})
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far, as `ParallelCopies` has them."""
-        self._check_begun()
+        self.check_begun()
         parts = [load(data) for _, data in self._ask("state")]
         longest = max(part["actions"].shape[1] for part in parts)
         for part in parts:
@@ -134,19 +120,18 @@ class WorkerCopies(Copies):
 
     def load_state(self, state: dict[str, NDArray]) -> None:
         """Begin the same episodes again and play the same actions in them."""
-        check_state(self.spec, self.copies, state)
+        self.check_state(state)
         parts = [
             {name: np.ascontiguousarray(array if name == "seed" else array[share]) for name, array in state.items()}
             for share in self._shares
         ]
         answers = self._ask("load_state", [save(part) for part in parts])
-        self._begun = True
         for sentence in dict.fromkeys(said for message, _ in answers for said in message["warnings"]):
             warnings.warn(sentence, stacklevel=2)
 
     def render(self) -> NDArray[np.uint8] | None:
         """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
-        self._check_begun()
+        self.check_begun()
         ((_, data),) = self._ask("render", workers=self._workers[:1])
         return load(data)["frame"] if data else None
 
@@ -187,11 +172,6 @@ class WorkerCopies(Copies):
         except BaseException:
             self._kill()
             raise
-
-    def _check_begun(self) -> None:
-        """Raise unless there is an episode under way."""
-        if not self._begun:
-            raise UserError(f"{self.spec.name} has no episode under way yet; call reset() first.")
 
 
 class WorkerProcess(Child):
@@ -242,47 +222,37 @@ def _check_options(options: dict[str, Any]) -> None:
 def run(spec: Message, parent: Channel) -> None:
     """Do what is asked until the parent is gone."""
     copies = make_copies(**spec["make"])
-    if described(copies.spec) != spec["spec"] or copies.form != spec["form"]:
+    if copies.form != spec["form"]:
         raise differs(copies.spec.name)
-    arrays = shared_layout(copies.spec, spec["make"]["total"]).views(SharedMemory(**spec["memory"]))
-    first = spec["make"]["first"]
-    worker = Worker(copies, {name: array[first : first + copies.copies] for name, array in arrays.items()})
+    shared = shared_layout(copies.spec, spec["make"]["total"]).views(SharedMemory(**spec["memory"]))
+    arrays = {name: array[copies.first : copies.first + copies.copies] for name, array in shared.items()}
     parent.send({})
     while (question := parent.receive()) is not None:
         message, data = question
-        parent.send(*worker.answer(message["do"], data))
+        parent.send(*answer(copies, arrays, message["do"], data))
 
 
-class Worker:
-    """Copies of an environment that are played by messages."""
-
-    def __init__(self, copies: ParallelCopies, arrays: dict[str, NDArray]) -> None:
-        """Play `copies`; `arrays` is their part of the shared memory."""
-        self.copies, self.arrays = copies, arrays
-
-    def answer(self, what: str, data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Do what is asked; the answer's message and data."""
-        if what == "state":
-            return {}, save(self.copies.state())
-        if what == "render":
-            frame = self.copies.render()
-            return {}, b"" if frame is None else save({"frame": np.ascontiguousarray(frame)})
-        if what == "close":
-            _warnings(self.copies.close)  # the parent has closed such an environment, too, and warned of its faults
-            return {}, b""
-        warned: list[str] = []
-        if what == "reset":
-            self.arrays["observation"][...] = self.copies.reset()
-        elif what == "step":
-            step = self.copies.step(self.arrays["actions"])
-            for name, array in step._asdict().items():
-                if name in self.arrays:
-                    self.arrays[name][...] = array
-        elif what == "load_state":
-            warned = _warnings(lambda: self.copies.load_state(load(data)))
-        self.arrays["present"][...] = self.copies.present
-        self.arrays["episode_step"][...] = self.copies.episode_step
-        return {"warnings": warned}, b""
+def answer(copies: ParallelCopies, arrays: dict[str, NDArray], what: str, data: bytes) -> tuple[Message, bytes]:
+    """Do what is asked of these copies, whose part of the shared memory is `arrays`; the answer's message and data."""
+    if what == "state":
+        return {}, save(copies.state())
+    if what == "render":
+        frame = copies.render()
+        return {}, b"" if frame is None else save({"frame": np.ascontiguousarray(frame)})
+    if what == "close":
+        _warnings(copies.close)  # the parent has closed such an environment, too, and warned of its faults
+        return {}, b""
+    warned: list[str] = []
+    if what == "reset":
+        arrays["observation"][...] = copies.reset()
+    elif what == "step":
+        for name, array in copies.step(arrays["actions"])._asdict().items():
+            arrays[name][...] = array
+    elif what == "load_state":
+        warned = _warnings(lambda: copies.load_state(load(data)))
+    arrays["present"][...] = copies.present
+    arrays["episode_step"][...] = copies.episode_step
+    return {"warnings": warned}, b""
 
 
 def _warnings(call: Callable[[], None]) -> list[str]:

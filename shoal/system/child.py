@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
@@ -83,13 +83,11 @@ class Child:
         """
         self.role = module.rpartition(".")[2]
         variables = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until `serve` has decided who answers them
         try:
             connection, theirs = Pipe()
-        except OSError as error:
-            raise self._not_started(error, remedy) from None
-        self.channel = Channel(connection)
-        try:
-            with signals_held():
+            self.channel = Channel(connection)
+            with theirs:  # which is closed here, so that the connection ends with the child
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
@@ -99,10 +97,11 @@ class Child:
                     env=variables | dict(environment or {}),
                 )
         except OSError as error:  # too many processes or open files, or no memory for one more
-            connection.close()
-            raise self._not_started(error, remedy) from None
+            raise UserError(
+                f"A process for another {self.role} cannot be started ({error.strerror}); {remedy}."
+            ) from None
         finally:
-            theirs.close()  # so that the connection ends with the child
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with contextlib.suppress(OSError):  # it is gone already, which `receive` will find out
             self.channel.send({**spec, "parent": os.getpid()})
 
@@ -146,25 +145,12 @@ class Child:
         self.process.wait()
         self.channel.connection.close()
 
-    def _not_started(self, error: OSError, remedy: str) -> UserError:
-        return UserError(f"A process for another {self.role} cannot be started ({error.strerror}); {remedy}.")
-
 
 def ended(code: int) -> str:
     """How a process ended, by its exit code."""
     if code == -signal.SIGKILL:
         return "was killed, perhaps because memory ran out"
     return f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-@contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold back `STOPS`: a child started meanwhile is not stopped before `serve` has decided who answers them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def thread_limits(count: int | None) -> dict[str, str]:

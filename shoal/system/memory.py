@@ -1,19 +1,49 @@
-"""How much memory is free; what would not fit is refused with a sentence instead of an out-of-memory kill."""
+"""How much memory is free, and what limits of the shell (`ulimit -v`, `ulimit -d`) leave of it.
 
-import contextlib
-import ctypes
-import mmap
+What would not fit is refused with a sentence instead of an out-of-memory kill. Under a limit that is too low, libraries
+do not fail in a way that a program could handle: OpenBLAS retries forever, in native code that no signal ends; others
+abort the process. So a command compares the limits with its known needs before it imports any of them.
+"""
+
 import os
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import UserError
 from shoal.system.control_groups import group_folders, read_number, read_text
-from shoal.system.limits import limits_left
+from shoal.system.processors import affinity
 
-HEAP_BYTES = 2**28  # of the heap in large pages: what the updates of a dozen agents work in
+USUAL_STACK = 2**21  # of a thread, where stacks have no limit
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One of the limits, and the most bytes of it that small work takes on two processors, with loops compiled.
+
+    Measured with torch 2.13 for CPUs: VmPeak and the highest VmData of `shoal train --episodes 60 --warmup 100 --watch`
+    in both implementations (evaluate, watch, quantize, export and profile take less), and without torch of
+    `shoal evaluate policy.onnx`. A test keeps these figures true (docs/testing.md).
+    """
+
+    name: str
+    option: str
+    kind: int
+    taken: str
+    """What of it is taken, in /proc/self/status."""
+    with_torch: int
+    without_torch: int
+
+
+LIMITS = (
+    Limit("address space", "ulimit -v", resource.RLIMIT_AS, "VmSize:", 1_440_000_000, 660_000_000),
+    Limit("data", "ulimit -d", resource.RLIMIT_DATA, "VmData:", 700_000_000, 300_000_000),
+)
+LEAST_LEFT = 100_000_000
+"""Bytes for arrays that must be left to start at all."""
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
@@ -21,10 +51,9 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
     None where the system does not report it. `root` is the folder of /proc and /sys.
     """
-    left = [value for value in (_available(root), *_groups_left(root), limits_left(root)) if value is not None]
-    if left:
-        return max(0, min(left))
-    return _physical()
+    available = _field(root / "proc/meminfo", "MemAvailable:", unit=1024)  # Linux: without swapping
+    left = [value for value in (available, *_groups_left(root), limits_left(root)) if value is not None]
+    return max(0, min(left)) if left else _physical()
 
 
 def resident_bytes() -> int:
@@ -34,32 +63,6 @@ def resident_bytes() -> int:
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def keep_freed_memory() -> None:
-    """Ask the C library to keep what is freed for the next request, in large pages where the system has them.
-
-    An update frees and asks for the same megabytes over and over; getting them from the system page by page took
-    a fifth of its time, finding them by way of small pages another tenth. Nothing happens where the C library is not
-    glibc or the system knows no large pages, nor where the process's limits leave little: what is kept for arrays is
-    lost to threads and libraries.
-    """
-    left = limits_left()
-    if left is not None and left < 8 * HEAP_BYTES:
-        return
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, 2**30)
-        library.mallopt(trim_threshold, 2**31 - 1)
-        library.mallopt(top_pad, 2**26)
-        library.malloc.restype = ctypes.c_void_p
-        block = library.malloc(ctypes.c_size_t(HEAP_BYTES))  # addresses only: memory is taken when it is written
-        if block is not None:
-            first, last = -(-block // mmap.PAGESIZE), (block + HEAP_BYTES) // mmap.PAGESIZE
-            start, size = ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t((last - first) * mmap.PAGESIZE)
-            library.madvise(start, size, mmap.MADV_HUGEPAGE)
-            library.free(ctypes.c_void_p(block))
 
 
 def check_fits(what: str, needed: int, largest: Callable[[int], str], reserved: int = 0) -> None:
@@ -89,19 +92,47 @@ def ran_out_of_memory(error: Exception) -> bool:
 
 def human_bytes(count: int) -> str:
     """A size in the unit that reads best."""
-    value, unit = float(count), "bytes"
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return (
-        f"{value:.0f} bytes" if unit == "bytes" else f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
-    )
+    power = min(len(str(int(count))) - 1, 12) // 3
+    value, unit = count / 1000**power, ("bytes", "kB", "MB", "GB", "TB")[power]
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
 
 
-def _available(root: Path) -> int | None:
-    """Linux: memory available without swapping."""
-    return _field(root / "proc/meminfo", "MemAvailable:", unit=1024)
+def allowed(limit: Limit) -> int | None:
+    """Bytes of it that this process may take; None: no limit."""
+    soft = resource.getrlimit(limit.kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def limits_left(root: Path = Path("/")) -> int | None:
+    """Bytes that the limits leave for arrays; None where there is no limit. `root` is the folder of /proc.
+
+    What libraries will take in the end is subtracted, even if they have not taken all of it yet.
+    """
+    left = []
+    for limit in LIMITS:
+        most, taken = allowed(limit), _field(root / "proc/self/status", limit.taken, 1024)
+        if most is not None and taken is not None:
+            left.append(most - max(taken, small_work(limit, torch="torch" in sys.modules)))
+    return max(0, min(left)) if left else None
+
+
+def check_limits(torch: bool) -> None:
+    """Refuse to start under a limit that is too low; `torch`: PyTorch will be imported."""
+    for limit in LIMITS:
+        most = allowed(limit)
+        needed = -(-(small_work(limit, torch) + LEAST_LEFT) // 1024)
+        if most is not None and most // 1024 < needed:
+            raise UserError(
+                f"This process may take {most // 1024:,} kB of {limit.name} ({limit.option}), but needs at least "
+                f"{needed:,} kB to start; raise the limit, e.g. with '{limit.option} {needed}'."
+            )
+
+
+def small_work(limit: Limit, torch: bool) -> int:
+    """Bytes that small work takes; on more processors torch and numba start more threads, each with a stack."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    stack = USUAL_STACK if stack == resource.RLIM_INFINITY else stack
+    return (limit.with_torch if torch else limit.without_torch) + 2 * max(0, affinity() - 2) * stack
 
 
 def _groups_left(root: Path) -> Iterator[int | None]:
@@ -111,10 +142,10 @@ def _groups_left(root: Path) -> Iterator[int | None]:
             limit, usage, cache = "memory.max", "memory.current", "inactive_file"
         else:
             limit, usage, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        allowed, used = read_number(folder / limit), read_number(folder / usage)
-        if allowed is not None and used is not None:
+        most, used = read_number(folder / limit), read_number(folder / usage)
+        if most is not None and used is not None:
             # Files read long ago count as used, but the kernel gives them back when asked.
-            yield allowed - used + (_field(folder / "memory.stat", cache) or 0)
+            yield most - used + (_field(folder / "memory.stat", cache) or 0)
 
 
 def _physical() -> int | None:
@@ -129,8 +160,5 @@ def _physical() -> int | None:
 
 def _field(path: Path, name: str, unit: int = 1) -> int | None:
     """The number behind a name at the start of a line."""
-    for line in read_text(path).splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
-            return int(words[1]) * unit
-    return None
+    number = re.search(rf"^{name}\s+(\d+)", read_text(path), re.MULTILINE)
+    return int(number[1]) * unit if number else None

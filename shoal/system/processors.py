@@ -1,12 +1,13 @@
 """Processors that this process may use, fewer than the machine has under `taskset` or in a container; features."""
 
 import os
+import re
 from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 
 from shoal.errors import UserError, check_range
-from shoal.system.control_groups import group_folders, read_number, read_text
+from shoal.system.control_groups import group_folders, read_text
 
 
 def usable_processors(root: Path = Path("/")) -> int:
@@ -14,17 +15,19 @@ def usable_processors(root: Path = Path("/")) -> int:
 
     `root` is the folder of /proc and /sys.
     """
-    return max(1, min([_affinity(), *_quotas(root)]))
+    return max(1, min([affinity(), *_quotas(root)]))
+
+
+def affinity() -> int:
+    """Processors that the system may run this process on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name(root: Path = Path("/")) -> tuple[str, str]:
     """Name and vendor of the processor. `root` is where /proc is looked for."""
-    pairs: dict[str, str] = {}
-    for line in read_text(root / "proc/cpuinfo").splitlines():
-        key, colon, value = line.partition(":")
-        if colon:
-            pairs.setdefault(key.strip(), value.strip())
-    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
+    text = read_text(root / "proc/cpuinfo")
+    name, vendor = (re.search(rf"^{key}[ \t]*:(.*)", text, re.MULTILINE) for key in ("model name", "vendor_id"))
+    return name[1].strip() if name else "not told", vendor[1].strip() if vendor else ""
 
 
 @cache
@@ -51,22 +54,13 @@ def check_threads(threads: int) -> None:
         raise UserError(f"`threads` is {threads}, but this process may use {processors}; choose at most {most}.")
 
 
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _quotas(root: Path) -> Iterator[int]:
     """Whole processors' worth of time that each control group allows, rounded up."""
     for version, folder in group_folders("cpu", root):
         if version == 2:
-            quota, period = (*map(_positive, read_text(folder / "cpu.max").split()), None, None)[:2]
+            words = read_text(folder / "cpu.max").split()
         else:
-            quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
-        if quota and period:  # no quota is `max`, -1 or no file
+            words = [read_text(folder / f"cpu.cfs_{part}_us").strip() for part in ("quota", "period")]
+        if len(words) == 2 and all(map(str.isdecimal, words)):  # no quota is `max`, -1 or no file
+            quota, period = map(int, words)
             yield -(-quota // period)
-
-
-def _positive(word: str) -> int | None:
-    return int(word) if word.isdecimal() else None

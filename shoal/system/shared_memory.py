@@ -34,14 +34,18 @@ class SharedMemory:
         `remedy` says what would need less memory.
         """
         self.size = size
-        self.descriptor = _new(size, remedy) if descriptor is None else descriptor
-        self.close = weakref.finalize(self, os.close, self.descriptor)
-        """Let go of the descriptor; views stay valid. Happens by itself when the block is no longer used."""
         populated = getattr(mmap, "MAP_POPULATE", 0)  # Linux: no page is missing in the middle of the run
         try:
-            self._map = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | populated)
+            if descriptor is None:
+                check_fits("Memory shared between processes", size, lambda usable: remedy)
+                descriptor = _new(size)
+            self.descriptor = descriptor
+            self.close = weakref.finalize(self, os.close, descriptor)
+            """Let go of the descriptor; views stay valid. Happens by itself when the block is no longer used."""
+            self._map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | populated)
         except OSError as error:
-            raise no_memory(size, error, remedy) from None
+            text = f"Cannot allocate {size:,} bytes of shared memory ({error.strerror}); {remedy}."
+            raise UserError(text) from None
 
     @property
     def spec(self) -> dict[str, int]:
@@ -79,27 +83,18 @@ class ArrayLayout:
         return aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize)
 
 
-def _new(size: int, remedy: str) -> int:
+def _new(size: int) -> int:
     """The descriptor of fresh, zeroed memory whose pages are reserved: no later write can fail."""
-    check_fits("Memory shared between processes", size, lambda usable: remedy)
-    try:
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("shoal")
-        else:  # macOS: a file that nobody else can open
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
-    except OSError as error:
-        raise no_memory(size, error, remedy) from None
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("shoal")
+    else:  # macOS: a file that nobody else can open
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
     try:
         os.ftruncate(descriptor, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
+    except OSError:
         os.close(descriptor)
-        raise no_memory(size, error, remedy) from None
+        raise
     return descriptor
-
-
-def no_memory(size: int, error: OSError, remedy: str) -> UserError:
-    """The error where the system refuses a block."""
-    return UserError(f"Cannot allocate {size:,} bytes of shared memory ({error.strerror}); {remedy}.")

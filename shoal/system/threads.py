@@ -7,14 +7,13 @@ other programs, must not be entered from two threads at once, and do not survive
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
 from shoal.system.processors import usable_processors
 
 Result = TypeVar("Result")
-
-_pool: ThreadPoolExecutor | None = None
 
 
 def share_out(work: Callable[..., Result], items: int, threads: int, *arguments: object) -> list[Result]:
@@ -25,8 +24,7 @@ def share_out(work: Callable[..., Result], items: int, threads: int, *arguments:
     if threads <= 1:
         return [work(0, items, *arguments)]
     mine, *others = pairwise(items * t // threads for t in range(threads + 1))
-    pool = _threads()
-    waiting = [pool.submit(work, *share, *arguments) for share in others]
+    waiting = [pool().submit(work, *share, *arguments) for share in others]
     try:
         first = work(*mine, *arguments)
     finally:  # also when interrupted: nobody may write into the arrays any more
@@ -36,21 +34,14 @@ def share_out(work: Callable[..., Result], items: int, threads: int, *arguments:
 
 def lend(work: Callable[..., object], *arguments: object) -> None:
     """Call work(*arguments) in another thread, soon, and do not wait for it."""
-    _threads().submit(work, *arguments)
+    pool().submit(work, *arguments)
 
 
-def _threads() -> ThreadPoolExecutor:
-    """The threads, started if there are none."""
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(usable_processors(), "shoal")
-    return _pool
-
-
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
+@cache
+def pool() -> ThreadPoolExecutor:
+    """The threads, one per processor; they are started when there is work for them."""
+    return ThreadPoolExecutor(usable_processors(), "shoal")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=pool.cache_clear)  # threads do not survive a fork

@@ -18,7 +18,7 @@ from shoal.runs.folder import CURVE, RunFolder
 from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
-from shoal.system.memory import keep_freed_memory
+from shoal.system.processes import keep_freed_memory
 from shoal.training.builder import Collecting, Implementation, LearningTeam, Replay
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock

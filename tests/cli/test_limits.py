@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.system.limits import LIMITS
+from shoal.system.memory import LIMITS
 from tests.cli.helpers import SHORT
 
 

@@ -8,9 +8,16 @@ import pytest
 
 from shoal import cli
 from shoal.errors import UserError
-from shoal.system import limits
-from shoal.system.limits import LEAST_LEFT, LIMITS, check_limits, limits_left, live_within_limits
-from shoal.system.memory import check_fits, free_memory, keep_freed_memory, ran_out_of_memory
+from shoal.system.memory import (
+    LEAST_LEFT,
+    LIMITS,
+    check_fits,
+    check_limits,
+    free_memory,
+    limits_left,
+    ran_out_of_memory,
+)
+from shoal.system.processes import ARENA_MAX, keep_freed_memory, live_within_limits
 
 UNLIMITED = resource.RLIM_INFINITY
 STATUS = "VmPeak:\t 900000 kB\nVmSize:\t 800000 kB\nVmData:\t 300000 kB\n"
@@ -103,7 +110,7 @@ def test_libraries_keep_nothing_for_threads_under_a_limit(limited, monkeypatch):
     limited(data=10**9)
     live_within_limits()
     assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MALLOC_ARENA_MAX"] == "1"
-    assert called == [(limits.ARENA_MAX, 1)]
+    assert called == [(ARENA_MAX, 1)]
 
 
 def test_heap_is_released_under_low_limits(limited, monkeypatch):
