@@ -265,3 +265,32 @@ def _name(path: Path) -> str:
 
 def _number(path: Path) -> int:
     return int(path.read_text())
+
+
+# ---- other programs --------------------------------------------------------------------------------------
+
+
+class Neighbours:
+    """How busy other programs keep the processors meanwhile: times measured beside them are too long."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def share(self) -> float | None:
+        """Their share of all processors' time since the start; None where the system does not tell."""
+        if self._start is None or (now := self._now()) is None:
+            return None
+        ticks, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
+        return max(0.0, busy - own) / ticks if ticks > 0 else None
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        """Seconds of all processors together: all, those at work, and those of this process."""
+        try:
+            ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        except (OSError, ValueError, IndexError):
+            return None
+        second = os.sysconf("SC_CLK_TCK")
+        idle = ticks[3] + ticks[4]  # waiting for a disk is idle, too
+        times = os.times()
+        return sum(ticks) / second, (sum(ticks) - idle) / second, times.user + times.system

@@ -6,15 +6,17 @@ They are plain values, which `profile.json` holds unchanged.
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
-from shoal.profiling.caches import EVENTS
 from shoal.profiling.rounds import Timing, update_seconds
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
 Record = dict[str, Any]
 CELL = ("env", "algorithm", "implementation", "sampler")
 """What a record is about, with the number of agents."""
+Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
+EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
+"""Misses that the cache model counts (`shoal_papers.caches.model.Misses`)."""
 
 
 def time_record(timing: Timing) -> Record:

@@ -5,9 +5,8 @@ Each figure has a panel for every world, algorithm and implementation.
 
 from collections.abc import Callable, Sequence
 
-from shoal.profiling.caches import EVENTS, Event
 from shoal.profiling.profile import PAPER_GROWTH, PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile
-from shoal.profiling.records import CELL, Record
+from shoal.profiling.records import CELL, EVENTS, Event, Record
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 from shoal.results.figure import COLOURS, INK
 from shoal.system.memory import human_bytes

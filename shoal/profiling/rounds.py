@@ -17,8 +17,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.lazy import papers
 from shoal.profiling.cells import Cell
-from shoal.profiling.counters import Counters, EnergyMeter, PhaseCounters
-from shoal.profiling.machine import Neighbours
+from shoal.profiling.counters import Counters, EnergyMeter, Neighbours, PhaseCounters
 from shoal.replay import Sampler
 from shoal.replay.layout import RowLayout, ring_bytes
 from shoal.system.memory import free_memory, human_bytes

@@ -6,7 +6,6 @@ import pytest
 
 from shoal.errors import UserError
 from shoal.profiling.cells import Sweep
-from shoal.profiling.machine import machine_geometry
 from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import OF_CELLS, STUDIES, run_study, study_length, study_of
@@ -60,7 +59,7 @@ def test_a_study_of_time(tiny, tmp_path, name, number):
 def profiled():
     """A profile of both samplers, the larger number of agents first."""
     sweep = Sweep((6, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY, memory=False)
-    return times.profile(sweep, machine_geometry(), lambda used, label: None, in_this_process=True).to_dict()
+    return times.profile(sweep, lambda used, label: None, in_this_process=True).to_dict()
 
 
 @pytest.mark.parametrize("name", ["breakdown", "inside-update", "growth"])

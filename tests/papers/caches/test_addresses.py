@@ -5,10 +5,10 @@ import pytest
 
 from shoal.envs.base import stagger_offsets
 from shoal.errors import UserError
-from shoal.profiling.caches import CacheModel
-from shoal.profiling.machine import Geometry
-from shoal.profiling.ring_addresses import NOWHERE, Places, VirtualRing, engine_ranges
 from shoal.replay import STORAGES, Neighbor, Ring, Uniform
+from shoal_papers.caches.addresses import NOWHERE, Places, VirtualRing, engine_ranges
+from shoal_papers.caches.geometry import Geometry
+from shoal_papers.caches.model import CacheModel
 from tests.replay.model import Model, ToyWorld, make_spec
 
 COPIES, LENGTH, STEPS = 3, 5, 40
