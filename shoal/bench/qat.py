@@ -30,14 +30,10 @@ COLUMNS = {
 PARTS = (3, 12, "ppo", "ddpg")
 
 
+@torch_threads(1)
 def run(part: int | str, seconds: float = 6.0, transitions: int = 2_000) -> list[Record]:
     """The stages of a team, by its number of agents, or of a Stable-Baselines3 algorithm."""
     _stable_baselines3()  # missed before minutes of measuring, not after
-    with torch_threads(1):
-        return _rows(part, seconds, transitions)
-
-
-def _rows(part: int | str, seconds: float, transitions: int) -> list[Record]:
     sides: list[Callable[[], object]]
     if isinstance(part, int):
         what, one, stages = f"maddpg, {counted(part, 'agent')}", "update", list(DELAYS)

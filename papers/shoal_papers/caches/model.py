@@ -12,7 +12,7 @@ mod sets, without the hashing of L3 slices), and neither page tables nor instruc
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from shoal.profiling.records import EVENTS
 from shoal_papers.caches.addresses import Ints, VirtualRing
 from shoal_papers.caches.geometry import Geometry
 from shoal_papers.reference.profiling import sampled_ranges
+from shoal_papers.reference.replay import ListSampler, Replays
 
 if TYPE_CHECKING:
     from shoal.profiling.rounds import Subject
@@ -141,7 +142,7 @@ def sampling_misses(subject: "Subject", algorithm: str, sampler_name: str, geome
     config, ring, sampler = training.config, training.ring, training.learner.sampler
     misses: list[Misses] = []
     if config.implementation == "reference":
-        ranges = sampled_ranges(ring, sampler, config.batch, rng)
+        ranges = sampled_ranges(cast(Replays, ring), cast(ListSampler, sampler), config.batch, rng)
         misses += [model.run(next(ranges)) for _ in range(WARM + COUNTED)]
     else:
         virtual = VirtualRing(training.env.spec, config.copies, len(ring), config.storage)
