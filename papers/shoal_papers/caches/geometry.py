@@ -43,7 +43,7 @@ class Geometry:
     """Second level; a page that is in neither takes a page walk."""
     page: int = 4096
     """Bytes of a page."""
-    cpu: str = "not told"
+    cpu: str = "unknown"
     assumed: Mapping[str, str] = field(default_factory=dict)
     """By name, a sentence for each of the above that the system did not tell."""
 
@@ -139,22 +139,15 @@ def parse_geometry(text: str, base: Geometry | None = None) -> Geometry:
             raise UserError(f"'{part.strip()}' is not a cache size; use some of {Geometry()}.")
         if name in given:
             raise UserError(f"The cache sizes '{text}' name '{key.strip()}' twice.")
+        size, _, ways = value.partition("/")
         try:
-            given[name] = _parse_size(value) if name in ("line", "page") else _parse_level(value)
+            given[name] = _parse_size(value) if name in ("line", "page") else Level(_parse_size(size), int(ways))
         except ValueError:
             right = "a size such as 64 or 4K" if name in ("line", "page") else "size/ways such as 32K/8"
             raise UserError(f"'{part.strip()}' in the cache sizes '{text}' is not {right}.") from None
     machine = base or machine_geometry()
     assumed = {name: sentence for name, sentence in machine.assumed.items() if name not in given}
     return replace(machine, assumed=assumed, **given)  # type: ignore[arg-type]
-
-
-def _parse_level(text: str) -> Level:
-    """Size/ways."""
-    size, slash, ways = text.partition("/")
-    if not slash:
-        raise ValueError(text)
-    return Level(_parse_size(size), int(ways))
 
 
 def _parse_size(text: str) -> int:

@@ -40,14 +40,14 @@ class Misses:
     bytes: int
     """Bytes in them."""
     lines: int
-    """Lines they lie in, each time counted anew: what L1 is asked for."""
+    """Lines that each range lies in, summed: the requests to L1."""
     l1: int
-    """Lines that were not in L1: what L2 is asked for."""
+    """Lines that were not in L1: the requests to L2."""
     l2: int
     l3: int
     """Lines that came from memory: the last-level misses."""
     pages: int
-    """Pages the ranges lie in, each time counted anew: a page is asked for once a range."""
+    """Pages that each range lies in, summed: one request per page and range."""
     dtlb: int
     """Pages that were not in the first translation buffer."""
     walks: int
