@@ -3,8 +3,8 @@
 A cell is one combination of world, number of agents, algorithm, sampler and implementation.
 """
 
+import itertools
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
@@ -94,18 +94,15 @@ class Sweep(ProfileOptions):
         return papers("caches.geometry").modelled_geometry(self.caches)
 
     def cells(self) -> list[Cell]:
-        """All combinations that there are: the papers' two texts of neighbour sampling are the reference's only."""
-        everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
-        return [cell for cell in (Cell(*one) for one in everything) if self._is_there(cell)]
+        """All combinations that exist: only the reference has the papers' two versions of neighbour sampling."""
+        twice = "neighbor" if "neighbor-v2" in self.sampler else ""  # which is the reference's neighbor
+        absent = {"engine": ("neighbor-v1", "neighbor-v2"), "reference": (twice,)}
+        everything = itertools.product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
+        return [cell for cell in itertools.starmap(Cell, everything) if cell.sampler not in absent[cell.implementation]]
 
     def implementations(self) -> list[str]:
-        """Those that have cells."""
+        """The implementations that have cells."""
         return sorted({cell.implementation for cell in self.cells()})
-
-    def _is_there(self, cell: Cell) -> bool:
-        if cell.implementation == "engine":
-            return cell.sampler not in ("neighbor-v1", "neighbor-v2")
-        return not (cell.sampler == "neighbor" and "neighbor-v2" in self.sampler)  # which it is: once is enough
 
     @property
     def total_seconds(self) -> float:

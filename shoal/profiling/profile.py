@@ -52,16 +52,9 @@ class Profile:
         self.neighbor = saving_records(self.rows)
         add_growth(self.misses)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def profile(
-    sweep: Sweep,
-    advance: Advance,
-    keep: Callable[["Profile"], None] | None = None,
-    in_this_process: bool = False,
+    sweep: Sweep, advance: Advance, keep: Callable[["Profile"], None] | None = None, in_this_process: bool = False
 ) -> Profile:
     """Measure all cells, one world and number of agents after the other, each in a process of its own.
 
@@ -111,7 +104,7 @@ def group_in_child(group: dict[str, Any], advance: Advance) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in group.items()
     }
-    return profile_group(Sweep(**options), advance).to_dict()
+    return asdict(profile_group(Sweep(**options), advance))
 
 
 def profile_group(sweep: Sweep, advance: Advance) -> Profile:

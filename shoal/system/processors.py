@@ -24,7 +24,7 @@ def processor_name(root: Path = Path("/")) -> tuple[str, str]:
         key, colon, value = line.partition(":")
         if colon:
             pairs.setdefault(key.strip(), value.strip())
-    return pairs.get("model name", "not told"), pairs.get("vendor_id", "")
+    return pairs.get("model name", "unknown"), pairs.get("vendor_id", "")
 
 
 @cache

@@ -1,5 +1,7 @@
 """`shoal profile`: cells are measured in turns, rows add up, and the figures follow from them."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ def found():
     result = profile(sweep, lambda used, label: said.append((used, label)), in_this_process=True)
     assert sum(used for used, _ in said) == pytest.approx(sweep.total_seconds)
     assert any("reference" in label for _, label in said)
-    return result.to_dict()
+    return asdict(result)
 
 
 def test_every_cell_has_a_row_whose_phases_add_up(found):

@@ -5,7 +5,7 @@ depend on other load on the machine.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from shoal.errors import UserError, counted
@@ -73,7 +73,7 @@ class ProfileStudy(Study):
         part, figure_of = self.figure
         figure = replace(figure_of(getattr(measured, part)), name=self.name)
         filled = [table for table in tables if table.rows]
-        return Result(self.name, self.title, filled, findings, [figure], measured.to_dict())
+        return Result(self.name, self.title, filled, findings, [figure], asdict(measured))
 
     def findings(self, measured: Profile) -> Iterable[str]:
         """The papers' numbers, and ours beside them."""
