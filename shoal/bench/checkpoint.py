@@ -16,10 +16,7 @@ from shoal.training.loop import Training
 from shoal.training.resume import snapshot
 
 SAVES = 3
-COLUMNS = {
-    "checkpoint_ms": Column("checkpoint", "ms"),
-    "training_ms": Column("training between two", "ms"),
-}
+COLUMNS = {"checkpoint_ms": Column("checkpoint", "ms"), "training_ms": Column("training between two", "ms")}
 PARTS = (3, 12)
 
 

@@ -23,10 +23,7 @@ TASKS = {
     "ddpg": ("Pendulum-v1", 200, {"learning_starts": 0, "batch_size": 256}),
 }
 """Environment, steps of one `learn`, and settings; two layers of 64."""
-COLUMNS = {
-    "plain_ms": Column("plain", "ms"),
-    "qat_ms": Column("qat", "ms"),
-}
+COLUMNS = {"plain_ms": Column("plain", "ms"), "qat_ms": Column("qat", "ms")}
 PARTS = (3, 12, "ppo", "ddpg")
 
 

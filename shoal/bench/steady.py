@@ -20,9 +20,7 @@ TURNS = 3
 NEIGHBOURS = ("none", "same", "other", "all")
 """none: an idle machine; same: one busy process of this login session; other: one of another login session, to which
 the scheduler gives as much time as to this whole session; all: one per CPU, of another session."""
-COLUMNS = {
-    "steps_per_second": Column("training", "steps/s"),
-}
+COLUMNS = {"steps_per_second": Column("training", "steps/s")}
 PARTS = (3, 12)
 
 
