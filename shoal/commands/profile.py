@@ -3,14 +3,7 @@
 from dataclasses import dataclass, replace
 
 from shoal.commands.arguments import parse, part
-from shoal.commands.console import (
-    ended,
-    give_outcome,
-    progress_bar,
-    result_folder,
-    warn_of_replacing,
-    write_json,
-)
+from shoal.commands.console import ended, give_outcome, progress_bar, result_folder, warn_of_replacing, write_json
 from shoal.errors import UserError
 
 
